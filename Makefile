@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh Linux machine: `make demo` and `make test`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+SEEDS ?= 300
+START ?= 0
+# One thread per process: processes share the cores, and threads that spin at barriers starve one another.
+export OMP_NUM_THREADS ?= 1
+# Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: setup demo test test-full lint clean
+
+setup: $(VENV)/.installed
+
+# uv ignores pip's find-links, so hand them on; where uv cannot be had, plain pip does the same, slower.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	if $(BIN)/python -m pip install --quiet uv; then \
+	  UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]'; \
+	else \
+	  $(BIN)/python -m pip install -e '.[dev]'; \
+	fi
+	touch $@
+
+demo: setup
+	$(BIN)/python benchmarks/learn.py --preset laptop --out runs/demo
+
+test: setup lint
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-full: setup lint
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) runs

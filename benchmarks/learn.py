@@ -1,0 +1,65 @@
+"""The plainest post-training run: one process, no scheduler, no exploration; either family, either loss.
+
+    python benchmarks/learn.py --preset laptop                 # `words` with NFT on two CPU cores, minutes
+    python benchmarks/learn.py --preset gpu --family scenes    # one GPU
+    python benchmarks/learn.py --merge A.json B.json --out docs/results/learn-words
+
+Each seed writes its own file under --out and is skipped when that file exists, so a run resumes by being repeated and
+runs from several machines are joined with --merge. The curve is the held-out score: fixed prompts and seeds.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from spotlight.config import load_config
+from spotlight.core.errors import SpotlightError
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=("laptop", "gpu"), default="laptop")
+    parser.add_argument("--family", help="words, words-large or scenes; default words, or words-large on a GPU")
+    parser.add_argument("--loss", choices=("nft", "flow_grpo"), default="nft")
+    parser.add_argument("--seeds", type=int, nargs="+", default=None)
+    parser.add_argument("--out", type=Path, default=Path("runs/learn"))
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join seed files instead of running")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    # Heavy imports wait until here: reward processes import this file again and need none of them.
+    import learn_results
+
+    if args.merge:
+        results = [learn_results.read(path) for path in args.merge]
+        learn_results.present(results, args.out, args.json)
+        return
+    family = args.family or ("words" if args.preset == "laptop" else "words-large")
+    recipe = f"{family}-{args.loss.replace('_', '-')}"
+    seeds = args.seeds if args.seeds is not None else ([0] if args.preset == "laptop" else [0, 1, 2])
+    device = "cpu" if args.preset == "laptop" else "cuda"
+    configs = [load_config(recipe, [f"seed={seed}", f"model.device={device}", *args.overrides]) for seed in seeds]
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = []
+    for config in configs:
+        path = args.out / f"{config.model.name}-{args.loss}-seed{config.seed}.json"
+        if path.exists():
+            print(f"{path} exists; not run again", file=sys.stderr)
+        else:
+            from learner import run_seed
+
+            run_seed(config, args.loss, path)
+        results.append(learn_results.read(path))
+    learn_results.present(results, args.out / "learn", args.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SpotlightError as error:
+        print(f"learn: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,165 @@
+"""Files, figures and the picture of learning curves; shared by `learn.py` runs and merges."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+TARGET = 0.96
+"""The held-out reward whose first crossing is reported."""
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One held-out evaluation; `low` and `high` are its 95 % interval over prompts."""
+
+    iteration: int
+    seconds: float
+    reward: float
+    low: float
+    high: float
+    strict: float
+    judge: float | None = None
+
+
+class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one seed."""
+
+    family: str
+    loss: str
+    seed: int
+    config: dict[str, Any]
+    points: list[CurvePoint]
+    commit: str = ""
+    date: str = ""
+    hardware: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.family}, {self.loss}"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean over seeds with the smallest and largest seed."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+
+
+def threads(device: str) -> int:
+    """On a CPU all cores train while no reward is scored; on a GPU the host only launches."""
+    return len(os.sched_getaffinity(0)) if device == "cpu" else 1
+
+
+def write(path: Path, result: SeedResult) -> None:
+    stamped = msgspec.structs.replace(result, **provenance())
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(stamped), indent=1))
+
+
+def read(path: Path) -> SeedResult:
+    return msgspec.json.decode(path.read_bytes(), type=SeedResult)
+
+
+def present(results: Sequence[SeedResult], out: Path, as_json: bool) -> None:
+    """Print the table, write OUT.json and OUT.png."""
+    figures = {name: figure for label in _labels(results) for name, figure in _figures(_of(results, label)).items()}
+    first = results[0]
+    summary = {
+        "benchmark": "learn",
+        "commit": first.commit,
+        "date": first.date,
+        "hardware": first.hardware,
+        "seeds": sorted({result.seed for result in results}),
+        "figures": msgspec.to_builtins(figures),
+        "runs": msgspec.to_builtins(list(results)),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
+    draw_curves(results, out.with_suffix(".png"))
+    table = Table("figure", "mean", "lowest seed", "highest seed", "unit", title=f"{first.hardware}, {first.commit}")
+    for name, figure in figures.items():
+        table.add_row(name, *(_shown(x) for x in (figure.value, figure.low, figure.high)), figure.unit)
+    Console().print(table)
+    if as_json:
+        print(json.dumps({key: value for key, value in summary.items() if key != "runs"}))
+
+
+def _labels(results: Sequence[SeedResult]) -> list[str]:
+    return sorted({result.label for result in results})
+
+
+def _of(results: Sequence[SeedResult], label: str) -> list[SeedResult]:
+    return sorted((result for result in results if result.label == label), key=lambda result: result.seed)
+
+
+def _shown(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:.3f}"
+
+
+def _figures(runs: Sequence[SeedResult]) -> dict[str, Figure]:
+    """All figures of one (family, loss)."""
+    loss = runs[0].loss
+    figures = {
+        f"{loss}_base_reward": _over_seeds([run.points[0].reward for run in runs], "reward"),
+        f"{loss}_final_reward": _over_seeds([run.points[-1].reward for run in runs], "reward"),
+        f"{loss}_base_strict": _over_seeds([run.points[0].strict for run in runs], "share"),
+        f"{loss}_final_strict": _over_seeds([run.points[-1].strict for run in runs], "share"),
+        f"{loss}_gain": _over_seeds([run.points[-1].strict - run.points[0].strict for run in runs], "strict score"),
+        f"{loss}_iterations_to_{TARGET}": _over_seeds([_first_reaching(run) for run in runs], "iterations"),
+        f"{loss}_seconds": _over_seeds([run.points[-1].seconds for run in runs], "s"),
+    }
+    judged = [[point.judge for point in run.points if point.judge is not None] for run in runs]
+    if all(len(values) >= 2 for values in judged):
+        figures[f"{loss}_base_judge"] = _over_seeds([values[0] for values in judged], "share")
+        figures[f"{loss}_final_judge"] = _over_seeds([values[-1] for values in judged], "share")
+    return figures
+
+
+def _first_reaching(run: SeedResult) -> float | None:
+    return next((float(point.iteration) for point in run.points if point.reward >= TARGET), None)
+
+
+def _over_seeds(values: Sequence[float | None], unit: str) -> Figure:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return Figure(value=None, low=min(known, default=None), high=None, unit=unit)
+    return Figure(value=float(np.mean(known)), low=min(known), high=max(known), unit=unit)
+
+
+def draw_curves(results: Sequence[SeedResult], path: Path) -> None:
+    """Held-out reward and strict score against iterations: a line per seed, their mean in bold."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True)
+    for colour, label in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), _labels(results), strict=False):
+        runs = _of(results, label)
+        iterations = [point.iteration for point in runs[0].points]
+        for axis, field in zip(axes, ("reward", "strict"), strict=True):
+            curves = np.array([[getattr(point, field) for point in run.points] for run in runs])
+            axis.plot(iterations, curves.mean(0), color=colour, linewidth=2, label=f"{label} ({len(runs)} seeds)")
+            axis.fill_between(iterations, curves.min(0), curves.max(0), color=colour, alpha=0.2, linewidth=0)
+        judged = [(p.iteration, p.judge) for p in runs[0].points if p.judge is not None]
+        if judged and runs[0].family != "scenes":
+            axes[1].plot(*zip(*judged, strict=True), "o--", color=colour, markersize=4, alpha=0.8,
+                         label=f"{label}, second recogniser")  # fmt: skip
+    for axis, title in zip(axes, ("held-out reward (graded)", "held-out strict score"), strict=True):
+        axis.set_title(title)
+        axis.set_xlabel("iteration")
+        axis.grid(alpha=0.3)
+        axis.set_ylim(top=1.0)
+        axis.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.suptitle(f"band: lowest to highest seed; {results[0].hardware}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

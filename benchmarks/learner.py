@@ -1,0 +1,200 @@
+"""One seed of one recipe in one process: the parts of the plainest loop, in the order an iteration calls them."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import learn_results
+import numpy as np
+import torch
+from learn_results import CurvePoint, SeedResult
+from rich.console import Console
+
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.data.prompts import load_prompts
+from spotlight.compute.data.worlds import World
+from spotlight.compute.evaluation import Evaluation, evaluate, picture_grid, to_images
+from spotlight.compute.models import families
+from spotlight.compute.models.pixels import PixelAdapter
+from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rollout.config import InitialNoise
+from spotlight.compute.rollout.denoise import Rollout, roll_out
+from spotlight.compute.train.experience import Experience, joined
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.train.weight_sets import WeightSet
+from spotlight.compute.weights import files
+from spotlight.config import RunConfig
+from spotlight.control.advantage import LaggedStd, group_advantages, summarise
+from spotlight.core.types import Prompt, Sample, Version
+
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The samples of one prompt in one iteration."""
+
+    prompt: Prompt
+    samples: tuple[Sample, ...]
+
+
+class Learner:
+    """One seed of one recipe: the model, its judge, and the state that an iteration changes."""
+
+    def __init__(self, config: RunConfig, pool: RewardPool) -> None:
+        self.config = config
+        self.pool = pool
+        self.adapter: PixelAdapter = families.load(config.model.name, config.model.device)
+        self.world: World = families.world_of(self.adapter)
+        self.order = PromptOrder(load_prompts(config.data.prompts, self.world), config.seed)
+        self.trainer = Trainer(self.adapter, config.train, config.algorithm, config.seed)
+        self.lagged = LaggedStd()
+
+    def iterate(self, iteration: int) -> float:
+        """Roll out, score, compare, train; returns the mean reward of the rollouts."""
+        groups = self.issue(iteration)
+        rollout = self.roll_out(groups)
+        rewards_by_group = self.score(groups, rollout)
+        experience = self.compare(iteration, groups, rollout, rewards_by_group)
+        size = self.config.rollout.group_size
+        self.trainer.run_iteration(experience, [range(g * size, (g + 1) * size) for g in range(len(groups))])
+        return float(np.mean(rewards_by_group))
+
+    def issue(self, iteration: int) -> list[Group]:
+        """The next prompts, with fresh seeds and one window per group."""
+        settings = self.config.rollout
+        first = iteration * settings.prompts
+        groups = []
+        for number, prompt in enumerate(self.order.take(first, settings.prompts)):
+            window = settings.window_of_group(self.config.seed, iteration, number)
+            sampling = settings.sampling(self.adapter.native_size, window)
+            seeds = range((first + number) * settings.group_size, (first + number + 1) * settings.group_size)
+            shared = seeds[0] if settings.initial_noise is InitialNoise.SHARED else None
+            version = Version(iteration)
+            samples = tuple(
+                Sample(prompt=prompt.id, seed=seed, sampling=sampling, version=version, shared_start=shared)
+                for seed in seeds
+            )
+            groups.append(Group(prompt, samples))
+        return groups
+
+    def roll_out(self, groups: list[Group]) -> Rollout:
+        settings = self.config.rollout
+        samples = [sample for group in groups for sample in group.samples]
+        self.cond = self.adapter.collate(self.adapter.encode([group.prompt for group in groups for _ in group.samples]))
+        self.uncond = None
+        if settings.guidance != 1.0:
+            self.uncond = self.adapter.collate([self.adapter.unconditional()] * len(samples))
+        parts = []
+        with self.trainer.sets.using(self.trainer.behaviour):
+            for start in range(0, len(samples), settings.batch):
+                rows = slice(start, start + settings.batch)
+                uncond = None if self.uncond is None else self.uncond.rows(rows)
+                parts.append(roll_out(self.adapter, samples[rows], self.cond.rows(rows), uncond, self.config.seed))
+        return joined(parts)
+
+    def score(self, groups: list[Group], rollout: Rollout) -> list[np.ndarray]:
+        images = to_images(self.adapter.decode(rollout.x0_BSC, self.adapter.native_size))
+        prompts = [group.prompt for group in groups for _ in group.samples]
+        total = self.pool.score(self.config.reward.name or self.world.reward, images, prompts).total
+        return list(total.reshape(len(groups), -1))
+
+    def compare(
+        self, iteration: int, groups: list[Group], rollout: Rollout, rewards_by_group: list[np.ndarray]
+    ) -> Experience:
+        settings = self.config.algorithm.advantage
+        advantages = group_advantages(
+            rewards_by_group, std_mode=settings.std, eps=settings.eps, lagged_std=self.lagged.std
+        )
+        self.lagged = self.lagged.updated(rewards_by_group)
+        for problem in summarise(advantages).problems:
+            console.print(f"warning: {problem}")
+        device = self.adapter.device
+        return Experience(
+            rollout=rollout,
+            cond=self.cond,
+            uncond=self.uncond,
+            advantage_B=torch.tensor(np.concatenate([a.advantages for a in advantages]), device=device).float(),
+            kept_B=torch.tensor(np.concatenate([a.kept for a in advantages]), device=device),
+            iteration=iteration,
+        )
+
+    def evaluate(self, judged: bool) -> Evaluation:
+        """Held-out prompts with the EMA weights."""
+        settings = self.config.eval
+        rewards = [self.config.reward.name or self.world.reward]
+        if judged:
+            rewards.append(self.config.reward.judge or self.world.judge)
+        prompts = self.world.held_out(settings.prompts)
+        with self.trainer.sets.using(WeightSet.EMA):
+            return evaluate(
+                self.adapter, prompts, settings.sampling(self.adapter.native_size), rewards, self.pool,
+                batch=self.config.rollout.batch,
+            )  # fmt: skip
+
+
+def strict_score(scored: Evaluation, family: str) -> float:
+    """Exact match for words, GenEval's overall for scenes."""
+    return scored.geneval_overall() if family == "scenes" else scored.estimate(0, "exact").value
+
+
+class Recorder:
+    """The curve of one seed; written after every evaluation, so that an interrupted run still shows what it saw."""
+
+    def __init__(self, config: RunConfig, loss: str, path: Path) -> None:
+        self.config = config
+        self.loss = loss
+        self.path = path
+        self.points: list[CurvePoint] = []
+        self._started = time.monotonic()
+
+    def record(self, iteration: int, scored: Evaluation) -> None:
+        estimate = scored.estimate()
+        point = CurvePoint(
+            iteration=iteration,
+            seconds=time.monotonic() - self._started,
+            reward=estimate.value,
+            low=estimate.low,
+            high=estimate.high,
+            strict=strict_score(scored, self.config.model.name),
+            judge=scored.estimate(1).value if len(scored.scores) > 1 else None,
+        )
+        self.points.append(point)
+        judge = "" if point.judge is None else f"  judge {point.judge:.3f}"
+        console.print(
+            f"seed {self.config.seed}  iteration {iteration:3d}  {point.seconds:6.1f} s  "
+            f"held-out reward {point.reward:.3f}  strict {point.strict:.3f}{judge}",
+            soft_wrap=True,
+        )
+        learn_results.write(self.path.with_suffix(".part"), self.result())
+
+    def result(self) -> SeedResult:
+        settings = self.config.model_dump(mode="json")
+        return SeedResult(
+            family=self.config.model.name, loss=self.loss, seed=self.config.seed, config=settings, points=self.points
+        )
+
+
+def run_seed(config: RunConfig, loss: str, path: Path) -> None:
+    """One whole run; its curve becomes `path`, with pictures and weights beside it."""
+    torch.set_num_threads(learn_results.threads(config.model.device))
+    torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
+    recorder = Recorder(config, loss, path)
+    with RewardPool(config.reward.processes) as pool:
+        learner = Learner(config, pool)
+        before = scored = learner.evaluate(judged=True)
+        recorder.record(0, before)
+        for iteration in range(config.iterations):
+            learner.iterate(iteration)
+            done = iteration + 1
+            last = done == config.iterations
+            if done % config.eval.every == 0 or last:
+                scored = learner.evaluate(judged=last or done % config.eval.judge_every == 0)
+                recorder.record(done, scored)
+    shown = range(min(24, len(before.images)))
+    pairs = [image for i in shown for image in (before.images[i], scored.images[i])]
+    picture_grid(pairs, 8).save(path.with_suffix(".png"))
+    with learner.trainer.sets.using(WeightSet.EMA):
+        weights = {key: tensor.bfloat16() for key, tensor in learner.adapter.transformer.state_dict().items()}
+        files.write(path.with_suffix(".safetensors"), learner.adapter.family, weights)
+    path.with_suffix(".part").replace(path)

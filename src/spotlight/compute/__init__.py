@@ -1,0 +1,1 @@
+"""Everything that touches tensors: models, rollout, training, weights, rewards, prompt data."""

@@ -1,0 +1,1 @@
+"""Prompt sets and the synthetic pictures the tiny families are pretrained on."""

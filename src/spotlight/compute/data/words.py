@@ -1,0 +1,166 @@
+"""Pictures of words, 32x96 RGB: several faces, colours and offsets, one letter per 12-pixel cell, centred.
+
+Two sources of words: a shipped list of English words, of which a hashed fifth is held out as the `test` split, and
+pronounceable made-up words, which only pretraining uses. Invariant: no training stream ever yields a test word
+(tests/unit/test_words.py).
+"""
+
+import hashlib
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spotlight.assets import asset
+from spotlight.compute.data.glyphs import CELL_HEIGHT, CELL_WIDTH, FACES, LETTERS, atlas
+from spotlight.core.errors import InputError, PromptError, suggestion
+from spotlight.core.types import Prompt, Size
+
+SIZE = Size(32, 96)
+MIN_LETTERS, MAX_LETTERS = 3, 7
+TEST_SHARE = 0.2
+ONSETS = [
+    "b",
+    "c",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "x",
+    "y",
+    "z",
+    "br",
+    "ch",
+    "cl",
+    "cr",
+    "dr",
+    "fl",
+    "gr",
+    "kn",
+    "pl",
+    "qu",
+    "sh",
+    "sk",
+    "sl",
+    "sp",
+    "st",
+    "th",
+    "tr",
+    "tw",
+]
+VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "oa", "oo", "ou"]
+CODAS = [
+    "b",
+    "ck",
+    "d",
+    "f",
+    "g",
+    "k",
+    "l",
+    "ll",
+    "m",
+    "n",
+    "ng",
+    "nk",
+    "p",
+    "r",
+    "rd",
+    "rn",
+    "s",
+    "sk",
+    "st",
+    "t",
+    "v",
+    "w",
+    "x",
+    "y",
+    "z",
+]
+
+
+def prompt_for(word: str) -> Prompt:
+    return Prompt(text=f'the word "{word}"', target=word)
+
+
+@cache
+def english() -> tuple[str, ...]:
+    return tuple(asset("words/words.txt").read_text().split())
+
+
+def is_held_out(word: str) -> bool:
+    """Decided by the word alone, so that the split can never drift."""
+    return hashlib.blake2b(word.encode(), digest_size=1).digest()[0] < 256 * TEST_SHARE
+
+
+def prompts(split: str) -> list[Prompt]:
+    """`train` or `test`: the English words, in a fixed order that is not alphabetical."""
+    if split not in ("train", "test"):
+        raise InputError(f"words has no split '{split}': {suggestion(split, ('train', 'test'))}")
+    chosen = [word for word in english() if is_held_out(word) == (split == "test")]
+    return [prompt_for(word) for word in sorted(chosen, key=lambda w: hashlib.blake2b(w.encode()).digest())]
+
+
+def made_up_word(rng: np.random.Generator) -> str:
+    """A pronounceable word of 3 to 7 letters that is in no split."""
+    while True:
+        word = "".join(
+            part[rng.integers(len(part))] for part in (ONSETS, VOWELS, CODAS, VOWELS, CODAS)[: rng.integers(3, 6)]
+        )
+        if MIN_LETTERS <= len(word) <= MAX_LETTERS and word not in english():
+            return word
+
+
+def pretraining_prompt(rng: np.random.Generator) -> Prompt:
+    """Half English words of the train split, half made-up words, so that every letter pair is seen."""
+    train = prompts_of_train()
+    return train[rng.integers(len(train))] if rng.random() < 0.5 else prompt_for(made_up_word(rng))
+
+
+@cache
+def prompts_of_train() -> tuple[Prompt, ...]:
+    return tuple(prompts("train"))
+
+
+def random_colours(rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Ink and paper with a luminance difference of at least 0.4, either way round."""
+    weights = np.array([0.299, 0.587, 0.114])
+    while True:
+        ink, paper = rng.random(3), rng.random(3)
+        if abs(float(weights @ (ink - paper))) >= 0.4:
+            return ink.astype(np.float32), paper.astype(np.float32)
+
+
+def _drawable_word(prompt: Prompt) -> str:
+    word = prompt.target or ""
+    if not 1 <= len(word) <= MAX_LETTERS or not set(word) <= set(LETTERS):
+        raise PromptError(
+            f"the word {word[: 2 * MAX_LETTERS]!r} cannot be drawn, because a picture holds 1 to {MAX_LETTERS} letters "
+            "a to z; name such a word as the prompt's target."
+        )
+    return word
+
+
+def render(prompt: Prompt, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A random picture of the prompt's word: face, colours and a one-pixel offset are the generator's."""
+    word = _drawable_word(prompt)
+    face = atlas()[rng.integers(len(FACES))]
+    coverage = np.zeros((SIZE.height, SIZE.width), np.float32)
+    left = (SIZE.width - CELL_WIDTH * len(word)) // 2 + int(rng.integers(-1, 2))
+    down = int(rng.integers(-1, 2))
+    for position, letter in enumerate(word):
+        x = left + position * CELL_WIDTH
+        coverage[:, x : x + CELL_WIDTH] = face[LETTERS.index(letter)][:CELL_HEIGHT]
+    coverage = np.roll(coverage, down, axis=0)[..., None] / 255.0
+    ink, paper = random_colours(rng)
+    return np.round(255.0 * (coverage * ink + (1.0 - coverage) * paper)).astype(np.uint8)

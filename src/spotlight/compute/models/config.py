@@ -1,0 +1,14 @@
+"""Section `model` of a recipe; free of torch."""
+
+from spotlight.core.section import Section
+
+
+class ModelConfig(Section):
+    """Which weights are post-trained, and where."""
+
+    name: str = "words"
+    """A shipped family (words, words-large, scenes) or a weights file of one."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    tf32: bool = False
+    """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""

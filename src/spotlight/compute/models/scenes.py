@@ -1,0 +1,23 @@
+"""`scenes`: coloured shapes that follow GenEval's six tasks, described in a closed vocabulary."""
+
+from spotlight.compute.data import scenes as data
+from spotlight.compute.models.pixels import PixelSpec
+from spotlight.compute.models.text_table import TextTable
+from spotlight.core.types import Prompt
+
+TEXT_WIDTH = 12
+
+
+def words_of(prompt: Prompt) -> list[str]:
+    return prompt.text.split()
+
+
+SCENES = PixelSpec(
+    family="scenes",
+    size=data.SIZE,
+    patch=8,
+    layers=4,
+    head_dim=14,
+    rope_axes=(2, 6, 6),
+    text=TextTable(tokens=data.VOCABULARY, width=TEXT_WIDTH, tokenise=words_of),
+)

@@ -1,0 +1,56 @@
+"""Text encoders without weights: one-hot tokens beside one-hot positions.
+
+The transformer's own text projection turns these into learned embeddings, so a tiny family needs no language model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from spotlight.compute.models.adapter import Conditioning
+from spotlight.core.errors import PromptError, suggestion
+from spotlight.core.types import Prompt
+
+NULL_TOKEN = "<null>"
+SHOWN_LETTERS = 60
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """`tokenise` splits a prompt into entries of `tokens`; at most `width` of them."""
+
+    tokens: tuple[str, ...]
+    width: int
+    tokenise: Callable[[Prompt], list[str]]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.tokens) + 1 + self.width
+
+    def encode(self, prompt: Prompt) -> Conditioning:
+        parts = self.tokenise(prompt)
+        shown = repr(prompt.text if len(prompt.text) <= SHOWN_LETTERS else f"{prompt.text[:SHOWN_LETTERS]}...")
+        if not 1 <= len(parts) <= self.width:
+            raise PromptError(
+                f"the prompt {shown} has {len(parts)} tokens but this model takes 1 to {self.width}; "
+                f"{'shorten it' if parts else 'write one'}."
+            )
+        for part in parts:
+            if part not in self.tokens:
+                raise PromptError(
+                    f"the prompt {shown} contains {part!r}, which this model's encoder lacks; "
+                    f"{suggestion(part, self.tokens)}"
+                )
+        return self._one_hot([self.tokens.index(part) for part in parts])
+
+    def null(self) -> Conditioning:
+        """What the model saw when the caption was dropped in pretraining."""
+        return self._one_hot([len(self.tokens)])
+
+    def _one_hot(self, ids: list[int]) -> Conditioning:
+        embeds_TD = torch.zeros(len(ids), self.dimension)
+        for position, token in enumerate(ids):
+            embeds_TD[position, token] = 1.0
+            embeds_TD[position, len(self.tokens) + 1 + position] = 1.0
+        return Conditioning(embeds_TD)

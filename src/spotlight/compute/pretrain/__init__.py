@@ -1,0 +1,1 @@
+"""Pretraining of the shipped tiny families on pictures rendered from a seed."""

@@ -1,0 +1,166 @@
+"""Flow-matching pretraining of a tiny family, resumable at any checkpoint.
+
+Every random choice of step k derives from (seed, k): the pictures of the batch, their noise, timesteps and dropped
+captions. A run that was interrupted and resumed therefore ends with the weights of one that was not
+(tests/unit/test_pretrain.py).
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.families import spec_of
+from spotlight.compute.models.pixels import PixelAdapter
+from spotlight.compute.pretrain.bank import PictureBank
+from spotlight.compute.pretrain.config import PretrainConfig
+from spotlight.core.errors import ConfigError
+from spotlight.core.rng import Purpose, derive_key, generator
+
+STATE_FILE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    x0_BSC: Tensor
+    noise_BSC: Tensor
+    sigma_B: Tensor
+    cond: ConditionBatch
+
+
+class Pretrainer:
+    """Owns the model, its EMA and the optimizer of one pretraining run."""
+
+    def __init__(self, family_name: str, config: PretrainConfig, bank: PictureBank, device: str) -> None:
+        self.config = config
+        self.spec = spec_of(family_name)
+        self.device = torch.device(device)
+        torch.manual_seed(config.seed)
+        self.adapter = PixelAdapter(self.spec, self.spec.build().train().to(device))
+        if self.device.type == "cuda":
+            # A minute of compilation for nearly twice the speed; on a CPU it costs more than it saves.
+            self.adapter.transformer.compile(dynamic=False)
+        self.ema = {name: tensor.clone() for name, tensor in self._weights().items()}
+        self.optimizer = torch.optim.AdamW(
+            self.adapter.transformer.parameters(),
+            lr=config.lr,
+            betas=(0.9, 0.99),
+            weight_decay=0.0,
+            foreach=True,
+        )
+        self.step = 0
+        self._images = torch.from_numpy(bank.images_NHWC).to(device)
+        self._cond = self.adapter.collate(self.adapter.encode(bank.prompts))
+        self._null = self.adapter.collate([self.adapter.unconditional()])
+
+    def advance(self, until: int, progress: Callable[[int, float], None] = lambda step, loss: None) -> None:
+        """Train up to step `until`; `progress` hears the step and its loss now and then."""
+        while self.step < until:
+            loss = self._one_step()
+            self.step += 1
+            if self.step % 20 == 0 or self.step == until:
+                progress(self.step, float(loss))
+
+    def ema_adapter(self) -> PixelAdapter:
+        """The EMA weights as a model of their own, rounded to bf16 as they are shipped."""
+        transformer = self.spec.build().eval().to(self.device)
+        transformer.load_state_dict({name: tensor.bfloat16().float() for name, tensor in self.ema.items()})
+        return PixelAdapter(self.spec, transformer)
+
+    def save(self, folder: Path) -> None:
+        """Write everything that `resume` needs, atomically."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
+        tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.items()}
+        for index, slot in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in slot.items()}
+        scratch = folder / f"{STATE_FILE}.part"
+        metadata = {"step": str(self.step), "config": _fixed_settings(self.config)}
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, scratch, metadata)
+        os.replace(scratch, folder / STATE_FILE)
+
+    def resume(self, folder: Path) -> bool:
+        """Continue from the last checkpoint in `folder`, if there is one."""
+        path = folder / STATE_FILE
+        if not path.exists():
+            return False
+        metadata = _metadata(path)
+        if metadata["config"] != _fixed_settings(self.config):
+            raise ConfigError(
+                f"{path} was made with {metadata['config']} but this run has {_fixed_settings(self.config)}; "
+                "use the same settings to resume, or another --out to start anew."
+            )
+        tensors = load_file(path, device=str(self.device))
+        self._load(tensors)
+        self.step = int(metadata["step"])
+        return True
+
+    def _load(self, tensors: dict[str, Tensor]) -> None:
+        self.adapter.transformer.load_state_dict(_with_prefix(tensors, "model."))
+        self.ema = _with_prefix(tensors, "ema.")
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _with_prefix(tensors, "optimizer.").items():
+            index, field = name.split(".")
+            state.setdefault(int(index), {})[field] = tensor.cpu() if field == "step" else tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _one_step(self) -> Tensor:
+        batch = self._batch(self.step)
+        x_t = (1 - batch.sigma_B[:, None, None]) * batch.x0_BSC + batch.sigma_B[:, None, None] * batch.noise_BSC
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+            v = self.adapter.velocity(x_t, batch.sigma_B, batch.cond, None, 1.0, self.spec.size)
+        loss = (v - (batch.noise_BSC - batch.x0_BSC)).square().mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.adapter.transformer.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * min(1.0, (self.step + 1) / self.config.warmup)
+        self.optimizer.step()
+        self._update_ema()
+        return loss.detach()
+
+    def _batch(self, step: int) -> _Batch:
+        rng = generator(derive_key(Purpose.DATA, self.config.seed, "batch", step))
+        rows = torch.from_numpy(rng.integers(len(self._images), size=self.config.batch)).to(self.device)
+        dropped = torch.from_numpy(rng.random(self.config.batch) < self.config.caption_dropout).to(self.device)
+        # Noise is drawn on the device: pretraining needs repeatability on one machine, not equality across devices.
+        device_rng = torch.Generator(self.device).manual_seed(int(rng.integers(2**62)))
+        x0 = self.adapter.encode_images(self._images[rows])
+        noise = torch.randn(x0.shape, device=self.device, generator=device_rng)
+        sigma = torch.sigmoid(torch.randn(len(rows), device=self.device, generator=device_rng))
+        embeds = torch.where(dropped[:, None, None], self._null.embeds, self._cond.embeds[rows])
+        mask = torch.where(dropped[:, None], self._null.mask, self._cond.mask[rows])
+        return _Batch(x0, noise, sigma, ConditionBatch(embeds, mask))
+
+    @torch.no_grad()
+    def _update_ema(self) -> None:
+        # Early on a long average would remember the random initial weights.
+        decay = min(self.config.ema_decay, (1 + self.step) / (10 + self.step))
+        weights = self._weights()
+        torch._foreach_lerp_(list(self.ema.values()), [weights[name] for name in self.ema], 1 - decay)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach() for name, tensor in self.adapter.transformer.state_dict().items()}
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _fixed_settings(config: PretrainConfig) -> str:
+    """The settings that must not change on resume; how long to train may."""
+    return config.model_dump_json(exclude={"steps", "until", "evaluate_every", "evaluation_prompts"})
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    return dict(header["__metadata__"])

@@ -1,0 +1,1 @@
+"""Judges of images: protocol, registry, and the built-in rewards."""

@@ -1,0 +1,79 @@
+"""What a detector says of a picture, and what a detector is.
+
+The protocol (`protocol.py`) sees only these values, so any detector can be put behind it; confidences of two
+detectors are not comparable, which is why each detector declares its own thresholds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spotlight.compute.rewards.protocol import Image
+
+UNKNOWN = "unknown"
+"""Class of something that is visible but is none of the detector's classes; no prompt can ask for it."""
+
+COUNTING_TAG = "counting"
+
+
+@dataclass(frozen=True)
+class Box:
+    """Corners in pixels; x to the right, y downward."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @property
+    def center(self) -> tuple[float, float]:
+        return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        return abs(self.x1 - self.x0), abs(self.y1 - self.y0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """One object: its class, how sure the detector is, where it is and how likely each colour is."""
+
+    class_name: str
+    confidence: float
+    box: Box
+    colors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def color(self) -> str | None:
+        """The most likely colour; None where the detector named none."""
+        return max(self.colors, key=lambda name: self.colors[name]) if self.colors else None
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Confidence above which a detection is an object; the defaults are GenEval's, for Mask2Former."""
+
+    default: float = 0.3
+    counting: float = 0.9
+
+    def of(self, tag: str) -> float:
+        return self.counting if tag == COUNTING_TAG else self.default
+
+
+class Detector(Protocol):
+    """Finds objects in pictures; `version` changes whenever the same picture could give other detections."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The class names it can find."""
+        ...
+
+    @property
+    def thresholds(self) -> Thresholds: ...
+
+    def detect(self, images: Sequence[Image]) -> list[tuple[Detection, ...]]:
+        """The detections of each picture, in the order of the pictures."""
+        ...

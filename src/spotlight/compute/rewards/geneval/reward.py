@@ -1,0 +1,74 @@
+"""GenEval as a reward: a detector's findings judged by the protocol, graded to train, strict to report."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from spotlight.compute.rewards.geneval import protocol
+from spotlight.compute.rewards.geneval.detection import Detector
+from spotlight.compute.rewards.geneval.scene_detector import SceneDetector
+from spotlight.compute.rewards.protocol import Image, Scores
+from spotlight.core.errors import PromptError, RewardError, suggestion
+from spotlight.core.types import Prompt, SceneSpec
+
+PROTOCOL_VERSION = "1"
+
+
+class Total(StrEnum):
+    """Which of the two scores is trained on."""
+
+    GRADED = "graded"
+    STRICT = "strict"
+
+
+class GenEvalReward:
+    """Scores pictures in [0, 1]; both scores are always reported as components."""
+
+    def __init__(self, detector: Detector, *, total: Total = Total.GRADED, name: str = "geneval") -> None:
+        self.name = name
+        self.version = f"geneval-{PROTOCOL_VERSION}-{total}-{detector.version}"
+        self._detector = detector
+        self._total = total
+
+    def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
+        if len(images) != len(prompts):
+            raise RewardError(
+                f"The reward '{self.name}' got {len(images)} images for {len(prompts)} prompts, but "
+                "judges each image by its own prompt; pass one prompt for each image."
+            )
+        wanted = [self._scene_of(prompt) for prompt in prompts]
+        found = self._detector.detect(images)
+        limits = self._detector.thresholds
+        pairs = list(zip(found, wanted, strict=True))
+        components = {
+            Total.GRADED.value: np.array([protocol.graded(d, s, limits) for d, s in pairs], dtype=np.float64),
+            Total.STRICT.value: np.array([protocol.strict(d, s, limits) for d, s in pairs], dtype=np.float64),
+        }
+        return Scores(total=components[self._total.value], components=components)
+
+    def _scene_of(self, prompt: Prompt) -> SceneSpec:
+        if prompt.scene is None:
+            raise PromptError(
+                f"The prompt '{prompt.text}' has no scene metadata, so GenEval cannot judge its pictures; "
+                "use prompts with 'tag' and 'include', or another reward."
+            )
+        known = self._detector.classes
+        for clause in prompt.scene.include:
+            # Every picture would score 0 and the run would learn nothing without a word.
+            if clause.class_name not in known:
+                raise PromptError(
+                    f"The prompt '{prompt.text}' asks for '{clause.class_name}', which the detector of the "
+                    f"reward '{self.name}' cannot find: {suggestion(clause.class_name, known)}"
+                )
+        return prompt.scene
+
+
+def geneval() -> GenEvalReward:
+    """The graded score on synthetic scenes: what training uses."""
+    return GenEvalReward(SceneDetector())
+
+
+def geneval_strict() -> GenEvalReward:
+    """GenEval's own pass or fail on synthetic scenes: what evaluation reports."""
+    return GenEvalReward(SceneDetector(), total=Total.STRICT, name="geneval_strict")

@@ -1,0 +1,61 @@
+"""The vendored OCR weights: where they are, and the proof that they are the ones that were measured.
+
+Invariant: no byte of a model is used before the whole file's sha256 is checked.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+import spotlight
+from spotlight.core.errors import WeightsError
+
+ASSETS = Path(spotlight.__file__).parent / "assets" / "ocr"
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """One file of the package's data, known by its size and hash."""
+
+    name: str
+    size: int
+    sha256: str
+
+    @property
+    def tag(self) -> str:
+        """What stands for this file in a reward's version."""
+        return self.sha256[:8]
+
+    def load(self, folder: Path = ASSETS) -> bytes:
+        """The content, or a WeightsError if it is not byte for byte the expected one."""
+        remedy = "reinstall spotlight-rl to restore it."
+        path = folder / self.name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise WeightsError(
+                f"OCR weights {path} cannot be read ({error.strerror}), so no text can be read; {remedy}"
+            ) from error
+        if len(content) != self.size:
+            raise WeightsError(
+                f"OCR weights {path} have {len(content)} bytes, not {self.size}, so the file is cut short "
+                f"or replaced; {remedy}"
+            )
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != self.sha256:
+            raise WeightsError(
+                f"OCR weights {path} have sha256 {digest[:12]}, not {self.sha256[:12]}, so their scores "
+                f"would not be comparable; {remedy}"
+            )
+        return content
+
+
+def open_session(weights: WeightFile, folder: Path) -> Any:
+    """An onnxruntime session on one CPU thread: reward processes are the unit of parallelism."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(weights.load(folder), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,140 @@
+"""Rewards outside the training process: a few single-threaded reward processes that score shards of a batch.
+
+Invariant: what `score` returns has one finite total per image, in order; anything else is a RewardError that names
+the reward and the image.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+
+from spotlight.compute.rewards import registry
+from spotlight.compute.rewards.protocol import Floats, Image, Reward, Scores
+from spotlight.compute.rewards.threads import use_one_thread
+from spotlight.core.errors import RewardError, SpotlightError
+from spotlight.core.types import Prompt
+
+SHARD = 16
+"""Images per task: the reading model is quickest at 8 to 16, and small shards spread evenly."""
+
+_loaded: dict[str, Reward] = {}
+
+Answer = TypeVar("Answer")
+
+
+class RewardPool:
+    """Scores batches by reward name; each process loads a reward at its first use."""
+
+    def __init__(self, processes: int) -> None:
+        # spawn, because a forked child inherits torch's and CUDA's locks.
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(processes, mp_context=context, initializer=use_one_thread)
+
+    def version(self, name: str) -> str:
+        """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
+        return _answer(name, self._executor.submit(_load_version, name))
+
+    def score(
+        self,
+        name: str,
+        images: Sequence[Image],
+        prompts: Sequence[Prompt],
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Scores:
+        """One score per image, in order; `progress` hears how many are scored."""
+        if len(images) != len(prompts):
+            raise RewardError(f"{len(images)} images came with {len(prompts)} prompts; pass one prompt per image.")
+        starts = range(0, len(images), SHARD)
+        futures = [
+            self._executor.submit(_score_shard, name, images[start : start + SHARD], prompts[start : start + SHARD])
+            for start in starts
+        ]
+        parts = []
+        for start, future in zip(starts, futures, strict=True):
+            parts.append(_answer(name, future))
+            progress(min(start + SHARD, len(images)))
+        return _checked(name, _joined(parts), len(images))
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> "RewardPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _answer(name: str, future: Future[Answer]) -> Answer:
+    """What a reward process found; whatever else goes wrong there is the reward's doing."""
+    try:
+        return future.result()
+    except SpotlightError:
+        raise
+    except BrokenProcessPool as error:
+        raise RewardError(
+            f"a process that ran the reward '{name}' died without a word, which is what running out of memory or a "
+            "crash in native code look like; free memory, use fewer reward processes, or fix the reward."
+        ) from error
+    except Exception as error:
+        raise RewardError(
+            f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
+        ) from error
+
+
+def _load(name: str) -> Reward:
+    if name not in _loaded:
+        _loaded[name] = registry.create(name)
+    return _loaded[name]
+
+
+def _load_version(name: str) -> str:
+    return _load(name).version
+
+
+def _score_shard(name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
+    # Checked here, before shards are joined, under the name the user gave.
+    return _checked(name, _load(name).score(images, prompts), len(images))
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    if not parts:
+        return Scores(total=np.zeros(0))
+    names = parts[0].components.keys()
+    return Scores(
+        total=np.concatenate([part.total for part in parts]),
+        components={name: np.concatenate([part.components[name] for part in parts]) for name in names},
+    )
+
+
+def _checked(name: str, scores: Scores, count: int) -> Scores:
+    return Scores(
+        total=_checked_column(f"the reward '{name}'", scores.total, count),
+        components={
+            part: _checked_column(f"the component '{part}' of the reward '{name}'", values, count)
+            for part, values in scores.components.items()
+        },
+    )
+
+
+def _checked_column(what: str, values: Floats, count: int) -> Floats:
+    column: Floats = np.asarray(values, dtype=np.float64)
+    if column.shape != (count,):
+        raise RewardError(
+            f"{what} returned scores of shape {column.shape} for {count} images, so it is unclear which belongs to "
+            "which; return one number per image, in order."
+        )
+    bad = np.flatnonzero(~np.isfinite(column))
+    if bad.size:
+        raise RewardError(
+            f"{what} returned {column[bad[0]]} for image {bad[0]} of {count} ({bad.size} non-finite in all), which "
+            "would poison its group; return a finite number for every image."
+        )
+    return column

@@ -1,0 +1,114 @@
+"""From noise to finished samples: the denoising loop over one batch of one size.
+
+Invariant: a sample's latents depend on its identity and the weights alone, not on its neighbours' seeds or windows
+(tests/unit/test_denoise.py). On CPU that is exact in batches of a multiple of 4; in others BLAS computes the last rows
+by another kernel, so a sample's place in the batch moves its last bits. Latents, sigmas and log-probs are fp32
+throughout; inside its window a sample records what training needs to replay it exactly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spotlight.compute.models.adapter import Adapter, ConditionBatch
+from spotlight.compute.rollout import samplers
+from spotlight.compute.rollout.noise import initial_noise, step_noise
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import Sample, SamplerKind, Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """Finished samples; K is the window size, 0 where nothing was sampled as an SDE."""
+
+    samples: tuple[Sample, ...]
+    x0_BSC: Tensor
+    path_BKSC: Tensor
+    """Latents before each window step and after the last one: K + 1 of them."""
+    log_prob_BK: Tensor
+    mean_BKSC: Tensor
+
+
+@torch.no_grad()
+def roll_out(
+    adapter: Adapter,
+    samples: Sequence[Sample],
+    cond: ConditionBatch,
+    uncond: ConditionBatch | None,
+    run_seed: int,
+) -> Rollout:
+    """Denoise one batch; all samples share everything of their sampling but the window's start."""
+    sampling = _common_sampling(samples)
+    shape = adapter.latent_shape(sampling.size)
+    sigmas = adapter.schedule(sampling.size, sampling.steps)
+    device = adapter.device
+    x = initial_noise(run_seed, samples, shape).to(device)
+    recorded = 0 if sampling.sampler is SamplerKind.ODE else sampling.window.size
+    record = _WindowRecord(len(samples), recorded, shape, device)
+    for step in range(sampling.steps):
+        sigma_B = sigmas[step].expand(len(samples)).to(device)
+        next_B = sigmas[step + 1].expand(len(samples)).to(device)
+        v = adapter.velocity(x, sigma_B, cond, uncond, sampling.guidance, sampling.size)
+        moved = samplers.ode_step(x, v, sigma_B, next_B)
+        rows = [row for row, sample in enumerate(samples) if sample.sampling.is_stochastic(step)]
+        if rows:
+            index = torch.tensor(rows, device=device)
+            transition = samplers.transition(
+                sampling.sampler, x[index], v[index], sigma_B[index], next_B[index], float(sigmas[1]),
+                sampling.noise_level,
+            )  # fmt: skip
+            drawn = step_noise(run_seed, [samples[row] for row in rows], step, shape).to(device)
+            after = transition.sample(drawn)
+            log_prob = samplers.log_prob(sampling.sampler, after, transition)
+            slots = torch.tensor([step - samples[row].sampling.window.start for row in rows], device=device)
+            record.keep(index, slots, x[index], after, transition.mean, log_prob)
+            moved = moved.index_copy(0, index, after)
+        x = moved
+    return Rollout(
+        samples=tuple(samples),
+        x0_BSC=x,
+        path_BKSC=record.path,
+        log_prob_BK=record.log_prob,
+        mean_BKSC=record.mean,
+    )
+
+
+class _WindowRecord:
+    """Preallocated tensors of the window steps, filled row by row as samples pass through their windows."""
+
+    def __init__(self, rows: int, size: int, shape: tuple[int, int], device: torch.device) -> None:
+        self.path = torch.zeros(rows, size + 1 if size else 0, *shape, device=device)
+        self.mean = torch.zeros(rows, size, *shape, device=device)
+        self.log_prob = torch.zeros(rows, size, device=device)
+
+    def keep(self, rows: Tensor, slots: Tensor, before: Tensor, after: Tensor, mean: Tensor, log_prob: Tensor) -> None:
+        self.path[rows, slots] = before
+        self.path[rows, slots + 1] = after
+        self.mean[rows, slots] = mean
+        self.log_prob[rows, slots] = log_prob
+
+
+def _common_sampling(samples: Sequence[Sample]) -> Sampling:
+    """The sampling of a batch, after checking that only window starts differ."""
+    first = samples[0].sampling
+    for sample in samples:
+        other = sample.sampling
+        alike = (other.steps, other.size, other.sampler, other.noise_level, other.guidance, other.window.size)
+        if alike != (
+            first.steps,
+            first.size,
+            first.sampler,
+            first.noise_level,
+            first.guidance,
+            first.window.size,
+        ):
+            raise ConfigError(f"one batch holds {first} and {other}; split it, because a batch has one sampling.")
+    starts = [sample.sampling.window.start for sample in samples]
+    if first.window.size and not 0 <= min(starts) <= max(starts) < first.steps - first.window.size:
+        raise ConfigError(
+            f"a window of {first.window.size} steps from step {min(starts)} or {max(starts)} does not lie between the "
+            f"first of {first.steps} steps and the last, whose noise is singular; move or shrink it."
+        )
+    return first

@@ -1,0 +1,1 @@
+"""From scored samples to new weights: weight sets, losses, the trainer."""

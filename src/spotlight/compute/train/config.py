@@ -1,0 +1,117 @@
+"""Sections `algorithm` and `train` of a recipe, and how advantages are scaled; free of torch."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from spotlight.control.advantage import StdMode
+from spotlight.core.section import Section
+
+
+class AdvantageConfig(Section):
+    """How rewards become advantages."""
+
+    std: StdMode = StdMode.LAGGED
+    """What divides r - mean: std of the `group`, `lagged` over earlier iterations, or of the whole `iteration`."""
+    eps: float = Field(default=1e-4, gt=0)
+    """Added to the std."""
+
+
+class OldDecay(StrEnum):
+    """How slowly NFT's behaviour policy follows the trained one: old <- d old + (1 - d) theta, each iteration
+    k."""
+
+    LATEST = "latest"
+    """d = 0: old is the last iterate (type 0)."""
+    RAMP = "ramp"
+    """d = min(0.001 k, 0.5) (type 1)."""
+    DELAYED = "delayed"
+    """d = 0 before iteration 75, then min(0.0075 (k - 75), 0.999) (type 2)."""
+
+    def at(self, iteration: int) -> float:
+        """d after `iteration`, counted from 0."""
+        match self:
+            case OldDecay.LATEST:
+                return 0.0
+            case OldDecay.RAMP:
+                return min(0.001 * iteration, 0.5)
+            case OldDecay.DELAYED:
+                return min(0.0075 * max(iteration - 75, 0), 0.999)
+
+
+class NftConfig(Section):
+    """DiffusionNFT: needs finished samples and rewards only, whatever the sampler."""
+
+    kind: Literal["nft"] = "nft"
+    beta: float = Field(default=1.0, gt=0)
+    """Distance of the implicit positive and negative policies from old; shapes the trust region, not the
+    first step."""
+    advantage_clip: float = Field(default=1.0, gt=0)
+    """Advantages beyond this are full preferences 0 and 1; the loss is multiplied by it, so that its slope
+    per unit of advantage does not depend on it. The paper uses 5."""
+    kl_weight: float = Field(default=0.0, ge=0)
+    """Weight of the mean squared distance to the base model's velocity; above 0 it costs a third forward."""
+    timesteps_per_sample: int = Field(default=2, ge=1)
+    """Noise levels at which each sample is trained in one iteration."""
+    old_decay: OldDecay = OldDecay.LATEST
+    """Schedule of the behaviour policy."""
+    advantage: AdvantageConfig = AdvantageConfig()
+
+
+class FlowGrpoConfig(Section):
+    """Flow-GRPO: a clipped policy gradient on the steps of the SDE window."""
+
+    kind: Literal["flow_grpo"] = "flow_grpo"
+    clip: float = Field(default=1e-4, gt=0, lt=1)
+    """The ratio's gradient stops beyond 1 +- clip. Small, because log-probabilities are means over
+    dimensions."""
+    advantage_clip: float = Field(default=5.0, gt=0)
+    """Advantages are clamped to +- this."""
+    kl_weight: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the base model; above 0 it costs a second forward."""
+    kl_divides_by_dt: bool = False
+    """True: the KL of the two Gaussians, divided by g^2 |dt|. False: as published, by g^2, which is |dt|
+    times that, so with 10 steps a weight of 0.04 without dt is about 0.004 with it. CPS has no dt: no
+    difference."""
+    ratio_normalisation: bool = False
+    """GRPO-Guard: centre the log-ratio, measure it in the same units at every step, and weigh steps by
+    1/|dt|. The rollout then stores means; use a clip near 2e-6."""
+    advantage: AdvantageConfig = AdvantageConfig()
+
+
+AlgorithmConfig: TypeAlias = Annotated[NftConfig | FlowGrpoConfig, Field(discriminator="kind")]
+
+
+class LoraConfig(Section):
+    """Low-rank adapters instead of all weights."""
+
+    rank: int = Field(default=32, ge=1)
+    """Inner dimension of each adapter."""
+    alpha: float = Field(default=64.0, gt=0)
+    """The adapter's output is scaled by alpha / rank."""
+
+
+class TrainConfig(Section):
+    """The optimizer (AdamW), how rows are batched, and what is trained."""
+
+    lr: float = Field(default=1e-4, gt=0)
+    """Learning rate; constant."""
+    weight_decay: float = Field(default=1e-4, ge=0)
+    """Decoupled weight decay."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """AdamW's decays of the first and second moment."""
+    optimizer_eps: float = Field(default=1e-8, gt=0)
+    """AdamW's eps."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this global norm."""
+    micro_batch: int = Field(default=32, ge=1)
+    """Rows (a sample at one timestep) per forward; changes memory and speed, not the gradient."""
+    updates_per_iteration: int = Field(default=2, ge=1)
+    """Optimizer steps per iteration, over disjoint groups."""
+    ema_decay: float = Field(default=0.9, ge=0, lt=1)
+    """Average of weights that evaluation uses, per optimizer step; 0 evaluates the weights themselves."""
+    lora: LoraConfig | None = None
+    """None trains all weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""

@@ -1,0 +1,60 @@
+"""Named copies of the trainable weights beside the trained ones (theta).
+
+NFT keeps three: theta, `old` (the behaviour policy, which is what is published) and `ema` (what evaluation uses);
+`reference` is what a KL term is measured from. The same code serves full fine-tuning and LoRA, where the sets hold
+adapters only. Invariant: outside `using`, the module holds theta, and gradients belong to theta alone; run the other
+sets' forwards before the trained one, because recomputation in a checkpointed backward sees the weights of that moment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightSet(StrEnum):
+    """Which copy."""
+
+    OLD = "old"
+    EMA = "ema"
+    REFERENCE = "reference"
+
+
+class WeightSets:
+    """Owns the copies of one module's trainable parameters; each starts as theta."""
+
+    def __init__(self, module: nn.Module, sets: Iterable[WeightSet]) -> None:
+        self.theta = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._copies = {
+            which: {name: p.detach().clone() for name, p in self.theta.items()} for which in sorted(set(sets))
+        }
+
+    @contextmanager
+    def using(self, which: WeightSet | None) -> Iterator[None]:
+        """The module computes with that copy inside the block; None is theta."""
+        if which is None:
+            yield
+            return
+        trained = {name: p.data for name, p in self.theta.items()}
+        try:
+            for name, p in self.theta.items():
+                p.data = self._copies[which][name]
+            yield
+        finally:
+            for name, p in self.theta.items():
+                p.data = trained[name]
+
+    def __getitem__(self, which: WeightSet) -> Mapping[str, Tensor]:
+        return self._copies[which]
+
+    @torch.no_grad()
+    def follow(self, which: WeightSet, decay: float) -> None:
+        """copy <- decay * copy + (1 - decay) * theta."""
+        copies = list(self._copies[which].values())
+        theta = [p.detach() for p in self.theta.values()]
+        if decay == 0.0:
+            torch._foreach_copy_(copies, theta)
+        else:
+            torch._foreach_lerp_(copies, theta, 1.0 - decay)

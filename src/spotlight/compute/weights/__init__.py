@@ -1,0 +1,1 @@
+"""Weights as named, digested, verified things."""

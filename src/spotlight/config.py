@@ -1,0 +1,157 @@
+"""A run's configuration: recipes in YAML that extend one another, dotted overrides, unknown keys refused.
+
+Free of torch, so that a mistake in a recipe is told before anything heavy is loaded.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from spotlight.assets import asset
+from spotlight.compute.data.config import DataConfig
+from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.rewards.config import RewardConfig
+from spotlight.compute.rollout.config import EvalConfig, RolloutConfig
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.core.errors import ConfigError, suggestion
+from spotlight.core.section import Section
+
+LOSSES: Mapping[str, type[Section]] = {"nft": NftConfig, "flow_grpo": FlowGrpoConfig}
+DEFAULT_LOSS = "nft"
+
+
+class RunConfig(Section):
+    """Everything that defines a run."""
+
+    seed: int = 0
+    """Run seed: all randomness of the run derives from it."""
+    iterations: int = Field(default=60, ge=1)
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    reward: RewardConfig = RewardConfig()
+    algorithm: AlgorithmConfig = NftConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in asset("recipes").glob("*.yaml"))
+
+
+def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """A shipped recipe by name or a YAML file, with `section.key=value` overrides on top."""
+    settings = _read_recipe(recipe, _path_of(recipe, Path()), seen=())
+    for override in overrides:
+        settings = _merged(settings, _nested(override, settings))
+    if isinstance(settings.get("algorithm"), dict):
+        settings["algorithm"] = {"kind": DEFAULT_LOSS, **settings["algorithm"]}
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error.errors()[0], settings, recipe, overrides)) from error
+
+
+def _path_of(recipe: str, folder: Path) -> Path:
+    """A file, found from the folder of the recipe that names it, or a shipped recipe."""
+    if recipe.endswith((".yaml", ".yml")):
+        path = folder / recipe
+        if not path.is_file():
+            raise ConfigError(f"the recipe file {path} does not exist; check the path, or name a shipped recipe.")
+        return path.resolve()
+    if recipe not in recipe_names():
+        raise ConfigError(f"there is no recipe '{recipe}': {suggestion(recipe, recipe_names())}")
+    return asset(f"recipes/{recipe}.yaml")
+
+
+def _read_recipe(recipe: str, path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path in seen:
+        circle = " -> ".join(part.stem for part in (*seen[seen.index(path) :], path))
+        raise ConfigError(f"the recipe '{recipe}' extends itself ({circle}); remove one `extends` to break the circle.")
+    content = _yaml(path.read_bytes(), f"the recipe {path}") or {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"the recipe {path} holds a {type(content).__name__}, not sections; write `section: {{...}}`."
+        )
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content
+    if not isinstance(parent, str):
+        raise ConfigError(f"the recipe {path} extends {parent!r}, but a recipe extends one other; write its name.")
+    return _merged(_read_recipe(parent, _path_of(parent, path.parent), (*seen, path)), content)
+
+
+def _yaml(text: str | bytes, what: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{what} is not YAML ({reason}); correct it there.") from error
+
+
+def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, section by section; a section of another `kind` (a loss) is replaced as a whole."""
+    result = dict(base)
+    for key, value in top.items():
+        below = result.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            kind = below.get("kind", DEFAULT_LOSS)
+            result[key] = _merged(below, value) if value.get("kind", kind) == kind else value
+        else:
+            result[key] = value
+    return result
+
+
+def _nested(override: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`section.key=value` as sections; the value is read as YAML."""
+    path, equals, value = override.partition("=")
+    *sections, key = path.split(".")
+    if not equals or not all((*sections, key)):
+        raise ConfigError(f"the override '{override}' is not of the form section.key=value; write it so.")
+    place: Any = settings
+    for section in sections:
+        place = place.get(section) or {}
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"the override '{override}' goes into '{section}', which is the value {place!r}, not a section; "
+                f"write {path.partition(f'.{key}')[0]}=VALUE."
+            )
+    nested: dict[str, Any] = {key: _yaml(value, f"the value of the override '{override}'")}
+    for section in reversed(sections):
+        nested = {section: nested}
+    return nested
+
+
+def _sentence(error: ErrorDetails, settings: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> str:
+    """One pydantic error as: what is wrong, why, what to do."""
+    location = [str(part) for part in error["loc"] if part not in LOSSES]
+    dotted = ".".join(location)
+    given = [override for override in overrides if f"{override.partition('=')[0]}.".startswith(f"{dotted}.")]
+    source = f"the override '{given[-1]}'" if given else f"the recipe '{recipe}'"
+    found = error.get("input")
+    if error["type"] == "extra_forbidden":
+        known = suggestion(location[-1], _keys_at(location[:-1], settings))
+        return f"{source} sets '{dotted}', which does not exist: {known}"
+    if error["type"] == "union_tag_invalid":
+        kind = str(found.get("kind")) if isinstance(found, dict) else str(found)
+        return f"{source} asks for the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}"
+    reason = error["msg"][:1].lower() + error["msg"][1:]
+    return f"{source} sets {dotted} to {found!r}, but {reason}; change it, for example with {dotted}=VALUE."
+
+
+def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """The keys that exist where a wrong one was found."""
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        sections = [
+            kind
+            for kind in (annotation, *get_args(annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
+        model = LOSSES[settings["algorithm"]["kind"]] if part == "algorithm" else sections[0]
+    return list(model.model_fields)

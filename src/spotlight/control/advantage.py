@@ -1,0 +1,211 @@
+"""Group advantages: how much better a sample is than its siblings, in units of a chosen standard deviation.
+
+Invariants (tests/unit/test_advantage.py, tests/property/test_advantage_property.py): every std is the
+population std (ddof 0); sums are exactly rounded, so the order of samples and groups never changes a bit; a
+sample without a usable reward changes nothing for its siblings.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from spotlight.core.errors import ConfigError
+
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+LARGEST_REWARD = 1e100
+"""Beyond this a reward counts as not finite: its square would overflow and spoil every sibling."""
+
+
+class StdMode(StrEnum):
+    """Which standard deviation divides r - mean of the group."""
+
+    GROUP = "group"
+    """Of the group itself; equal weight for groups of little and of much contrast."""
+    LAGGED = "lagged"
+    """Within groups, pooled over earlier iterations; known before the iteration's first reward arrives."""
+    ITERATION = "iteration"
+    """Of all rewards of the iteration about their common mean; needs every group."""
+
+
+class GroupOutcome(StrEnum):
+    """What became of a group."""
+
+    USABLE = "usable"
+    ZERO_VARIANCE = "zero_variance"
+    TOO_FEW_FINITE = "too_few_finite"
+
+
+@dataclass(frozen=True)
+class GroupAdvantages:
+    """One group's advantages, sample by sample; where `kept` is False the sample must not be trained on.
+
+    `std` is the divisor before eps. `problems` are sentences for people, empty when every reward was finite.
+    """
+
+    advantages: Floats
+    kept: Bools
+    mean: float
+    std: float
+    outcome: GroupOutcome
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdvantageSummary:
+    """What to log about an iteration's advantages; `problems` deserve a warning."""
+
+    groups: int
+    zero_variance_groups: int
+    too_few_finite_groups: int
+    dropped_samples: int
+    problems: tuple[str, ...]
+
+
+class LaggedStd(msgspec.Struct, frozen=True, kw_only=True):
+    """Running within-group std of earlier iterations, an average whose memory is 1 / (1 - decay) iterations.
+
+    It stays what it is during an iteration; `updated` returns the one for the next.
+    """
+
+    decay: float = 0.9
+    variance_sum: float = 0.0
+    weight_sum: float = 0.0
+
+    @property
+    def std(self) -> float | None:
+        """None until an iteration with any contrast was seen."""
+        return math.sqrt(self.variance_sum / self.weight_sum) if self.weight_sum > 0 else None
+
+    def updated(self, rewards_by_group: Sequence[Floats]) -> "LaggedStd":
+        """Take in one iteration; one without any contrast carries no scale and leaves this as it is."""
+        variance = pooled_within_group_std(rewards_by_group) ** 2
+        if variance == 0:
+            return self
+        return LaggedStd(
+            decay=self.decay,
+            variance_sum=self.decay * self.variance_sum + (1 - self.decay) * variance,
+            weight_sum=self.decay * self.weight_sum + (1 - self.decay),
+        )
+
+
+def group_advantages(
+    rewards_by_group: Sequence[Floats],
+    *,
+    std_mode: StdMode,
+    eps: float,
+    lagged_std: float | None = None,
+) -> list[GroupAdvantages]:
+    """(r - mean of the group) / (std + eps), one result per group in order.
+
+    With LAGGED and no `lagged_std` yet, the pooled within-group std of the groups given here stands in; like
+    ITERATION, that first iteration must be given whole.
+    """
+    rewards_by_group = _as_floats(rewards_by_group)
+    _check(rewards_by_group, eps, lagged_std)
+    shared: float | None = None
+    if std_mode is StdMode.ITERATION:
+        shared = _std(np.concatenate([_finite(rewards) for rewards in rewards_by_group] or [np.empty(0)]))
+    elif std_mode is StdMode.LAGGED:
+        shared = pooled_within_group_std(rewards_by_group) if lagged_std is None else lagged_std
+    return [_one_group(index, rewards, shared, eps) for index, rewards in enumerate(rewards_by_group)]
+
+
+def summarise(groups: Sequence[GroupAdvantages]) -> AdvantageSummary:
+    """Count what could not be trained on."""
+    outcomes = [group.outcome for group in groups]
+    return AdvantageSummary(
+        groups=len(groups),
+        zero_variance_groups=outcomes.count(GroupOutcome.ZERO_VARIANCE),
+        too_few_finite_groups=outcomes.count(GroupOutcome.TOO_FEW_FINITE),
+        dropped_samples=sum(int((~group.kept).sum()) for group in groups),
+        problems=tuple(problem for group in groups for problem in group.problems),
+    )
+
+
+def pooled_within_group_std(rewards_by_group: Sequence[Floats]) -> float:
+    """RMS of r - mean of its group, over the groups with at least two finite rewards; 0 with none."""
+    finite_groups = [_finite(rewards) for rewards in _as_floats(rewards_by_group)]
+    squares = [square for finite in finite_groups if finite.size >= 2 for square in _deviations(finite) ** 2]
+    return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
+
+
+def _one_group(index: int, rewards: Floats, shared_std: float | None, eps: float) -> GroupAdvantages:
+    kept = _is_finite(rewards)
+    finite = rewards[kept]
+    advantages = np.zeros(rewards.shape, dtype=np.float64)
+    problems = _problems(index, rewards, kept)
+    if finite.size < 2:
+        mean = float(finite[0]) if finite.size else math.nan
+        return GroupAdvantages(advantages, np.zeros_like(kept), mean, 0.0, GroupOutcome.TOO_FEW_FINITE, problems)
+    std = _std(finite) if shared_std is None else shared_std
+    deviations = _deviations(finite)
+    outcome = GroupOutcome.USABLE if deviations.any() else GroupOutcome.ZERO_VARIANCE
+    if outcome is GroupOutcome.USABLE:
+        advantages[kept] = deviations / (std + eps)
+    return GroupAdvantages(advantages, kept, _mean(finite), std, outcome, problems)
+
+
+def _problems(index: int, rewards: Floats, kept: Bools) -> tuple[str, ...]:
+    dropped = np.flatnonzero(~kept)
+    if not dropped.size:
+        return ()
+    which = ", ".join(f"sample {i}: {rewards[i]}" for i in dropped)
+    fate = "is trained on" if int(kept.sum()) >= 2 else "is dropped whole, as a baseline needs two"
+    return (
+        f"Group {index} has {dropped.size} of {rewards.size} rewards that are not finite ({which}), so "
+        f"these samples are not trained on and the rest {fate}; check the reward.",
+    )
+
+
+def _check(rewards_by_group: Iterable[Floats], eps: float, lagged_std: float | None) -> None:
+    for index, rewards in enumerate(rewards_by_group):
+        if rewards.ndim != 1 or rewards.size < 2:
+            raise ConfigError(
+                f"Group {index} has rewards of shape {rewards.shape}, but an advantage compares at least 2 "
+                "samples of one prompt; raise the group size to 2 or more."
+            )
+    if not 0 < eps < math.inf:
+        raise ConfigError(
+            f"The advantage eps is {eps}, but it must be positive and finite to keep the division safe; use 1e-4."
+        )
+    if lagged_std is not None and not 0 < lagged_std < math.inf:
+        raise ConfigError(
+            f"The lagged std is {lagged_std}, but a scale is positive and finite; pass LaggedStd.std, which"
+            " is None until there is one."
+        )
+
+
+def _as_floats(rewards_by_group: Sequence[Floats]) -> list[Floats]:
+    return [np.asarray(rewards, dtype=np.float64) for rewards in rewards_by_group]
+
+
+def _is_finite(rewards: Floats) -> Bools:
+    # A comparison with NaN is False, so this covers NaN and both infinities.
+    return np.asarray(np.abs(rewards) <= LARGEST_REWARD, dtype=np.bool_)
+
+
+def _finite(rewards: Floats) -> Floats:
+    return rewards[_is_finite(rewards)]
+
+
+def _mean(rewards: Floats) -> float:
+    return math.fsum(rewards) / rewards.size
+
+
+def _deviations(rewards: Floats) -> Floats:
+    # Equal rewards must give exactly 0, though their rounded mean may differ from them by one ulp.
+    if rewards.size == 0 or rewards.min() == rewards.max():
+        return np.zeros_like(rewards)
+    return rewards - _mean(rewards)
+
+
+def _std(rewards: Floats) -> float:
+    return math.sqrt(math.fsum(_deviations(rewards) ** 2) / rewards.size) if rewards.size else 0.0

@@ -1,0 +1,62 @@
+"""One exception tree; the exit code of the command line is a property of the class.
+
+    SpotlightError
+    |-- InputError (2)            the user's input: recipe, prompt, file, option
+    |   |-- ConfigError           unknown or impossible setting
+    |   |-- PromptError           a prompt the encoder cannot take
+    |   |-- WeightsError          missing, truncated, altered or mismatched weights
+    |   |-- RewardError           unknown reward, wrong number of scores, non-finite score
+    |   `-- SizeError             an image size the model cannot make
+    |-- EnvironmentProblem (3)    something to install or to free
+    `-- Stopped (4)               stopped on purpose, resumable
+
+A message is one sentence in three parts: what is wrong, with the values; why; what to do.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpotlightError(Exception):
+    """Root of the tree; `exit_code` is what the `spotlight` command returns."""
+
+    exit_code = 1
+
+
+class InputError(SpotlightError):
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    pass
+
+
+class PromptError(InputError):
+    pass
+
+
+class WeightsError(InputError):
+    pass
+
+
+class RewardError(InputError):
+    pass
+
+
+class SizeError(InputError):
+    pass
+
+
+class EnvironmentProblem(SpotlightError):
+    exit_code = 3
+
+
+class Stopped(SpotlightError):
+    exit_code = 4
+
+
+def suggestion(wrong: str, known: Iterable[str]) -> str:
+    """The "did you mean" half of an error message: the closest known name, else all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"choose one of: {', '.join(names)}."

@@ -1,0 +1,109 @@
+"""Identity: what a prompt, a sampling and a sample are, independent of who computes them.
+
+Invariant: two samples with equal fields have equal latents, whichever worker, batch or process makes them
+(tests/unit/test_noise.py, tests/unit/test_denoise.py).
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import NewType
+
+import msgspec
+
+PromptId = NewType("PromptId", str)
+Version = NewType("Version", int)
+
+
+class Size(msgspec.Struct, frozen=True, order=True):
+    """Height and width of an image in pixels."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}"
+
+
+class SamplerKind(StrEnum):
+    """How one denoising step is taken; all but ODE draw noise and have a log-probability."""
+
+    ODE = "ode"
+    FLOW_SDE = "flow_sde"
+    DANCE_SDE = "dance_sde"
+    CPS = "cps"
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The denoising steps `start .. start+size-1`, sampled as an SDE and trained on; one per group."""
+
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+    def __contains__(self, step: int) -> bool:
+        return self.start <= step < self.stop
+
+
+NO_WINDOW = Window(0, 0)
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """All that makes a sample reproducible beside weights, prompt and seed."""
+
+    steps: int
+    size: Size
+    sampler: SamplerKind = SamplerKind.ODE
+    noise_level: float = 0.0
+    window: Window = NO_WINDOW
+    guidance: float = 1.0
+
+    def is_stochastic(self, step: int) -> bool:
+        return self.sampler is not SamplerKind.ODE and step in self.window
+
+
+class Clause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"class_name": "class"}):
+    """One `include` or `exclude` entry of GenEval's metadata; `position` is (relation, index of an include)."""
+
+    class_name: str
+    count: int
+    color: str | None = None
+    position: tuple[str, int] | None = None
+
+
+class SceneSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must and must not be in the picture, in GenEval's metadata format."""
+
+    tag: str
+    include: tuple[Clause, ...]
+    exclude: tuple[Clause, ...] = ()
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text and what a judge needs to know of it: the word to be read, or the scene to be found."""
+
+    text: str
+    target: str | None = None
+    scene: SceneSpec | None = None
+
+    @property
+    def id(self) -> PromptId:
+        return PromptId(hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest())
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One (prompt, seed, sampling, policy version): the identity of an image."""
+
+    prompt: PromptId
+    seed: int
+    sampling: Sampling
+    version: Version
+    shared_start: int | None = None
+    """Seed of the initial noise where all samples of a group start from one; None starts from the sample's own seed."""
+
+    @property
+    def start(self) -> int:
+        """The seed that the initial noise is drawn with; `seed` always draws the noise of the steps."""
+        return self.seed if self.shared_start is None else self.shared_start

@@ -1,0 +1,1 @@
+"""Processes, pools and clocks."""

@@ -1,0 +1,124 @@
+"""`spotlight evaluate`: the held-out score of a checkpoint, with its interval and a picture grid."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotlight.core.errors import InputError
+from spotlight.surface.cli.progress import PatientProgress
+
+if TYPE_CHECKING:
+    from spotlight.compute.data.worlds import World
+    from spotlight.compute.evaluation import Estimate, Evaluation
+    from spotlight.core.types import Prompt
+
+DEFAULT_COUNT = 192
+GRID_COLUMNS = 8
+GRID_PICTURES = 64
+
+
+def evaluate(
+    checkpoint: Annotated[str, typer.Argument(help="A weights file, or words, words-large or scenes.")],
+    prompts: Annotated[str, typer.Option(help="A split (test, train) or a .txt or .jsonl file.")] = "test",
+    steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 10,
+    count: Annotated[
+        int | None, typer.Option(min=1, help=f"Pictures; default {DEFAULT_COUNT} of a split, or all of a file.")
+    ] = None,
+    guidance: Annotated[float, typer.Option(min=1.0, help="Scale of classifier-free guidance; 1 is without.")] = 1.0,
+    reward: Annotated[str | None, typer.Option(help="Name or package.module:function; default the family's.")] = None,
+    judge: Annotated[bool, typer.Option(help="Also ask the family's second judge.")] = True,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    processes: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
+    grid: Annotated[Path | None, typer.Option(help="Write the first pictures to this PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Score a checkpoint on fixed prompts and seeds: equal checkpoints give equal figures."""
+    _check_grid(grid)
+    _check_reward(reward)
+    with PatientProgress() as progress:
+        progress.report("loading", 0, 1)
+        from spotlight.compute.evaluation import EVALUATION_SEED
+        from spotlight.compute.evaluation import evaluate as scored_on
+        from spotlight.compute.models import families
+        from spotlight.compute.rewards.pool import RewardPool
+        from spotlight.core.types import Sampling
+
+        weights = families.read_weights(checkpoint)
+        adapter = families.build(weights, device)
+        world = families.world_of(adapter)
+        chosen = prompts_to_draw(prompts, world, count)
+        adapter.encode(chosen)
+        rewards = [reward or world.reward, *([world.judge] if judge else [])]
+        sampling = Sampling(steps=steps, size=adapter.native_size, guidance=guidance)
+        with RewardPool(processes) as pool:
+            versions = {name: pool.version(name) for name in rewards}
+            progress.report("loading", 1, 1)
+            scored = scored_on(
+                adapter, chosen, sampling, rewards, pool,
+                progress=lambda stage, done: progress.report(stage, done, len(chosen)),
+            )  # fmt: skip
+    if grid is not None:
+        _write_grid(scored, grid)
+    about = {
+        "checkpoint": checkpoint, "digest": weights.digest, "family": adapter.family, "prompts": prompts,
+        "count": len(chosen), "steps": steps, "guidance": guidance, "seed": EVALUATION_SEED, "rewards": versions,
+    }  # fmt: skip
+    _show(about, scored.figures(), rewards, as_json)
+
+
+def prompts_to_draw(source: str, world: "World", count: int | None) -> "list[Prompt]":
+    """A file as it is, or `count` prompts in the fixed order in which tasks take turns."""
+    from spotlight.compute.data.order import PromptOrder
+    from spotlight.compute.data.prompts import load_prompts
+    from spotlight.compute.data.worlds import HELD_OUT_ORDER
+
+    known = load_prompts(source, world)
+    if count is None and Path(source).suffix:
+        return known
+    return PromptOrder(known, HELD_OUT_ORDER).take(0, count or DEFAULT_COUNT)
+
+
+def _check_reward(reward: str | None) -> None:
+    from spotlight.compute.rewards import registry
+
+    if reward is not None:
+        registry.check_name(reward)
+
+
+def _check_grid(grid: Path | None) -> None:
+    """Before anything is drawn, so that a long evaluation is not lost to a misspelt path."""
+    if grid is not None and grid.suffix.lower() != ".png":
+        raise InputError(f"the grid {grid} is not named as a PNG, which is all that is written; end it in .png.")
+    if grid is not None and not grid.parent.is_dir():
+        raise InputError(f"the grid {grid} cannot be written: there is no folder {grid.parent}; make it first.")
+
+
+def _write_grid(scored: "Evaluation", path: Path) -> None:
+    from spotlight.compute.evaluation import picture_grid
+
+    pictures = scored.images[:GRID_PICTURES]
+    picture_grid(pictures, min(GRID_COLUMNS, len(pictures))).save(path)
+
+
+def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", rewards: list[str], as_json: bool) -> None:
+    """One JSON line and nothing else, or a table."""
+    if as_json:
+        print(json.dumps({**about, "figures": {name: vars(figure) for name, figure in figures.items()}}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    title = "{checkpoint}: {count} pictures of {prompts}, {steps} steps, guidance {guidance}".format(**about)
+    console.print(title, soft_wrap=True, highlight=False)
+    table = Table()
+    table.add_column("figure")
+    table.add_column("mean", justify="right")
+    table.add_column("95 % interval", justify="right")
+    named = {"reward": f"reward ({rewards[0]})", "judge": f"judge ({rewards[-1]})", "geneval": "GenEval overall"}
+    for name, figure in figures.items():
+        table.add_row(named.get(name, name), f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}")
+    console.print(table)

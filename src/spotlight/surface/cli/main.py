@@ -1,0 +1,56 @@
+"""The `spotlight` command. Verbs import what is heavy only after their arguments are parsed.
+
+Exit codes: 0 done, 2 the user's input, 3 the environment, 4 stopped but resumable.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from spotlight import __version__
+from spotlight.core.errors import SpotlightError
+from spotlight.surface.cli import evaluate, pretrain, rewards
+
+app = typer.Typer(
+    name="spotlight",
+    help="Reinforcement-learning post-training of Diffusion Transformers on reserved and spot GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("pretrain")(pretrain.pretrain)
+app.command("evaluate")(evaluate.evaluate)
+app.command("rewards")(rewards.rewards)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Options before the verb."""
+
+
+def main() -> None:
+    """Entry point: expected errors become one sentence and an exit code; SPOTLIGHT_DEBUG=1 shows the trace."""
+    try:
+        app()
+    except SpotlightError as error:
+        if os.environ.get("SPOTLIGHT_DEBUG"):
+            raise
+        print(f"spotlight: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Progress on standard error that appears only when there is something to wait for."""
+
+import threading
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+PATIENCE_S = 2.0
+
+
+class PatientProgress:
+    """A bar per stage, shown after `PATIENCE_S`; never on a standard error that is not a terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[str, TaskID] = {}
+        # A timer, because the first report may itself take longer than anyone waits.
+        self._timer = threading.Timer(PATIENCE_S, self._bars.start)
+        self._timer.daemon = True
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total)
+        self._bars.update(self._tasks[stage], completed=done)
+
+    def __enter__(self) -> "PatientProgress":
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        self._bars.stop()

@@ -1,0 +1,70 @@
+"""The command line starts without anything heavy, and its small verbs answer."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from command_line import spotlight
+
+from spotlight import __version__
+from spotlight.compute.rewards import registry
+
+HEAVY = ("torch", "ray", "diffusers", "transformers", "peft", "numpy", "pydantic", "onnxruntime")
+
+
+def fresh_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_help_loads_nothing_heavy_and_is_quick():
+    started = time.perf_counter()
+    loaded = fresh_python(
+        "import sys\nfrom spotlight.surface.cli.main import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    assert "evaluate" in loaded
+    assert loaded.splitlines()[-1] == "LOADED []"
+    # Half a second on an idle core; the rest is room for a busy one.
+    assert time.perf_counter() - started < 3.0
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "spotlight.config",
+        "spotlight.control.advantage",
+        "spotlight.compute.data.worlds",
+        "spotlight.compute.rewards.pool",
+        "spotlight.compute.pretrain.config",
+    ],
+)
+def test_light_modules_do_not_load_torch(module):
+    assert fresh_python(f"import sys, {module}; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_version():
+    outcome = spotlight("--version")
+    assert (outcome.code, outcome.out.strip()) == (0, __version__)
+
+
+def test_rewards_lists_every_name_with_its_version():
+    outcome = spotlight("rewards", "--json")
+    versions = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert set(registry.BUILT_IN) <= set(versions)
+    assert versions["jpeg"] == registry.create("jpeg").version
+    plain = spotlight("rewards").out.splitlines()
+    assert [line.split() for line in plain] == [[name, version] for name, version in versions.items()]
+
+
+def test_an_unknown_option_is_a_user_error():
+    assert spotlight("evaluate", "words", "--stepps", "3").code == 2
+
+
+def test_debug_shows_the_trace(monkeypatch):
+    monkeypatch.setenv("SPOTLIGHT_DEBUG", "1")
+    with pytest.raises(Exception, match="no reward 'jpg'"):
+        spotlight("evaluate", "words", "--reward", "jpg")

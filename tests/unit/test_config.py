@@ -1,0 +1,80 @@
+"""Recipes: what ships loads, what extends merges, what is overridden wins."""
+
+from pathlib import Path
+
+from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
+from spotlight.config import load_config, recipe_names
+from spotlight.core.types import SamplerKind
+
+
+def recipe(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_shipped_recipe_loads():
+    assert {"words-nft", "words-large-nft", "scenes-nft"} <= set(recipe_names())
+    for name in recipe_names():
+        config = load_config(name)
+        assert name.startswith(config.model.name)
+        assert name.removeprefix(f"{config.model.name}-") == config.algorithm.kind.replace("_", "-")
+
+
+def test_extends_keeps_what_the_child_does_not_set(tmp_path):
+    recipe(tmp_path, "base", "iterations: 7\nrollout: {group_size: 4, steps: 6}\nalgorithm: {beta: 2.0}\n")
+    child = recipe(
+        tmp_path, "child", "extends: base.yaml\nrollout: {group_size: 8}\nalgorithm: {kind: nft, kl_weight: 0.5}\n"
+    )
+    config = load_config(child)
+    assert (config.iterations, config.rollout.group_size, config.rollout.steps) == (7, 8, 6)
+    assert isinstance(config.algorithm, NftConfig)
+    assert (config.algorithm.beta, config.algorithm.kl_weight) == (2.0, 0.5)
+
+
+def test_a_file_can_extend_a_shipped_recipe(tmp_path):
+    config = load_config(recipe(tmp_path, "mine", "extends: words-nft\nseed: 3\n"))
+    assert config == load_config("words-nft", ["seed=3"])
+    assert config != load_config("words-nft")
+
+
+def test_another_loss_replaces_the_section_of_the_parent(tmp_path):
+    recipe(tmp_path, "base", "algorithm: {kind: nft, beta: 2.0, advantage_clip: 3.0}\n")
+    child = recipe(tmp_path, "child", "extends: base.yaml\nalgorithm: {kind: flow_grpo, clip: 0.01}\n")
+    assert load_config(child).algorithm == FlowGrpoConfig(clip=0.01)
+    assert load_config(str(tmp_path / "base.yaml"), ["algorithm.kind=flow_grpo"]).algorithm == FlowGrpoConfig()
+
+
+def test_overrides_win_and_the_last_one_most():
+    config = load_config("words-nft", ["rollout.group_size=4", "rollout.group_size=6", "train.lora.rank=2", "seed=9"])
+    assert (config.rollout.group_size, config.seed) == (6, 9)
+    assert config.train.lora is not None
+    assert config.train.lora.rank == 2
+    assert config.rollout.prompts == load_config("words-nft").rollout.prompts
+
+
+def test_override_values_are_yaml():
+    overrides = [
+        "rollout.sampler=flow_sde",
+        "rollout.noise_level=0.7",
+        "rollout.window_size=2",
+        "rollout.window_range=[1, 5]",
+        "model.tf32=true",
+        "reward.name=package.module:function",
+        "train.lora=null",
+    ]
+    config = load_config("words-nft", overrides)
+    assert (config.rollout.sampler, config.rollout.window_range) == (SamplerKind.FLOW_SDE, (1, 5))
+    assert config.model.tf32
+    assert config.reward.name == "package.module:function"
+    assert config.train.lora is None
+
+
+def test_exponents_without_a_dot_are_numbers(tmp_path):
+    # YAML 1.1 reads 1e-4 as a string.
+    assert load_config("words-nft", ["train.lr=1e-4"]).train.lr == 1e-4
+    assert load_config(recipe(tmp_path, "r", "train: {lr: 3e-5}\n")).train.lr == 3e-5
+
+
+def test_an_algorithm_section_without_kind_is_the_default_loss(tmp_path):
+    assert load_config(recipe(tmp_path, "r", ""), ["algorithm.beta=0.5"]).algorithm == NftConfig(beta=0.5)

@@ -1,0 +1,121 @@
+"""Before the first update the importance ratio is 1, through the trainer's own path, however rows are batched."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_models import NOISE_LEVELS, RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+
+from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConfig
+from spotlight.compute.train.experience import Experience, Row, kept_rows
+from spotlight.compute.train.objectives import objective
+from spotlight.compute.train.trainer import Trainer
+from spotlight.core.types import SamplerKind, Window
+
+FLOW = SamplerKind.FLOW_SDE
+STOCHASTIC = sorted(NOISE_LEVELS)
+SLOTS = 3
+ALGORITHM = FlowGrpoConfig(clip=1e-4, kl_weight=0.1)
+LORA = LoraConfig(rank=2, alpha=4.0)
+
+
+def tiny_trainer(micro_batch: int = 8, checkpointing: bool = False, lora: LoraConfig | None = None) -> Trainer:
+    train = TrainConfig(micro_batch=micro_batch, gradient_checkpointing=checkpointing, lora=lora, lr=1e-3)
+    return Trainer(tiny_adapter(), train, ALGORITHM, RUN_SEED)
+
+
+def windowed_experience(trainer: Trainer, kind: SamplerKind, guidance: float = 1.0) -> Experience:
+    """Eight samples of four prompts of different lengths, in one batch with two different window starts."""
+    samples = grouped_samples(tiny_sampling(kind, Window(0, SLOTS), guidance=guidance))
+    return tiny_experience(trainer.adapter, samples)
+
+
+def deviations(trainer: Trainer, experience: Experience, rows: list[Row], micro_batch: int) -> torch.Tensor:
+    """|ratio - 1| of every row, computed as the trainer does: the same objective, model and weight sets."""
+    loss = objective(trainer.algorithm, RUN_SEED)
+    parts = [
+        loss.rows(trainer.adapter, trainer.sets, experience, rows[start : start + micro_batch])
+        for start in range(0, len(rows), micro_batch)
+    ]
+    return torch.cat([part.figures["ratio_deviation"] for part in parts])
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_ratio_before_the_first_update_is_one_for_every_step_and_micro_batch(kind, checkpointing, lora):
+    trainer = tiny_trainer(checkpointing=checkpointing, lora=lora)
+    experience = windowed_experience(trainer, kind)
+    assert not experience.cond.mask.all()
+    rows = kept_rows(experience, range(8), SLOTS)
+    assert len(rows) == 24
+    for micro_batch in (1, 3, 8, 24):
+        assert deviations(trainer, experience, rows, micro_batch).max() < 1e-6, micro_batch
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_ratio_under_guidance_is_one(kind):
+    trainer = tiny_trainer()
+    experience = windowed_experience(trainer, kind, guidance=3.0)
+    rows = kept_rows(experience, range(8), SLOTS)
+    assert deviations(trainer, experience, rows, 3).max() < 1e-6
+    unguided = replace(experience, uncond=None)
+    assert deviations(trainer, unguided, rows, 3).max() > 1e-5
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_normalised_ratio_before_the_first_update_is_one(kind):
+    """GRPO-Guard's ratio is made of the recorded means, which the plain one never looks at."""
+    guard = FlowGrpoConfig(clip=2e-6, ratio_normalisation=True)
+    trainer = Trainer(tiny_adapter(), TrainConfig(), guard, RUN_SEED)
+    experience = windowed_experience(trainer, kind)
+    rows = kept_rows(experience, range(8), SLOTS)
+    assert deviations(trainer, experience, rows, 3).max() < 1e-6
+    other = replace(experience.rollout, mean_BKSC=experience.rollout.mean_BKSC.roll(1, dims=1))
+    assert deviations(trainer, replace(experience, rollout=other), rows, 3).max() > 1e-3
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("micro_batch", [1, 3, 8, 24])
+def test_update_reports_a_ratio_of_one_first_and_another_after_a_step(micro_batch, checkpointing):
+    trainer = tiny_trainer(micro_batch, checkpointing)
+    experience = windowed_experience(trainer, FLOW)
+    first = trainer.update(experience, range(8))
+    assert first.rows == 24
+    assert first.figures["ratio_deviation"] < 1e-6
+    assert first.figures["approx_kl"] < 1e-12
+    assert first.figures["clip_fraction"] == 0
+    # The reference is the policy itself before the first step.
+    assert first.figures["kl"] < 1e-10
+    second = trainer.update(experience, range(8))
+    assert second.figures["ratio_deviation"] > 1e-4
+    assert second.figures["kl"] > 1e-8
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_log_prob_replayed_in_the_batch_of_the_rollout_is_equal_to_the_last_bit(kind, lora):
+    trainer = tiny_trainer(checkpointing=True, lora=lora)
+    experience = windowed_experience(trainer, kind)
+    for slot in range(SLOTS):
+        rows = [Row(sample, slot) for sample in range(8)]
+        assert deviations(trainer, experience, rows, 8).tolist() == [0.0] * 8
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_path_rounded_to_bf16_breaks_the_ratio(kind):
+    """The negative control: the gate above would notice a trajectory that is stored in half precision."""
+    trainer = tiny_trainer()
+    experience = windowed_experience(trainer, kind)
+    rounded = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.bfloat16().float())
+    rows = kept_rows(experience, range(8), SLOTS)
+    assert deviations(trainer, replace(experience, rollout=rounded), rows, 8).max() > 1e-5
+
+
+def test_path_shifted_by_one_slot_breaks_the_ratio():
+    """The gate would notice a window that is replayed at the wrong steps."""
+    trainer = tiny_trainer()
+    experience = windowed_experience(trainer, FLOW)
+    shifted = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.roll(1, dims=1))
+    rows = kept_rows(experience, range(8), SLOTS)
+    assert deviations(trainer, replace(experience, rollout=shifted), rows, 8).min() > 1e-3

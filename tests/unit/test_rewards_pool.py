@@ -1,0 +1,110 @@
+"""Rewards by name, path and entry point, and the processes that run them."""
+
+import os
+import textwrap
+
+import numpy as np
+import pytest
+
+from spotlight.compute.rewards import registry
+from spotlight.compute.rewards.pool import SHARD, RewardPool
+from spotlight.core.errors import RewardError
+from spotlight.core.types import Prompt
+
+REWARDS = """
+import os
+import numpy as np
+from spotlight.compute.rewards.protocol import Scores
+
+class Brightness:
+    name, version = "brightness", "1"
+    def score(self, images, prompts):
+        seen = {"process": os.getpid(), "threads": float(os.environ["OMP_NUM_THREADS"])}
+        total = np.array([image.mean() + len(prompt.text) for image, prompt in zip(images, prompts)])
+        return Scores(total=total, components={k: np.full(len(images), float(v)) for k, v in seen.items()})
+
+class Dying(Brightness):
+    def score(self, images, prompts):
+        os._exit(9)
+
+def nothing():
+    return object()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A distribution on the path that registers one reward, as a third party's package would."""
+    (tmp_path / "third_party.py").write_text(textwrap.dedent(REWARDS))
+    info = tmp_path / "third_party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[{registry.ENTRY_POINT_GROUP}]\nbrightness = third_party:Brightness\nbroken = gone:f\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def pictures(count: int) -> tuple[list[np.ndarray], list[Prompt]]:
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (8, 8, 3), dtype=np.uint8) for _ in range(count)]
+    return images, [Prompt(text="x" * (i % 7)) for i in range(count)]
+
+
+def test_every_built_in_name_gives_a_reward_of_that_name():
+    assert {"ocr", "ocr_graded", "ocr_judge", "geneval", "geneval_strict", "jpeg"} <= set(registry.names())
+    for name in registry.BUILT_IN:
+        reward = registry.create(name)
+        assert reward.name == name
+        assert reward.version
+
+
+def test_entry_points_are_rewards_by_name(installed):
+    assert "brightness" in registry.names()
+    assert registry.create("brightness").version == "1"
+    assert type(registry.create("third_party:Brightness")) is type(registry.create("brightness"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ocr_gradd", "did you mean 'ocr_graded'"),
+        ("third_party:Missing", "'third_party:Missing' cannot be imported .*package.module:function"),
+        ("broken", "'broken' cannot be imported .No module named 'gone'"),
+        ("no_such_package:f", "No module named 'no_such_package'"),
+        ("third_party:nothing", "gave a object, which has no score"),
+    ],
+)
+def test_what_is_not_a_reward_is_refused(installed, name, message):
+    with pytest.raises(RewardError, match=message):
+        registry.create(name)
+
+
+def test_pool_scores_in_order_in_other_processes(installed, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    images, prompts = pictures(2 * SHARD + 5)
+    heard = []
+    with RewardPool(2) as pool:
+        scores = pool.score("brightness", images, prompts, heard.append)
+        assert pool.version("brightness") == "1"
+    np.testing.assert_array_equal(scores.total, registry.create("brightness").score(images, prompts).total)
+    assert os.getpid() not in scores.components["process"]
+    assert set(scores.components["threads"]) == {1.0}
+    assert heard == [SHARD, 2 * SHARD, 2 * SHARD + 5]
+
+
+def test_pool_refuses_an_unequal_number_of_prompts():
+    images, prompts = pictures(3)
+    with RewardPool(1) as pool, pytest.raises(RewardError, match="3 images came with 2 prompts"):
+        pool.score("jpeg", images, prompts[:2])
+
+
+def test_a_reward_that_kills_its_process_is_named(installed):
+    with RewardPool(1) as pool, pytest.raises(RewardError, match="'third_party:Dying' died"):
+        pool.score("third_party:Dying", *pictures(1))
+
+
+def test_jpeg_prefers_flat_pictures_to_noise():
+    flat, noise = np.full((32, 96, 3), 90, np.uint8), np.random.default_rng(0).integers(0, 256, (32, 96, 3), np.uint8)
+    scores = registry.create("jpeg").score([noise, flat], [Prompt(text="")] * 2).total
+    assert scores[0] < scores[1] < 0.0
