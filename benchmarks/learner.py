@@ -133,11 +133,6 @@ class Learner:
             )  # fmt: skip
 
 
-def strict_score(scored: Evaluation, family: str) -> float:
-    """Exact match for words, GenEval's overall for scenes."""
-    return scored.geneval_overall() if family == "scenes" else scored.estimate(0, "exact").value
-
-
 class Recorder:
     """The curve of one seed; written after every evaluation, so that an interrupted run still shows what it saw."""
 
@@ -156,7 +151,7 @@ class Recorder:
             reward=estimate.value,
             low=estimate.low,
             high=estimate.high,
-            strict=strict_score(scored, self.config.model.name),
+            strict=scored.strict,
             judge=scored.estimate(1).value if len(scored.scores) > 1 else None,
         )
         self.points.append(point)

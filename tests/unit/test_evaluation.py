@@ -116,7 +116,7 @@ def test_overall_weighs_tasks_equally_and_its_interval_is_narrower():
     )
     figures = scored.figures()
     assert (figures["colors"].value, figures["counting"].value) == (1.0, 0.0)
-    assert figures["geneval"].value == scored.geneval_overall() == 0.5
+    assert figures["geneval"].value == scored.strict == 0.5
     assert figures["reward"].value == pytest.approx(0.375)
     widths = {name: figure.high - figure.low for name, figure in figures.items()}
     assert widths["geneval"] < min(1.0, widths["colors"] + widths["counting"])

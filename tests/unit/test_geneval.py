@@ -131,13 +131,6 @@ class TestProtocol:
         with pytest.raises(PromptError, match=words):
             score([thing("dog"), thing("cat")], scene(DOG, replace(CAT, position=position)), THRESHOLDS)
 
-    def test_overall_is_the_mean_over_tasks_not_over_pictures(self):
-        assert protocol.overall([1, 1, 1, 0], ["a", "a", "a", "b"]) == 0.5
-        with pytest.raises(RewardError, match="2 verdicts for 1 tags"):
-            protocol.overall([1, 1], ["a"])
-        with pytest.raises(RewardError):
-            protocol.overall([], [])
-
 
 class TestGraded:
     def value(self, detections: list[Detection], spec: SceneSpec) -> float:

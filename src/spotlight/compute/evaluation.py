@@ -10,7 +10,6 @@ import torch
 from PIL import Image as PilImage
 
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.rewards.geneval.protocol import overall
 from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rewards.protocol import Floats, Image, Scores
 from spotlight.compute.rollout.denoise import roll_out
@@ -56,14 +55,15 @@ class Evaluation:
             figures["judge"] = self.estimate(1)
         return figures
 
+    @property
+    def strict(self) -> float:
+        """The pass-or-fail score: GenEval's overall, exact match, or the reward itself where it has neither."""
+        figures = self.figures()
+        return next(figures[name] for name in ("geneval", "exact", "reward") if name in figures).value
+
     def _by_task(self, values: Floats) -> dict[str, Estimate]:
         tags = np.array([prompt.scene.tag if prompt.scene else "" for prompt in self.prompts])
         return {str(tag): estimate(values[tags == tag]) for tag in dict.fromkeys(tags)}
-
-    def geneval_overall(self, reward: int = 0) -> float:
-        """Mean of the six task accuracies, as GenEval reports it."""
-        tags = [prompt.scene.tag for prompt in self.prompts if prompt.scene is not None]
-        return overall(self.scores[reward].components["strict"].tolist(), tags)
 
 
 def estimate(values: Floats) -> Estimate:

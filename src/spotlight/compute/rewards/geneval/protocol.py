@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spotlight.compute.rewards.geneval.detection import UNKNOWN, Detection, Thresholds
-from spotlight.core.errors import PromptError, RewardError, suggestion
+from spotlight.core.errors import PromptError, suggestion
 from spotlight.core.types import Clause, SceneSpec
 
 MAX_OBJECTS = 16
@@ -153,16 +153,3 @@ def _excess(detection: Detection, threshold: float) -> float:
     if detection.class_name == UNKNOWN:
         return detection.confidence
     return max(0.0, detection.confidence - threshold) / (1.0 - threshold)
-
-
-def overall(strict_values: Sequence[float], tags: Sequence[str]) -> float:
-    """GenEval's overall score: the mean over the tasks of each task's share of right pictures."""
-    if not tags or len(strict_values) != len(tags):
-        raise RewardError(
-            f"GenEval's overall score got {len(strict_values)} verdicts for {len(tags)} tags, but needs "
-            "at least one verdict and a tag for each; pass the tag of every judged prompt."
-        )
-    by_task: dict[str, list[float]] = {}
-    for value, tag in zip(strict_values, tags, strict=True):
-        by_task.setdefault(tag, []).append(float(value))
-    return float(np.mean([np.mean(values) for values in by_task.values()]))

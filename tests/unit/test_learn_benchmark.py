@@ -1,0 +1,66 @@
+"""`benchmarks/learn.py` as a user runs it: files, resuming by repeating, merging, errors before writing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learn.py"
+TINY = [
+    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2", "rollout.batch=4",
+    "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
+    "reward.processes=1",
+]  # fmt: skip
+
+
+def learn(*arguments):
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("learn")
+    result = learn("--preset", "laptop", "--seeds", "0", "--out", str(out), "--json", "--set", *TINY)
+    assert result.returncode == 0, result.stderr
+    return out, result
+
+
+def test_learn_ends_with_one_json_object_and_leaves_curve_pictures_and_weights(finished):
+    out, result = finished
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert summary["benchmark"] == "learn"
+    assert {"commit", "date", "hardware", "seeds", "figures"} <= set(summary)
+    assert set(summary["figures"]["nft_final_reward"]) == {"value", "low", "high", "unit"}
+    for name in (
+        "words-nft-seed0.json",
+        "words-nft-seed0.png",
+        "words-nft-seed0.safetensors",
+        "learn.json",
+        "learn.png",
+    ):
+        assert (out / name).stat().st_size > 0
+    run = json.loads((out / "words-nft-seed0.json").read_text())
+    assert [point["iteration"] for point in run["points"]] == [0, 1, 2]
+    assert run["points"][0]["reward"] != run["points"][-1]["reward"]
+
+
+def test_learn_repeated_runs_nothing_again_and_merges_to_the_same_figures(finished, tmp_path):
+    out, result = finished
+    before = (out / "words-nft-seed0.json").stat().st_mtime_ns
+    again = learn("--preset", "laptop", "--seeds", "0", "--out", str(out), "--json", "--set", *TINY)
+    assert (out / "words-nft-seed0.json").stat().st_mtime_ns == before
+    merged = learn("--merge", str(out / "words-nft-seed0.json"), "--out", str(tmp_path / "joined"), "--json")
+    summaries = [json.loads(run.stdout.splitlines()[-1]) for run in (result, again, merged)]
+    assert summaries[0] == summaries[1] == summaries[2]
+    assert (tmp_path / "joined.png").stat().st_size > 0
+
+
+def test_learn_with_a_misspelt_key_exits_2_and_writes_nothing(tmp_path):
+    out = tmp_path / "never"
+    result = learn("--preset", "laptop", "--out", str(out), "--set", "rollout.group_sise=4")
+    assert result.returncode == 2
+    assert "group_size" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not out.exists()
