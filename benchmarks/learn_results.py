@@ -26,6 +26,19 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     strict: float
     judge: float | None = None
+    trained: "Diagnostics | None" = None
+
+
+class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
+    """The iteration before an evaluation: what it was trained on and what the updates saw."""
+
+    reward: float
+    """Mean over the rollouts, on training prompts."""
+    zero_variance_groups: int
+    grad_norm: float
+    first_update: dict[str, float]
+    """Figures of the first update; Flow-GRPO's ratio deviation there shows whether rollout and training agree."""
+    last_update: dict[str, float]
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):

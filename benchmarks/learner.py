@@ -7,7 +7,7 @@ from pathlib import Path
 import learn_results
 import numpy as np
 import torch
-from learn_results import CurvePoint, SeedResult
+from learn_results import CurvePoint, Diagnostics, SeedResult
 from rich.console import Console
 
 from spotlight.compute.data.order import PromptOrder
@@ -24,7 +24,7 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
 from spotlight.config import RunConfig
-from spotlight.control.advantage import LaggedStd, group_advantages, summarise
+from spotlight.control.advantage import AdvantageSummary, LaggedStd, group_advantages, summarise
 from spotlight.core.types import Prompt, Sample, Version
 
 console = Console(stderr=True)
@@ -50,15 +50,21 @@ class Learner:
         self.trainer = Trainer(self.adapter, config.train, config.algorithm, config.seed)
         self.lagged = LaggedStd()
 
-    def iterate(self, iteration: int) -> float:
-        """Roll out, score, compare, train; returns the mean reward of the rollouts."""
+    def iterate(self, iteration: int) -> Diagnostics:
+        """Roll out, score, compare, train."""
         groups = self.issue(iteration)
         rollout = self.roll_out(groups)
         rewards_by_group = self.score(groups, rollout)
-        experience = self.compare(iteration, groups, rollout, rewards_by_group)
+        experience, summary = self.compare(iteration, groups, rollout, rewards_by_group)
         size = self.config.rollout.group_size
-        self.trainer.run_iteration(experience, [range(g * size, (g + 1) * size) for g in range(len(groups))])
-        return float(np.mean(rewards_by_group))
+        reports = self.trainer.run_iteration(experience, [range(g * size, (g + 1) * size) for g in range(len(groups))])
+        return Diagnostics(
+            reward=float(np.mean(rewards_by_group)),
+            zero_variance_groups=summary.zero_variance_groups,
+            grad_norm=float(np.mean([report.grad_norm for report in reports])),
+            first_update=dict(reports[0].figures),
+            last_update=dict(reports[-1].figures),
+        )
 
     def issue(self, iteration: int) -> list[Group]:
         """The next prompts, with fresh seeds and one window per group."""
@@ -101,16 +107,17 @@ class Learner:
 
     def compare(
         self, iteration: int, groups: list[Group], rollout: Rollout, rewards_by_group: list[np.ndarray]
-    ) -> Experience:
+    ) -> tuple[Experience, AdvantageSummary]:
         settings = self.config.algorithm.advantage
         advantages = group_advantages(
             rewards_by_group, std_mode=settings.std, eps=settings.eps, lagged_std=self.lagged.std
         )
         self.lagged = self.lagged.updated(rewards_by_group)
-        for problem in summarise(advantages).problems:
+        summary = summarise(advantages)
+        for problem in summary.problems:
             console.print(f"warning: {problem}")
         device = self.adapter.device
-        return Experience(
+        experience = Experience(
             rollout=rollout,
             cond=self.cond,
             uncond=self.uncond,
@@ -118,6 +125,7 @@ class Learner:
             kept_B=torch.tensor(np.concatenate([a.kept for a in advantages]), device=device),
             iteration=iteration,
         )
+        return experience, summary
 
     def evaluate(self, judged: bool) -> Evaluation:
         """Held-out prompts with the EMA weights."""
@@ -143,7 +151,7 @@ class Recorder:
         self.points: list[CurvePoint] = []
         self._started = time.monotonic()
 
-    def record(self, iteration: int, scored: Evaluation) -> None:
+    def record(self, iteration: int, scored: Evaluation, trained: Diagnostics | None = None) -> None:
         estimate = scored.estimate()
         point = CurvePoint(
             iteration=iteration,
@@ -153,6 +161,7 @@ class Recorder:
             high=estimate.high,
             strict=scored.strict,
             judge=scored.estimate(1).value if len(scored.scores) > 1 else None,
+            trained=trained,
         )
         self.points.append(point)
         judge = "" if point.judge is None else f"  judge {point.judge:.3f}"
@@ -180,12 +189,12 @@ def run_seed(config: RunConfig, loss: str, path: Path) -> None:
         before = scored = learner.evaluate(judged=True)
         recorder.record(0, before)
         for iteration in range(config.iterations):
-            learner.iterate(iteration)
+            trained = learner.iterate(iteration)
             done = iteration + 1
             last = done == config.iterations
             if done % config.eval.every == 0 or last:
                 scored = learner.evaluate(judged=last or done % config.eval.judge_every == 0)
-                recorder.record(done, scored)
+                recorder.record(done, scored, trained)
     shown = range(min(24, len(before.images)))
     pairs = [image for i in shown for image in (before.images[i], scored.images[i])]
     picture_grid(pairs, 8).save(path.with_suffix(".png"))

@@ -81,10 +81,8 @@ def test_old_policy_stays_fixed_within_an_iteration():
 
 def test_old_policy_under_a_ramp_lags_behind_theta_by_the_decay():
     trainer = tiny_trainer(NftConfig(old_decay=OldDecay.RAMP))
-    trainer.iteration = 400
     base = theta_of(trainer)
-    trainer.run_iteration(experience_for(trainer), GROUPS)
-    assert trainer.iteration == 401
+    trainer.run_iteration(replace(experience_for(trainer), iteration=400), GROUPS)
     expected = {name: 0.4 * base[name] + 0.6 * value for name, value in theta_of(trainer).items()}
     assert_close(dict(trainer.sets[WeightSet.OLD]), expected, atol=5e-7)
 
@@ -218,6 +216,16 @@ def test_updates_take_disjoint_groups_that_cover_all_samples(updates, expected, 
     assert sorted(sample for samples in taken for sample in samples) == list(range(8))
     for samples in taken:
         assert all(set(group) <= set(samples) or not set(group) & set(samples) for group in GROUPS)
+
+
+def test_updates_of_another_iteration_mix_other_groups(monkeypatch):
+    """Prompts come with tasks in turns; fixed halves would train the same tasks first for ever."""
+    trainer = tiny_trainer(updates_per_iteration=2)
+    taken: list[tuple[int, ...]] = []
+    monkeypatch.setattr(trainer, "update", lambda experience, samples: taken.append(tuple(samples)))
+    for iteration in range(8):
+        trainer.run_iteration(replace(experience_for(trainer), iteration=iteration), GROUPS)
+    assert len(set(taken[::2])) > 2
 
 
 def sigmas_seen(trainer: Trainer, experience: Experience, rows: list[Row], monkeypatch) -> list[list[float]]:

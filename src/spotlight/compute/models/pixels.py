@@ -22,8 +22,6 @@ from spotlight.core.types import Prompt, Size
 
 HEADS = 12
 CHANNELS = 3
-SMALLEST_SIGMA = 0.05
-"""Floor of the division that turns a clean picture into a velocity; below it the picture is all but finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +105,15 @@ class PixelAdapter:
         guidance: float,
         size: Size,
     ) -> Tensor:
-        v_cond = self._forward(x_BSC, sigma_B, cond, size)
-        if uncond is None or guidance == 1.0:
+        sigma = sigma_B.reshape(-1, 1, 1)
+        v_cond = (x_BSC - self.predict(x_BSC, sigma_B, cond, size)) / sigma
+        if uncond is None:
             return v_cond
-        return true_cfg(v_cond, self._forward(x_BSC, sigma_B, uncond, size), guidance)
+        v_uncond = (x_BSC - self.predict(x_BSC, sigma_B, uncond, size)) / sigma
+        return true_cfg(v_cond, v_uncond, guidance)
 
-    def _forward(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
+    def predict(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
+        """The clean picture x0_BSC that the transformer sees in x."""
         rows, columns = self._grid(size)
         output = self.transformer(
             hidden_states=x_BSC,
@@ -122,8 +123,7 @@ class PixelAdapter:
             img_shapes=[[(1, rows, columns)]] * x_BSC.shape[0],
             return_dict=False,
         )
-        divisor = sigma_B.clamp_min(SMALLEST_SIGMA).reshape(-1, 1, 1)
-        return (x_BSC - output[0].to(x_BSC.dtype)) / divisor
+        return output[0].to(x_BSC.dtype)
 
     def encode_images(self, images_BHWC: Tensor) -> Tensor:
         """uint8 pictures to latents x_BSC in -1..1."""

@@ -24,6 +24,8 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 
 STATE_FILE = "state.safetensors"
+SMALLEST_SIGMA = 0.05
+"""The loss is that of the velocity, the error of the picture over sigma; below this it would drown the rest."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,9 @@ class Pretrainer:
         batch = self._batch(self.step)
         x_t = (1 - batch.sigma_B[:, None, None]) * batch.x0_BSC + batch.sigma_B[:, None, None] * batch.noise_BSC
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
-            v = self.adapter.velocity(x_t, batch.sigma_B, batch.cond, None, 1.0, self.spec.size)
-        loss = (v - (batch.noise_BSC - batch.x0_BSC)).square().mean()
+            predicted = self.adapter.predict(x_t, batch.sigma_B, batch.cond, self.spec.size)
+        error = (predicted.float() - batch.x0_BSC) / batch.sigma_B.clamp_min(SMALLEST_SIGMA)[:, None, None]
+        loss = error.square().mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.adapter.transformer.parameters(), 1.0)

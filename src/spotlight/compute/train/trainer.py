@@ -17,6 +17,7 @@ from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.core.errors import WeightsError
+from spotlight.core.rng import Purpose, derive_key, shuffled
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Trainer:
         self.adapter = adapter
         self.train_config = train
         self.algorithm = algorithm
-        self.iteration = 0
+        self.run_seed = run_seed
         self._objective = objective(algorithm, run_seed)
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
         if train.gradient_checkpointing:
@@ -57,14 +58,15 @@ class Trainer:
 
     def run_iteration(self, experience: Experience, groups: Sequence[Sequence[int]]) -> list[UpdateReport]:
         """All updates of one iteration over disjoint groups of sample indices."""
-        updates = self.train_config.updates_per_iteration
+        # Shuffled, because prompts arrive with tasks in turns: every other group would always be of the same tasks.
+        order = shuffled(groups, derive_key(Purpose.ORDER, self.run_seed, "updates", experience.iteration))
+        updates = min(self.train_config.updates_per_iteration, len(groups))
         reports = [
-            self.update(experience, [sample for group in groups[number::updates] for sample in group])
-            for number in range(min(updates, len(groups)))
+            self.update(experience, sorted(sample for group in order[number::updates] for sample in group))
+            for number in range(updates)
         ]
         if isinstance(self.algorithm, NftConfig):
-            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay.at(self.iteration))
-        self.iteration += 1
+            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay.at(experience.iteration))
         return reports
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
@@ -76,7 +78,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.sets.theta.values(), self.train_config.max_grad_norm)
         if not torch.isfinite(norm):
             raise WeightsError(
-                f"the gradient norm of iteration {self.iteration} is {float(norm)}, so a step would destroy the "
+                f"the gradient norm of iteration {experience.iteration} is {float(norm)}, so a step would destroy the "
                 "weights; lower train.lr or check the reward, and resume from the last checkpoint."
             )
         self.optimizer.step()
