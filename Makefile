@@ -2,8 +2,6 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-SEEDS ?= 300
-START ?= 0
 # One thread per process: processes share the cores, and threads that spin at barriers starve one another.
 export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
@@ -15,12 +13,10 @@ setup: $(VENV)/.installed
 
 # uv ignores pip's find-links, so hand them on; where uv cannot be had, plain pip does the same, slower.
 $(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spotlight needs Python 3.11 or newer; run make with PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	if $(BIN)/python -m pip install --quiet uv; then \
-	  UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]'; \
-	else \
-	  $(BIN)/python -m pip install -e '.[dev]'; \
-	fi
+	$(BIN)/python -m pip install --quiet uv && UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" \
+	  $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -e '.[dev]'
 	touch $@
 
 demo: setup

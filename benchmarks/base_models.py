@@ -69,7 +69,7 @@ def figures() -> dict[str, dict[str, float | str]]:
             found[f"{name}_graded"] = scores["reward"]
             found[f"{name}_judge"] = scores["judge"]
     result: dict[str, dict[str, float | str]] = {
-        name: {"value": e.value, "low": e.low, "high": e.high, "unit": "score, 95 % interval over prompts"}
+        name: {"value": e.value, "low": e.low, "high": e.high, "unit": "score, 95 % interval over pictures"}
         for name, e in found.items()
     }
     for family in ("words", "scenes"):

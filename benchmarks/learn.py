@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from spotlight.config import load_config
+from spotlight.config import RunConfig, load_config
 from spotlight.core.errors import SpotlightError
 
 
@@ -35,26 +35,32 @@ def main() -> None:
     import learn_results
 
     if args.merge:
-        results = [learn_results.read(path) for path in args.merge]
-        learn_results.present(results, args.out, args.json)
+        learn_results.present([learn_results.read(path) for path in args.merge], args.out, args.json)
         return
     family = args.family or ("words" if args.preset == "laptop" else "words-large")
     recipe = f"{family}-{args.loss.replace('_', '-')}"
     seeds = args.seeds if args.seeds is not None else ([0] if args.preset == "laptop" else [0, 1, 2])
     device = "cpu" if args.preset == "laptop" else "cuda"
     configs = [load_config(recipe, [f"seed={seed}", f"model.device={device}", *args.overrides]) for seed in seeds]
-    args.out.mkdir(parents=True, exist_ok=True)
-    results = []
-    for config in configs:
-        path = args.out / f"{config.model.name}-{args.loss}-seed{config.seed}.json"
+    paths = [args.out / f"{Path(c.model.name).stem}-{c.algorithm.kind}-seed{c.seed}.json" for c in configs]
+    for config, path in zip(configs, paths, strict=True):
         if path.exists():
+            learn_results.check_same_run(path, config)
             print(f"{path} exists; not run again", file=sys.stderr)
         else:
-            from learner import run_seed
+            run(config, path)
+    learn_results.present([learn_results.read(path) for path in paths], args.out / "learn", args.json)
 
-            run_seed(config, args.loss, path)
-        results.append(learn_results.read(path))
-    learn_results.present(results, args.out / "learn", args.json)
+
+def run(config: RunConfig, path: Path) -> None:
+    """One seed; nothing is written before its device is known to be there."""
+    from learner import run_seed
+
+    from spotlight.compute.models.devices import usable_device
+
+    usable_device(config.model.device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run_seed(config, path)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 from provenance import provenance
 from rich.console import Console
 from rich.table import Table
+
+from spotlight.config import RunConfig
+from spotlight.core.errors import InputError
 
 TARGET = 0.96
 """The held-out reward whose first crossing is reported."""
@@ -24,7 +27,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     reward: float
     low: float
     high: float
-    strict: float
+    strict: float | None
     judge: float | None = None
     trained: "Diagnostics | None" = None
 
@@ -78,12 +81,58 @@ def write(path: Path, result: SeedResult) -> None:
 
 
 def read(path: Path) -> SeedResult:
-    return msgspec.json.decode(path.read_bytes(), type=SeedResult)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SeedResult)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path} is not the result of a seed ({error}); pass files that learn.py wrote.") from error
+
+
+def check_same_run(path: Path, config: RunConfig) -> None:
+    """A finished seed stands for this run only if it was made with the same settings."""
+    changed = _differences(read(path).config, config.model_dump(mode="json"))
+    if changed:
+        raise InputError(
+            f"{path} was made with other settings ({', '.join(changed)}), so it is not this run's result; choose "
+            "another --out, or delete it to run anew."
+        )
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of the settings in which two runs differ."""
+    names: list[str] = []
+    for key in sorted({*one, *other}):
+        a, b = one.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += _differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            names.append(f"{prefix}{key}")
+    return names
+
+
+def _check_mergeable(results: Sequence[SeedResult]) -> None:
+    """One family; seeds of one loss differ in nothing but the seed."""
+    families = sorted({result.family for result in results})
+    if len(families) > 1:
+        raise InputError(f"the results are of {' and '.join(families)}; merge one family at a time.")
+    for label in _labels(results):
+        runs = _of(results, label)
+        if len({run.seed for run in runs}) < len(runs):
+            raise InputError(f"a seed of {label} is given twice; pass each file once.")
+        for run in runs[1:]:
+            changed = [name for name in _differences(runs[0].config, run.config) if name != "seed"]
+            if changed or run.commit != runs[0].commit:
+                raise InputError(
+                    f"seeds {runs[0].seed} and {run.seed} of {label} differ in {', '.join(changed) or 'their commit'}; "
+                    "merge runs of one setting and one commit."
+                )
 
 
 def present(results: Sequence[SeedResult], out: Path, as_json: bool) -> None:
     """Print the table, write OUT.json and OUT.png."""
-    figures = {name: figure for label in _labels(results) for name, figure in _figures(_of(results, label)).items()}
+    _check_mergeable(results)
+    figures: dict[str, Figure] = {}
+    for label in _labels(results):
+        figures |= _figures(_of(results, label))
     first = results[0]
     summary = {
         "benchmark": "learn",
@@ -118,17 +167,21 @@ def _shown(value: float | None) -> str:
 
 
 def _figures(runs: Sequence[SeedResult]) -> dict[str, Figure]:
-    """All figures of one (family, loss)."""
+    """All figures of one loss."""
     loss = runs[0].loss
+    first, last = [run.points[0] for run in runs], [run.points[-1] for run in runs]
     figures = {
-        f"{loss}_base_reward": _over_seeds([run.points[0].reward for run in runs], "reward"),
-        f"{loss}_final_reward": _over_seeds([run.points[-1].reward for run in runs], "reward"),
-        f"{loss}_base_strict": _over_seeds([run.points[0].strict for run in runs], "share"),
-        f"{loss}_final_strict": _over_seeds([run.points[-1].strict for run in runs], "share"),
-        f"{loss}_gain": _over_seeds([run.points[-1].strict - run.points[0].strict for run in runs], "strict score"),
+        f"{loss}_base_reward": _over_seeds([point.reward for point in first], "reward"),
+        f"{loss}_final_reward": _over_seeds([point.reward for point in last], "reward"),
+        f"{loss}_iterations": _over_seeds([float(point.iteration) for point in last], "iterations"),
         f"{loss}_iterations_to_{TARGET}": _over_seeds([_first_reaching(run) for run in runs], "iterations"),
-        f"{loss}_seconds": _over_seeds([run.points[-1].seconds for run in runs], "s"),
+        f"{loss}_seconds": _over_seeds([point.seconds for point in last], "s"),
     }
+    if all(run.points[0].strict is not None for run in runs):
+        figures[f"{loss}_base_strict"] = _over_seeds([point.strict for point in first], "share")
+        figures[f"{loss}_final_strict"] = _over_seeds([point.strict for point in last], "share")
+        gains = [float(b.strict or 0) - float(a.strict or 0) for a, b in zip(first, last, strict=True)]
+        figures[f"{loss}_gain"] = _over_seeds(gains, "strict score")
     judged = [[point.judge for point in run.points if point.judge is not None] for run in runs]
     if all(len(values) >= 2 for values in judged):
         figures[f"{loss}_base_judge"] = _over_seeds([values[0] for values in judged], "share")
@@ -157,9 +210,11 @@ def draw_curves(results: Sequence[SeedResult], path: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True)
     for colour, label in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), _labels(results), strict=False):
         runs = _of(results, label)
-        iterations = [point.iteration for point in runs[0].points]
+        shortest = min(len(run.points) for run in runs)
+        iterations = [point.iteration for point in runs[0].points[:shortest]]
         for axis, field in zip(axes, ("reward", "strict"), strict=True):
-            curves = np.array([[getattr(point, field) for point in run.points] for run in runs])
+            values = [[getattr(point, field) for point in run.points[:shortest]] for run in runs]
+            curves = np.array(values, dtype=float)
             axis.plot(iterations, curves.mean(0), color=colour, linewidth=2, label=f"{label} ({len(runs)} seeds)")
             axis.fill_between(iterations, curves.min(0), curves.max(0), color=colour, alpha=0.2, linewidth=0)
         judged = [(p.iteration, p.judge) for p in runs[0].points if p.judge is not None]

@@ -20,6 +20,7 @@ from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rollout.config import InitialNoise
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience, joined
+from spotlight.compute.train.lora import merged_state
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
@@ -144,9 +145,10 @@ class Learner:
 class Recorder:
     """The curve of one seed; written after every evaluation, so that an interrupted run still shows what it saw."""
 
-    def __init__(self, config: RunConfig, loss: str, path: Path) -> None:
+    def __init__(self, config: RunConfig, family: str, path: Path) -> None:
         self.config = config
-        self.loss = loss
+        self.family = family
+        self.loss = config.algorithm.kind
         self.path = path
         self.points: list[CurvePoint] = []
         self._started = time.monotonic()
@@ -164,10 +166,11 @@ class Recorder:
             trained=trained,
         )
         self.points.append(point)
+        strict = "" if point.strict is None else f"  strict {point.strict:.3f}"
         judge = "" if point.judge is None else f"  judge {point.judge:.3f}"
         console.print(
             f"seed {self.config.seed}  iteration {iteration:3d}  {point.seconds:6.1f} s  "
-            f"held-out reward {point.reward:.3f}  strict {point.strict:.3f}{judge}",
+            f"held-out reward {point.reward:.3f}{strict}{judge}",
             soft_wrap=True,
         )
         learn_results.write(self.path.with_suffix(".part"), self.result())
@@ -175,17 +178,17 @@ class Recorder:
     def result(self) -> SeedResult:
         settings = self.config.model_dump(mode="json")
         return SeedResult(
-            family=self.config.model.name, loss=self.loss, seed=self.config.seed, config=settings, points=self.points
+            family=self.family, loss=self.loss, seed=self.config.seed, config=settings, points=self.points
         )
 
 
-def run_seed(config: RunConfig, loss: str, path: Path) -> None:
+def run_seed(config: RunConfig, path: Path) -> None:
     """One whole run; its curve becomes `path`, with pictures and weights beside it."""
     torch.set_num_threads(learn_results.threads(config.model.device))
     torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
-    recorder = Recorder(config, loss, path)
     with RewardPool(config.reward.processes) as pool:
         learner = Learner(config, pool)
+        recorder = Recorder(config, learner.adapter.family, path)
         before = scored = learner.evaluate(judged=True)
         recorder.record(0, before)
         for iteration in range(config.iterations):
@@ -199,6 +202,5 @@ def run_seed(config: RunConfig, loss: str, path: Path) -> None:
     pairs = [image for i in shown for image in (before.images[i], scored.images[i])]
     picture_grid(pairs, 8).save(path.with_suffix(".png"))
     with learner.trainer.sets.using(WeightSet.EMA):
-        weights = {key: tensor.bfloat16() for key, tensor in learner.adapter.transformer.state_dict().items()}
-        files.write(path.with_suffix(".safetensors"), learner.adapter.family, weights)
+        files.write(path.with_suffix(".safetensors"), learner.adapter.family, merged_state(learner.adapter.transformer))
     path.with_suffix(".part").replace(path)

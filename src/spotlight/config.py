@@ -5,15 +5,18 @@ Free of torch, so that a mistake in a recipe is told before anything heavy is lo
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from spotlight.assets import asset
 from spotlight.compute.data.config import DataConfig
+from spotlight.compute.data.prompts import load_prompts
+from spotlight.compute.data.worlds import world
 from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
 from spotlight.compute.rollout.config import EvalConfig, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
@@ -37,6 +40,26 @@ class RunConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        """A misspelt name is told now, not after the model was loaded and a base evaluation was drawn."""
+        for reward in (self.reward.name, self.reward.judge):
+            if reward is not None:
+                registry.check_name(reward)
+        if not self.model.name.endswith(".safetensors"):
+            load_prompts(self.data.prompts, world(self.model.name))
+        return self
+
+    @model_validator(mode="after")
+    def _loss_fits_sampler(self) -> Self:
+        if isinstance(self.algorithm, FlowGrpoConfig) and not self.rollout.window_size:
+            raise ConfigError(
+                f"algorithm.kind is flow_grpo but rollout.sampler is {self.rollout.sampler.value} without a window, "
+                "and that loss credits the noise of SDE steps; set rollout.sampler to flow_sde, dance_sde or cps with "
+                "a noise_level and a window_size, or use nft."
+            )
+        return self
 
 
 def recipe_names() -> list[str]:

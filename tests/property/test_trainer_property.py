@@ -16,9 +16,9 @@ from spotlight.compute.train.experience import Experience, Row, kept_rows
 from spotlight.compute.train.trainer import Trainer
 from spotlight.core.types import SamplerKind, Window
 
-SLOTS = 2
-ROWS = 8 * SLOTS
-NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=SLOTS)
+PLACES = 2
+ROWS = 8 * PLACES
+NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=PLACES)
 # Of this batch, a clip of 3e-4 stops some rows and leaves others.
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
 ALGORITHMS = {"nft": NFT, "flow_grpo": FLOW}
@@ -30,7 +30,9 @@ micro_batches = st.integers(1, ROWS)
 def wandered(algorithm: AlgorithmConfig, dtype: torch.dtype) -> tuple[Trainer, Experience]:
     """A trainer whose theta has left old and reference, so that clipping, KL and both policies are in play."""
     adapter = tiny_adapter()
-    sampling = tiny_sampling() if isinstance(algorithm, NftConfig) else tiny_sampling(SamplerKind.CPS, Window(0, SLOTS))
+    sampling = (
+        tiny_sampling() if isinstance(algorithm, NftConfig) else tiny_sampling(SamplerKind.CPS, Window(0, PLACES))
+    )
     experience = tiny_experience(adapter, grouped_samples(sampling))
     adapter.transformer.to(dtype)
     trainer = Trainer(adapter, TrainConfig(), algorithm, RUN_SEED)
@@ -51,7 +53,7 @@ def in_dtype(experience: Experience, dtype: torch.dtype) -> Experience:
 @cache
 def case(name: str, dtype: torch.dtype) -> tuple[Trainer, Experience, Tensor]:
     trainer, experience = wandered(ALGORITHMS[name], dtype)
-    return trainer, experience, gradient(trainer, experience, kept_rows(experience, range(8), SLOTS), ROWS)
+    return trainer, experience, gradient(trainer, experience, kept_rows(experience, range(8), PLACES), ROWS)
 
 
 def gradient(trainer: Trainer, experience: Experience, rows: list[Row], micro_batch: int) -> Tensor:
@@ -69,7 +71,7 @@ def gradient(trainer: Trainer, experience: Experience, rows: list[Row], micro_ba
 @given(order=orders, micro_batch=micro_batches)
 def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance, order, micro_batch):
     trainer, experience, whole = case(name, dtype)
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     made = gradient(trainer, experience, [rows[i] for i in order], micro_batch)
     assert whole.norm() > 1e-4
     assert (made - whole).norm() / whole.norm() < tolerance
@@ -79,7 +81,7 @@ def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance,
 def test_gradient_of_the_case_has_every_term_in_play(name):
     """Without this the property above could hold for a loss that is all but zero."""
     trainer, experience, whole = case(name, torch.float32)
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     _, figures = trainer.accumulate(experience, rows, ROWS)
     assert figures["kl"] > 1e-7
     if name == "flow_grpo":

@@ -69,7 +69,7 @@ def refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ('the word "abcdefghijklm"', ["has 13 tokens", "takes 1 to 12", "shorten it"]),
+        ('the word "abcdefghijklm"', ["has 13 tokens", "takes 1 to 7", "shorten it"]),
         (f'the word "{"x" * 5000}"', ["has 5000 tokens", "shorten it"]),
         ('the word "caf\u00e9"', ["contains '\u00e9'", "encoder lacks"]),
         ("a river", ["no word between two double quotes", 'the word "river"']),

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from command_line import spotlight
@@ -18,8 +17,7 @@ def fresh_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_help_loads_nothing_heavy_and_is_quick():
-    started = time.perf_counter()
+def test_help_loads_nothing_heavy():
     loaded = fresh_python(
         "import sys\nfrom spotlight.surface.cli.main import app\n"
         "try: app(['--help'])\nexcept SystemExit: pass\n"
@@ -27,8 +25,6 @@ def test_help_loads_nothing_heavy_and_is_quick():
     )
     assert "evaluate" in loaded
     assert loaded.splitlines()[-1] == "LOADED []"
-    # Half a second on an idle core; the rest is room for a busy one.
-    assert time.perf_counter() - started < 3.0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
+from spotlight.core.errors import InputError
 from spotlight.core.types import SamplerKind
 
 
@@ -39,10 +42,27 @@ def test_a_file_can_extend_a_shipped_recipe(tmp_path):
 
 
 def test_another_loss_replaces_the_section_of_the_parent(tmp_path):
-    recipe(tmp_path, "base", "algorithm: {kind: nft, beta: 2.0, advantage_clip: 3.0}\n")
+    window = "rollout: {sampler: flow_sde, noise_level: 0.7, window_size: 2}\n"
+    recipe(tmp_path, "base", "algorithm: {kind: nft, beta: 2.0, advantage_clip: 3.0}\n" + window)
     child = recipe(tmp_path, "child", "extends: base.yaml\nalgorithm: {kind: flow_grpo, clip: 0.01}\n")
     assert load_config(child).algorithm == FlowGrpoConfig(clip=0.01)
     assert load_config(str(tmp_path / "base.yaml"), ["algorithm.kind=flow_grpo"]).algorithm == FlowGrpoConfig()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("algorithm.kind=flow_grpo", "without a window"),
+        ("reward.name=ocr_gradd", "did you mean 'ocr_graded'"),
+        ("reward.judge=ocr_juge", "did you mean 'ocr_judge'"),
+        ("model.name=wrods", "did you mean 'words'"),
+        ("data.prompts=tests", "did you mean 'test'"),
+        ("data.prompts=nowhere.txt", "does not exist"),
+    ],
+)
+def test_names_that_do_not_exist_are_told_when_the_recipe_is_read(override, words):
+    with pytest.raises(InputError, match=words):
+        load_config("words-nft", [override])
 
 
 def test_overrides_win_and_the_last_one_most():

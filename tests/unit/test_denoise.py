@@ -17,12 +17,13 @@ from tiny_models import (
     unconditions,
 )
 
-from spotlight.compute.models.guidance import true_cfg
+from spotlight.compute.models.qwen_dit import true_cfg
 from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.config import RolloutConfig
+from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.rollout.noise import initial_noise, step_noise
-from spotlight.core.errors import ConfigError
-from spotlight.core.types import Sample, SamplerKind, Window
+from spotlight.core.errors import ConfigError, Diverged
+from spotlight.core.types import Sample, SamplerKind, Version, Window
 
 FLOW = SamplerKind.FLOW_SDE
 STOCHASTIC = sorted(NOISE_LEVELS)
@@ -51,7 +52,7 @@ def plain_states(sample: Sample) -> list[torch.Tensor]:
         if step in sampling.window:
             noise = step_noise(RUN_SEED, alone, step, SHAPE)
             level, second = sampling.noise_level, float(sigmas[1])
-            x = samplers.step(sampling.sampler, x, v, now, after, second, level, noise)
+            x = samplers.transition(sampling.sampler, x, v, now, after, second, level).sample(noise)
         else:
             x = x + (after - now) * v
         states.append(x)
@@ -106,15 +107,15 @@ def test_window_replayed_in_the_same_layout_is_exact(kind):
     samples = [sample_of(prompt, 3, tiny_sampling(kind, Window(1, 3))) for prompt in PROMPTS]
     made, cond = rolled_out(ADAPTER, samples), conditions(ADAPTER, samples)
     sigmas = ADAPTER.schedule(SIZE, samples[0].sampling.steps)
-    for slot in range(3):
-        step, x = 1 + slot, made.path_BKSC[:, slot]
+    for place in range(3):
+        step, x = 1 + place, made.path_BKSC[:, place]
         now, after = sigmas[step].expand(4), sigmas[step + 1].expand(4)
         v = ADAPTER.velocity(x, now, cond, None, 1.0, SIZE)
         given = samplers.transition(kind, x, v, now, after, float(sigmas[1]), NOISE_LEVELS[kind])
-        assert torch.equal(made.mean_BKSC[:, slot], given.mean)
-        assert torch.equal(made.path_BKSC[:, slot + 1], given.sample(step_noise(RUN_SEED, samples, step, SHAPE)))
-        log_prob_B = samplers.log_prob(kind, made.path_BKSC[:, slot + 1], given)
-        assert torch.equal(made.log_prob_BK[:, slot], log_prob_B)
+        assert torch.equal(made.mean_BKSC[:, place], given.mean)
+        assert torch.equal(made.path_BKSC[:, place + 1], given.sample(step_noise(RUN_SEED, samples, step, SHAPE)))
+        log_prob_B = samplers.log_prob(kind, made.path_BKSC[:, place + 1], given)
+        assert torch.equal(made.log_prob_BK[:, place], log_prob_B)
         assert (log_prob_B != 0).all()
 
 
@@ -172,6 +173,30 @@ def test_window_outside_the_trainable_steps_is_refused(window):
     samples = [sample_of(PROMPTS[0], i, tiny_sampling(FLOW, w)) for i, w in enumerate((Window(0, window.size), window))]
     with pytest.raises(ConfigError, match="window"):
         rolled_out(ADAPTER, samples)
+
+
+@pytest.mark.parametrize(("guidance", "given"), [(3.0, False), (1.0, True)], ids=["missing", "unwanted"])
+def test_rollout_whose_guidance_and_unconditional_batch_disagree_is_refused(guidance, given):
+    """Adapters guide whenever there is an unconditional batch, so the sample's identity would say something else."""
+    samples = mixed_samples(guidance=guidance)
+    uncond = unconditions(ADAPTER, mixed_samples(guidance=3.0)) if given else None
+    with pytest.raises(ConfigError, match=f"guidance {guidance} came with.* an unconditional batch.*pass it"):
+        roll_out(ADAPTER, samples, conditions(ADAPTER, samples), uncond, RUN_SEED)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_rollout_with_a_picture_that_is_not_finite_is_refused_by_name(wrong, monkeypatch):
+    samples = [msgspec.structs.replace(sample, version=Version(12)) for sample in mixed_samples()]
+    real = ADAPTER.velocity
+
+    def velocity(x_BSC, *rest):
+        return real(x_BSC, *rest).index_fill(0, torch.tensor([3, 5]), wrong)
+
+    monkeypatch.setattr(ADAPTER, "velocity", velocity)
+    named = rf"2 of 8 pictures .* prompt {samples[3].prompt}, seed {samples[3].seed} at version 12"
+    with pytest.raises(Diverged, match=named) as refusal:
+        rolled_out(ADAPTER, samples)
+    assert refusal.value.exit_code == 4
 
 
 def test_window_up_to_the_step_before_the_last_is_taken():
@@ -248,3 +273,13 @@ def test_window_of_every_legal_config_can_be_rolled_out():
 def test_rollout_section_that_cannot_be_rolled_out_is_refused(changes):
     with pytest.raises(ConfigError, match=r"rollout\."):
         windowed_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "bound"),
+    [(FLOW, 0.0, "above 0:"), (SamplerKind.CPS, 0.0, "above 0:"), (SamplerKind.CPS, 1.2, "above 0 and at most to 1:")],
+)
+def test_noise_level_that_is_refused_is_told_its_own_bound(kind, level, bound):
+    with pytest.raises(ConfigError, match=bound) as refusal:
+        windowed_config(sampler=kind, noise_level=level)
+    assert "inf" not in str(refusal.value)

@@ -37,6 +37,7 @@ def passes(detections: list[Detection], spec: SceneSpec) -> bool:
 
 
 DOG, CAT = Clause(class_name="dog", count=1), Clause(class_name="cat", count=1)
+CIRCLE = Clause(class_name="circle", count=1)
 THREE_DOGS = scene(replace(DOG, count=3), tag="counting", exclude=(replace(DOG, count=4),))
 CAT_LEFT_OF_DOG = scene(DOG, replace(CAT, position=("left of", 0)), tag="position")
 
@@ -124,12 +125,24 @@ class TestProtocol:
         assert not passes([dog, thing("cat", 10), thing("cat", 90)], two_cats)
 
     @pytest.mark.parametrize("score", [protocol.strict, protocol.graded])
+    @pytest.mark.parametrize("count", [0, -2])
+    @pytest.mark.parametrize("place", ["include", "exclude"])
+    def test_clause_with_a_count_below_one_is_refused_in_one_sentence(self, score, count, place):
+        none = replace(CAT, count=count)
+        spec = scene(DOG, none) if place == "include" else scene(DOG, exclude=(none,))
+        with pytest.raises(PromptError, match=rf"{count} of 'cat'.* at least 1") as caught:
+            score([thing("dog"), thing("cat")], spec, THRESHOLDS)
+        assert ". " not in str(caught.value)
+
+    @pytest.mark.parametrize("score", [protocol.strict, protocol.graded])
     @pytest.mark.parametrize(
         ("position", "words"), [(("left of", 1), "list the reference"), (("left off", 0), "did you mean")]
     )
     def test_impossible_positions_are_refused(self, score, position, words):
         with pytest.raises(PromptError, match=words):
             score([thing("dog"), thing("cat")], scene(DOG, replace(CAT, position=position)), THRESHOLDS)
+        with pytest.raises(PromptError, match=words):
+            score([], scene(DOG, replace(CAT, position=position)), THRESHOLDS)
 
 
 class TestGraded:
@@ -321,9 +334,15 @@ class TestReward:
                 Prompt(text="a photo of a cros", scene=scene(Clause(class_name="cros", count=1))),
                 "did you mean 'cross'",
             ),
+            (
+                Prompt(text="no cros", scene=scene(CIRCLE, exclude=(Clause(class_name="cros", count=1),))),
+                "'no cros' is about 'cros'.*did you mean 'cross'",
+            ),
+            (Prompt(text="no circle", scene=scene(replace(CIRCLE, count=0))), "0 of 'circle'"),
         ],
     )
-    def test_prompts_it_cannot_judge_are_refused(self, prompt, words):
+    def test_prompts_it_cannot_judge_are_refused_before_pictures_are_looked_at(self, prompt, words, monkeypatch):
+        monkeypatch.setattr(SceneDetector, "detect", lambda self, images: pytest.fail("looked at a picture"))
         with pytest.raises(PromptError, match=words):
             geneval().score([np.zeros((48, 48, 3), dtype=np.uint8)], [prompt])
 
@@ -339,3 +358,10 @@ def test_palette_namer_reads_the_middle_of_a_crop(name, value):
     colors = PaletteNamer(GENEVAL_PALETTE)(crop)
     assert max(colors, key=colors.get) == name
     assert sum(colors.values()) == pytest.approx(1)
+
+
+def test_palette_namer_version_follows_palette_and_softness():
+    palette = dict(GENEVAL_PALETTE)
+    same, other = PaletteNamer(palette), PaletteNamer({**palette, "red": (214, 30, 35)})
+    assert PaletteNamer(GENEVAL_PALETTE).version == same.version
+    assert len({same.version, other.version, PaletteNamer(palette, softness=6.0).version}) == 3

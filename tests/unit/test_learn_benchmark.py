@@ -64,3 +64,28 @@ def test_learn_with_a_misspelt_key_exits_2_and_writes_nothing(tmp_path):
     assert "group_size" in result.stderr
     assert "Traceback" not in result.stderr
     assert not out.exists()
+
+
+def test_learn_with_other_settings_does_not_pass_off_an_old_result(finished):
+    out, _ = finished
+    result = learn("--preset", "laptop", "--seeds", "0", "--out", str(out), "--set", *TINY, "train.lr=3e-4")
+    assert result.returncode == 2
+    assert "train.lr" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_merge_of_runs_that_differ_is_refused(finished, tmp_path):
+    out, _ = finished
+    run = json.loads((out / "words-nft-seed0.json").read_text())
+    other = tmp_path / "other.json"
+    for change, reason in (
+        ({"seed": 1, "family": "scenes"}, "one family"),
+        ({}, "given twice"),
+        ({"seed": 1, "config": {**run["config"], "iterations": 9}}, "iterations"),
+        ({"seed": 1, "commit": "another"}, "commit"),
+    ):
+        other.write_text(json.dumps({**run, **change}))
+        result = learn("--merge", str(out / "words-nft-seed0.json"), str(other), "--out", str(tmp_path / "joined"))
+        assert result.returncode == 2
+        assert reason in result.stderr
+    assert not (tmp_path / "joined.json").exists()

@@ -158,9 +158,9 @@ def test_on_policy_gradient_is_advantage_times_log_prob_gradient():
     assert log_prob_B.grad.tolist() == [2.0, 0.0, -0.5, -5.0]
     assert made.loss_B.tolist() == [2.0, 0.0, -0.5, -5.0]
     assert made.ratio_B.tolist() == [1.0] * 4
-    numbers = made.diagnostics()
-    assert (numbers.ratio_mean, numbers.ratio_max_deviation, numbers.clip_fraction) == (1.0, 0.0, 0.0)
-    assert (numbers.approx_kl, numbers.overflows) == (0.0, 0)
+    assert made.approx_kl_B.tolist() == [0.0] * 4
+    assert not made.clipped_B.any()
+    assert not made.overflow_B.any()
 
 
 def test_clip_acts_on_the_side_where_the_policy_already_moved_enough():
@@ -173,11 +173,9 @@ def test_clip_acts_on_the_side_where_the_policy_already_moved_enough():
     assert made.loss_B.tolist() == pytest.approx([-2.4, -1.0, 3.0, 1.6, -2.2])
     assert log_prob_B.grad is not None
     assert log_prob_B.grad.tolist() == pytest.approx([0.0, -1.0, 3.0, 0.0, -2.2])
-    numbers = made.diagnostics()
-    assert numbers.clip_fraction == pytest.approx(0.4)
-    assert numbers.ratio_mean == pytest.approx(1.02)
-    assert numbers.ratio_max_deviation == pytest.approx(0.5)
-    assert numbers.approx_kl == pytest.approx(0.5 * ratio_B.log().square().mean().item())
+    assert made.ratio_B.tolist() == pytest.approx(ratio_B.tolist())
+    assert made.approx_kl_B.tolist() == pytest.approx((0.5 * ratio_B.log().square()).tolist())
+    assert not made.ratio_B.requires_grad
 
 
 def test_float32_log_probs_do_not_blur_a_small_clip():
@@ -198,7 +196,6 @@ def test_overflowing_ratio_gives_a_finite_flat_loss(log_ratio: float, advantage:
     assert log_prob_B.grad is not None
     assert log_prob_B.grad.tolist() == pytest.approx([0.0, -math.exp(0.01)])
     assert made.overflow_B.tolist() == [True, False]
-    assert made.diagnostics().overflows == 1
     assert made.ratio_B.isfinite().all()
 
 

@@ -6,9 +6,9 @@ import torch
 
 from spotlight.compute.pretrain.bank import PictureBank, picture, render_bank
 from spotlight.compute.pretrain.config import PretrainConfig
-from spotlight.compute.pretrain.pretrainer import Pretrainer
+from spotlight.compute.pretrain.pretrainer import Pretrainer, check_resumable
 from spotlight.compute.weights.digest import digest
-from spotlight.core.errors import ConfigError
+from spotlight.core.errors import ConfigError, WeightsError
 
 CONFIG = PretrainConfig(batch=4, bank=12, warmup=2, seed=3)
 
@@ -66,3 +66,15 @@ def test_shipped_weights_are_the_ema_rounded_to_bf16(bank):
     trainer = trained(bank, 2)
     for name, tensor in trainer.ema_adapter().transformer.state_dict().items():
         assert torch.equal(tensor, trainer.ema[name].bfloat16().float())
+
+
+def test_resuming_a_truncated_or_foreign_checkpoint_is_refused_before_any_work(bank, tmp_path):
+    trained(bank, 1).save(tmp_path)
+    assert check_resumable(tmp_path, "scenes", CONFIG) == 1
+    with pytest.raises(ConfigError, match="words"):
+        check_resumable(tmp_path, "words", CONFIG)
+    state = tmp_path / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(WeightsError, match="1000 bytes"):
+        check_resumable(tmp_path, "scenes", CONFIG)
+    assert check_resumable(tmp_path / "elsewhere", "scenes", CONFIG) is None

@@ -1,6 +1,5 @@
 """Qwen-Image's adapter against diffusers' own pipeline, on a tiny random model that was saved and loaded."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,14 @@ from diffusers import (
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
-from tiny_qwen_image import TEXT_DIM, empty_pipeline, save_tiny_model
+from tiny_qwen_image import conditioning, empty_pipeline, save_tiny_model
 
-from spotlight.compute.models.adapter import ConditionBatch, Conditioning
+from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.packing import patchify
 from spotlight.compute.models.qwen_image import TEXT_BUCKETS, QwenImageAdapter, bucket_width
+from spotlight.compute.rollout import denoise
 from spotlight.core.errors import ConfigError, PromptError, SizeError
-from spotlight.core.types import Size
+from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 
 SIZE = Size(64, 96)
 # At this size a schedule of 28 steps has a sigma that the pipeline's 1000 sigma / 1000 moves by an ulp.
@@ -45,10 +45,6 @@ def pipeline(folder) -> QwenImagePipeline:
     )
 
 
-def conditioning(tokens: int, seed: int) -> Conditioning:
-    return Conditioning(torch.randn(tokens, TEXT_DIM, generator=torch.Generator().manual_seed(seed)))
-
-
 def initial_noise(size: Size) -> torch.Tensor:
     latents = [
         torch.randn(1, 16, size.height // 8, size.width // 8, generator=torch.Generator().manual_seed(seed))
@@ -57,14 +53,19 @@ def initial_noise(size: Size) -> torch.Tensor:
     return patchify(torch.cat(latents), 2)
 
 
-def euler(adapter, cond, uncond, guidance, size=SIZE) -> torch.Tensor:
-    sigmas = adapter.schedule(size, STEPS)
-    x_BSC = initial_noise(size)
-    with torch.no_grad():
-        for sigma, following in pairwise(sigmas):
-            v_BSC = adapter.velocity(x_BSC, sigma.expand(len(x_BSC)), cond, uncond, guidance, size)
-            x_BSC = x_BSC + (following - sigma) * v_BSC
-    return x_BSC
+def generators() -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in SEEDS]
+
+
+def rolled_out(monkeypatch, pipeline, adapter, cond, uncond, guidance) -> torch.Tensor:
+    """The real rollout loop, from the noise that the pipeline draws with its own generators."""
+    packed = pipeline.prepare_latents(
+        len(SEEDS), 16, SIZE.height, SIZE.width, torch.float32, torch.device("cpu"), generators()
+    )
+    monkeypatch.setattr(denoise, "initial_noise", lambda run_seed, samples, shape: packed)
+    sampling = Sampling(steps=STEPS, size=SIZE, guidance=guidance)
+    samples = [Sample(prompt=PromptId("p"), seed=seed, sampling=sampling, version=Version(0)) for seed in SEEDS]
+    return denoise.roll_out(adapter, samples, cond, uncond, run_seed=0).x0_BSC
 
 
 def run_pipeline(pipeline, cond, uncond, guidance, output_type="latent") -> torch.Tensor:
@@ -79,15 +80,17 @@ def run_pipeline(pipeline, cond, uncond, guidance, output_type="latent") -> torc
         height=SIZE.height,
         width=SIZE.width,
         num_inference_steps=STEPS,
-        generator=[torch.Generator().manual_seed(seed) for seed in SEEDS[: len(cond.mask)]],
+        generator=generators()[: len(cond.mask)],
         output_type=output_type,
     ).images
 
 
 @pytest.fixture(scope="module")
 def batches(adapter) -> tuple[ConditionBatch, ConditionBatch]:
-    """Prompts of 9 and 23 tokens, a negative of 3, padded to 48: no mask is full, so both sides keep it."""
-    return adapter.collate([conditioning(9, 1), conditioning(23, 2)]), adapter.collate([conditioning(3, 3)] * 2)
+    """Prompts of 9 and 23 tokens, negatives of 3 and 5, padded to 48: no mask is full, so both sides keep it."""
+    prompts, negatives = ((9, 1), (23, 2)), ((3, 3), (5, 4))
+    cond, uncond = (adapter.collate([conditioning(*pair) for pair in pairs]) for pairs in (prompts, negatives))
+    return cond, uncond
 
 
 def at(sigma: float, rows: int = 2) -> torch.Tensor:
@@ -95,28 +98,31 @@ def at(sigma: float, rows: int = 2) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("guidance", [4.0, 1.0])
-def test_euler_over_velocity_is_the_pipeline_bit_for_bit(adapter, pipeline, batches, guidance):
+def test_rollout_guided_or_not_is_the_pipeline_bit_for_bit(monkeypatch, adapter, pipeline, batches, guidance):
     cond, uncond = batches
     assert not cond.mask.all(dim=1).any()
     negative = uncond if guidance > 1 else None
-    ours = euler(adapter, cond, negative, guidance)
+    ours = rolled_out(monkeypatch, pipeline, adapter, cond, negative, guidance)
     assert torch.equal(ours, run_pipeline(pipeline, cond, negative, guidance))
+    assert (ours[0] - ours[1]).abs().max() > 0.1
     sigmas = adapter.schedule(SIZE, STEPS)
     assert not torch.equal(sigmas * 1000 / 1000, sigmas)
 
 
-def test_a_full_mask_is_kept_and_agrees_with_the_pipeline_that_drops_it(adapter, pipeline):
+def test_rollout_under_a_full_mask_agrees_with_the_pipeline_that_drops_it(monkeypatch, adapter, pipeline):
     cond = adapter.collate([conditioning(48, 1), conditioning(48, 2)])
     assert cond.mask.all()
-    ours, theirs = euler(adapter, cond, None, 1.0), run_pipeline(pipeline, cond, None, 1.0)
+    ours = rolled_out(monkeypatch, pipeline, adapter, cond, None, 1.0)
+    theirs = run_pipeline(pipeline, cond, None, 1.0)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
-def test_guidance_of_one_ignores_the_negative_and_guidance_changes_the_velocity(adapter, batches):
+def test_velocity_is_guided_exactly_where_a_negative_is_given(adapter, batches):
     cond, uncond = batches
     x_BSC = initial_noise(SIZE)
     plain = adapter.velocity(x_BSC, at(0.5), cond, None, 4.0, SIZE)
-    assert torch.equal(plain, adapter.velocity(x_BSC, at(0.5), cond, uncond, 1.0, SIZE))
+    assert torch.equal(plain, adapter.velocity(x_BSC, at(0.5), cond, None, 1.0, SIZE))
+    torch.testing.assert_close(adapter.velocity(x_BSC, at(0.5), cond, uncond, 1.0, SIZE), plain)
     strong = adapter.velocity(x_BSC, at(0.5), cond, uncond, 4.0, SIZE)
     assert (strong - plain).abs().max() > 1e-3
     torch.testing.assert_close(strong.norm(dim=-1), plain.norm(dim=-1))
@@ -135,7 +141,7 @@ def test_decode_is_the_pipelines_bit_for_bit_and_independent_of_neighbours(adapt
     assert torch.equal(adapter.decode(torch.cat([latents, 2 * latents]), SIZE)[:1], decoded)
 
 
-def test_padding_does_not_change_the_velocity(adapter):
+def test_velocity_under_wider_padding_does_not_change(adapter):
     conds = [conditioning(9, 1), conditioning(23, 2)]
     x_BSC = initial_noise(SIZE)
     narrow, wide = adapter.collate(conds), adapter.collate(conds, width=96)
@@ -146,7 +152,7 @@ def test_padding_does_not_change_the_velocity(adapter):
     assert (adapter.velocity(x_BSC, at(0.7), unmasked, None, 1.0, SIZE) - v_narrow).abs().max() > 1e-4
 
 
-def test_rows_do_not_depend_on_their_neighbours_and_have_their_own_sigma(adapter, batches):
+def test_velocity_of_a_row_depends_on_its_own_sigma_and_not_on_its_neighbours(adapter, batches):
     cond, uncond = batches
     x_BSC, sigma_B = initial_noise(SIZE), torch.tensor([0.9, 0.2])
     together = adapter.velocity(x_BSC, sigma_B, cond, uncond, 4.0, SIZE)
@@ -158,7 +164,7 @@ def test_rows_do_not_depend_on_their_neighbours_and_have_their_own_sigma(adapter
     assert (swapped - together).abs().amax(dim=(1, 2)).min() > 1e-4
 
 
-def test_the_two_branches_of_guidance_share_the_wider_width(adapter):
+def test_guidance_over_two_widths_runs_both_branches_at_the_wider(adapter):
     long, short = adapter.collate([conditioning(60, 1)] * 2), adapter.collate([conditioning(3, 3)] * 2)
     seen = []
     hook = adapter.transformer.register_forward_pre_hook(
@@ -172,7 +178,7 @@ def test_the_two_branches_of_guidance_share_the_wider_width(adapter):
     assert [mask.sum(dim=1).tolist() for _, mask in seen] == [[60, 60], [3, 3], [3, 3], [60, 60]]
 
 
-def test_gradients_flow_through_both_branches(adapter, batches):
+def test_gradient_under_guidance_flows_through_both_branches(adapter, batches):
     cond, uncond = (ConditionBatch(b.embeds.clone().requires_grad_(), b.mask) for b in batches)
     x_BSC = initial_noise(SIZE).requires_grad_()
     adapter.velocity(x_BSC, at(0.5), cond, uncond, 4.0, SIZE).square().mean().backward()
@@ -204,7 +210,7 @@ def test_bf16_computes_in_bf16_from_a_sigma_rounded_once_and_returns_fp32(folder
         (1024, [1, 0.936978, 0.866951, 0.788682, 0.700624, 0.600818, 0.486747, 0.355115, 0.201530, 0.02, 0]),
     ],
 )
-def test_schedule(adapter, side, golden):
+def test_schedule_of_ten_steps_matches_golden_sigmas_and_is_pure(adapter, side, golden):
     sigmas = adapter.schedule(Size(side, side), 10)
     assert sigmas.dtype == torch.float32
     assert sigmas.device.type == "cpu"
@@ -215,12 +221,12 @@ def test_schedule(adapter, side, golden):
     assert torch.equal(sigmas, adapter.schedule(Size(side, side), 10))
 
 
-def test_a_schedule_of_one_step_is_refused_because_it_would_be_nan(adapter):
+def test_schedule_of_one_step_which_would_be_nan_is_refused(adapter):
     with pytest.raises(ConfigError, match="1 steps"):
         adapter.schedule(SIZE, 1)
 
 
-def test_latent_shape_and_sizes_that_cannot_be_made(adapter):
+def test_latent_shape_of_a_size_that_cannot_be_made_names_the_nearest(adapter):
     assert adapter.latent_shape(Size(512, 512)) == (1024, 64)
     assert adapter.latent_shape(SIZE) == (24, 64)
     for wrong, nearest in ((Size(500, 516), "496x512"), (Size(0, 64), "16x64"), (Size(7, 64), "16x64")):
@@ -248,7 +254,7 @@ def test_collate_pads_with_zeros_and_a_bool_mask(adapter):
         adapter.collate([short, long], width=48)
 
 
-def test_lora_targets_and_heads(adapter):
+def test_lora_targets_match_every_linear_of_both_streams(adapter):
     linear = [name for name, m in adapter.transformer.named_modules() if isinstance(m, torch.nn.Linear)]
     matches = {target: sum(name.endswith("." + target) for name in linear) for target in adapter.lora_targets}
     assert set(matches.values()) == {2}

@@ -1,5 +1,6 @@
 """Qwen-Image's text encoder against the pipeline's, and the errors for missing or damaged weights."""
 
+import json
 import shutil
 import weakref
 from pathlib import Path
@@ -80,32 +81,32 @@ def test_unconditional_is_one_space_and_outlives_the_text_encoder(folder, text_p
     assert len(loads) == 2
 
 
-def test_a_prompt_that_is_too_long(folder):
+def test_encode_of_a_prompt_that_is_too_long_is_refused(folder):
     adapter = QwenImageAdapter.from_pretrained(str(folder), "cpu", torch.float32, max_text_tokens=12)
     assert len(adapter.encode([Prompt(text=" image" * 7)])[0].embeds) == 12
     with pytest.raises(PromptError, match="13 tokens, more than the 12"):
         adapter.encode([Prompt(text=" image" * 8)])
 
 
-def test_an_adapter_without_a_text_encoder_says_so():
+def test_adapter_without_a_text_encoder_says_so():
     adapter = QwenImageAdapter(tiny_transformer(), tiny_vae(), qwen_scheduler())
     with pytest.raises(WeightsError, match="load_text"):
         adapter.unconditional()
 
 
-def test_a_transformer_and_a_vae_of_different_models():
+def test_adapter_of_a_transformer_and_a_vae_of_different_models_is_refused():
     with pytest.raises(WeightsError, match=r"16 channels .* 64"):
         QwenImageAdapter(tiny_transformer(in_channels=16), tiny_vae(), qwen_scheduler())
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_folder_that_is_not_there_is_refused(tmp_path):
     missing = tmp_path / "nowhere"
     with pytest.raises(WeightsError, match=f"{missing}.* neither a folder nor a hub id"):
         QwenImageAdapter.from_pretrained(str(missing), "cpu")
 
 
 @pytest.mark.parametrize("component", ["transformer", "vae", "scheduler", "text_encoder", "tokenizer"])
-def test_a_component_that_is_not_there(folder, tmp_path, component):
+def test_component_that_is_not_there_is_refused(folder, tmp_path, component):
     broken = Path(shutil.copytree(folder, tmp_path / "model"))
     shutil.rmtree(broken / component)
     with pytest.raises(WeightsError, match=f"no '{component}'"):
@@ -120,7 +121,7 @@ def test_a_component_that_is_not_there(folder, tmp_path, component):
         ("text_encoder", "model.safetensors"),
     ],
 )
-def test_weights_that_are_cut_short_or_lack_a_tensor(folder, tmp_path, component, file):
+def test_weights_that_are_cut_short_or_lack_a_tensor_are_refused(folder, tmp_path, component, file):
     broken = Path(shutil.copytree(folder, tmp_path / "model"))
     path = broken / component / file
     whole = path.read_bytes()
@@ -133,3 +134,25 @@ def test_weights_that_are_cut_short_or_lack_a_tensor(folder, tmp_path, component
     save_file({k: v for k, v in tensors.items() if k != dropped}, path, metadata={"format": "pt"})
     with pytest.raises(WeightsError, match=f"lacks 1 tensors .*{dropped}"):
         QwenImageAdapter.from_pretrained(str(broken), "cpu").unconditional()
+
+
+@pytest.mark.parametrize("component", ["transformer", "vae"])
+def test_weights_with_a_tensor_too_many_are_refused_in_one_sentence(folder, tmp_path, component):
+    broken = Path(shutil.copytree(folder, tmp_path / "model"))
+    path = broken / component / "diffusion_pytorch_model.safetensors"
+    save_file({**load_file(path), "another.block.weight": torch.zeros(2)}, path, metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"1 tensors too many \(first: another\.block\.weight\)") as caught:
+        QwenImageAdapter.from_pretrained(str(broken), "cpu")
+    message = str(caught.value)
+    assert f"'{component}' of '{broken}'" in message
+    assert message.endswith(".")
+    assert ". " not in message
+
+
+def test_weights_of_more_layers_than_the_config_has_are_refused(folder, tmp_path):
+    """A config of fewer layers would otherwise run as a shallower model, without a word."""
+    broken = Path(shutil.copytree(folder, tmp_path / "model"))
+    config = broken / "transformer" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_layers": 1}))
+    with pytest.raises(WeightsError, match=r"too many \(first: transformer_blocks\.1\."):
+        QwenImageAdapter.from_pretrained(str(broken), "cpu")

@@ -10,11 +10,12 @@ from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConf
 from spotlight.compute.train.experience import Experience, Row, kept_rows
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
+from spotlight.core.errors import ConfigError
 from spotlight.core.types import SamplerKind, Window
 
 FLOW = SamplerKind.FLOW_SDE
 STOCHASTIC = sorted(NOISE_LEVELS)
-SLOTS = 3
+PLACES = 3
 ALGORITHM = FlowGrpoConfig(clip=1e-4, kl_weight=0.1)
 LORA = LoraConfig(rank=2, alpha=4.0)
 
@@ -26,7 +27,7 @@ def tiny_trainer(micro_batch: int = 8, checkpointing: bool = False, lora: LoraCo
 
 def windowed_experience(trainer: Trainer, kind: SamplerKind, guidance: float = 1.0) -> Experience:
     """Eight samples of four prompts of different lengths, in one batch with two different window starts."""
-    samples = grouped_samples(tiny_sampling(kind, Window(0, SLOTS), guidance=guidance))
+    samples = grouped_samples(tiny_sampling(kind, Window(0, PLACES), guidance=guidance))
     return tiny_experience(trainer.adapter, samples)
 
 
@@ -47,7 +48,7 @@ def test_ratio_before_the_first_update_is_one_for_every_step_and_micro_batch(kin
     trainer = tiny_trainer(checkpointing=checkpointing, lora=lora)
     experience = windowed_experience(trainer, kind)
     assert not experience.cond.mask.all()
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     assert len(rows) == 24
     for micro_batch in (1, 3, 8, 24):
         assert deviations(trainer, experience, rows, micro_batch).max() < 1e-6, micro_batch
@@ -57,10 +58,19 @@ def test_ratio_before_the_first_update_is_one_for_every_step_and_micro_batch(kin
 def test_ratio_under_guidance_is_one(kind):
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, kind, guidance=3.0)
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     assert deviations(trainer, experience, rows, 3).max() < 1e-6
-    unguided = replace(experience, uncond=None)
-    assert deviations(trainer, unguided, rows, 3).max() > 1e-5
+    # Replayed under another negative prompt it is not 1: the unconditional branch does enter.
+    other = replace(experience, uncond=experience.cond.rows(torch.arange(8).roll(2)))
+    assert deviations(trainer, other, rows, 3).max() > 1e-5
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_experience_whose_guidance_and_unconditional_batch_disagree_is_refused(guidance):
+    experience = windowed_experience(tiny_trainer(), FLOW, guidance)
+    flipped = experience.cond if experience.uncond is None else None
+    with pytest.raises(ConfigError, match=f"guidance {guidance} came with.* an unconditional batch.*pass it"):
+        replace(experience, uncond=flipped)
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
@@ -69,7 +79,7 @@ def test_normalised_ratio_before_the_first_update_is_one(kind):
     guard = FlowGrpoConfig(clip=2e-6, ratio_normalisation=True)
     trainer = Trainer(tiny_adapter(), TrainConfig(), guard, RUN_SEED)
     experience = windowed_experience(trainer, kind)
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     assert deviations(trainer, experience, rows, 3).max() < 1e-6
     other = replace(experience.rollout, mean_BKSC=experience.rollout.mean_BKSC.roll(1, dims=1))
     assert deviations(trainer, replace(experience, rollout=other), rows, 3).max() > 1e-3
@@ -97,8 +107,8 @@ def test_update_reports_a_ratio_of_one_first_and_another_after_a_step(micro_batc
 def test_log_prob_replayed_in_the_batch_of_the_rollout_is_equal_to_the_last_bit(kind, lora):
     trainer = tiny_trainer(checkpointing=True, lora=lora)
     experience = windowed_experience(trainer, kind)
-    for slot in range(SLOTS):
-        rows = [Row(sample, slot) for sample in range(8)]
+    for place in range(PLACES):
+        rows = [Row(sample, place) for sample in range(8)]
         assert deviations(trainer, experience, rows, 8).tolist() == [0.0] * 8
 
 
@@ -108,14 +118,14 @@ def test_path_rounded_to_bf16_breaks_the_ratio(kind):
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, kind)
     rounded = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.bfloat16().float())
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     assert deviations(trainer, replace(experience, rollout=rounded), rows, 8).max() > 1e-5
 
 
-def test_path_shifted_by_one_slot_breaks_the_ratio():
+def test_path_shifted_by_one_place_breaks_the_ratio():
     """The gate would notice a window that is replayed at the wrong steps."""
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, FLOW)
     shifted = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.roll(1, dims=1))
-    rows = kept_rows(experience, range(8), SLOTS)
+    rows = kept_rows(experience, range(8), PLACES)
     assert deviations(trainer, replace(experience, rollout=shifted), rows, 8).min() > 1e-3

@@ -18,8 +18,18 @@ QWEN_512 = "1 .928970 .851485 .766624 .673281 .570117 .455497 .327400 .183300 .0
 QWEN_1024 = "1 .936978 .866951 .788682 .700624 .600818 .486747 .355115 .201530 .02 0"
 FLUX_512 = "1 .944129 .882497 .814164 .737974 .652489 .555899 .445888 .319451 .172612 0"
 SD3 = "1 .960129 .913349 .857692 .790368 .707278 .602151 .464876 .278049 .008929 0"
-QWEN_512_NOISE_12 = "1.2 1.208 .837 .6645 .5533 .4679 .3928 .3178 .2297 .0242"
-SD3_NOISE_07 = ".7 .743 .5362 .4459 .3918 .3528 .3191 .282 .2254 .0063"
+QWEN_512_NOISE_12 = "1.2 1.208004 .837025 .664485 .553293 .467863 .392820 .317814 .229734 .024244"
+QWEN_1024_NOISE_12 = "1.2 1.224431 .856978 .687936 .579952 .497229 .423982 .348979 .256860 .024244"
+FLUX_512_NOISE_07 = ".7 .714374 .501472 .404425 .343471 .298104 .259760 .223280 .183777 .132836"
+FLUX_1024_NOISE_07 = ".7 .740461 .534391 .444878 .391978 .355190 .325796 .298006 .264945 .211340"
+SD3_NOISE_07 = ".7 .742964 .536152 .445897 .391794 .352797 .319070 .282007 .225360 .006278"
+# Each pipeline's mu: linear in the tokens, from 0.5 at 256 to 0.9 at 8192 (Qwen-Image) or to 1.15 at 4096 (FLUX).
+QWEN_512_MU, QWEN_1024_MU = 0.5 + 0.4 * 768 / 7936, 0.5 + 0.4 * 3840 / 7936
+FLUX_512_MU, FLUX_1024_MU = 0.5 + 0.65 * 768 / 3840, 1.15
+
+
+def sampled(kind, x, v, sigma_B, sigma_next_B, sigma_second, noise_level, noise):
+    return samplers.transition(kind, x, v, sigma_B, sigma_next_B, sigma_second, noise_level).sample(noise)
 
 
 def exponential_shift(mu: float, terminal: float | None, steps: int = 10) -> Tensor:
@@ -42,18 +52,19 @@ def doubly_shifted(shift: float, steps: int = 10) -> Tensor:
     return torch.cat([shifted(1 + (smallest - 1) * fractions), torch.zeros(1, dtype=torch.float64)])
 
 
-def assert_matches_print(values: Tensor, printed: str) -> None:
+def assert_matches_print(values: Tensor, printed: str, tolerance: float = 1e-7) -> None:
     for value, text in zip(values.tolist(), printed.split(), strict=True):
         digits = len(text.partition(".")[2])
-        assert value == pytest.approx(float(text), abs=0.51 * 10.0**-digits)
+        # Half a unit of the last printed digit, and float32's own error.
+        assert value == pytest.approx(float(text), abs=0.5 * 10.0**-digits + tolerance)
 
 
 @pytest.mark.parametrize(
     ("schedule", "derived", "printed"),
     [
-        pytest.param(lambda: schedules.qwen_image(1024, 10), (0.5387097, 0.02), QWEN_512, id="qwen-512"),
-        pytest.param(lambda: schedules.qwen_image(4096, 10), (0.6935484, 0.02), QWEN_1024, id="qwen-1024"),
-        pytest.param(lambda: schedules.flux(1024, 10), (0.63, None), FLUX_512, id="flux-512"),
+        pytest.param(lambda: schedules.qwen_image(1024, 10), (QWEN_512_MU, 0.02), QWEN_512, id="qwen-512"),
+        pytest.param(lambda: schedules.qwen_image(4096, 10), (QWEN_1024_MU, 0.02), QWEN_1024, id="qwen-1024"),
+        pytest.param(lambda: schedules.flux(1024, 10), (FLUX_512_MU, None), FLUX_512, id="flux-512"),
         pytest.param(lambda: schedules.sd3(10), None, SD3, id="sd3"),
     ],
 )
@@ -96,21 +107,40 @@ def test_impossible_schedules_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "noise_level", "printed"),
+    ("sigmas", "derived", "level", "printed", "tolerance"),
     [
-        pytest.param(lambda: schedules.qwen_image(1024, 10), 1.2, QWEN_512_NOISE_12, id="qwen-512"),
-        pytest.param(lambda: schedules.sd3(10), 0.7, SD3_NOISE_07, id="sd3"),
+        pytest.param(
+            schedules.qwen_image(1024, 10), exponential_shift(QWEN_512_MU, 0.02), 1.2, QWEN_512_NOISE_12, 1e-6,
+            id="qwen-512",
+        ),
+        pytest.param(
+            schedules.qwen_image(4096, 10), exponential_shift(QWEN_1024_MU, 0.02), 1.2, QWEN_1024_NOISE_12, 1e-6,
+            id="qwen-1024",
+        ),
+        pytest.param(
+            schedules.flux(1024, 10), exponential_shift(FLUX_512_MU, None), 0.7, FLUX_512_NOISE_07, 1e-6,
+            id="flux-512",
+        ),
+        # 1 - sigmas[1] is 0.034 here, of which a float32 sigma leaves only six digits.
+        pytest.param(
+            schedules.flux(4096, 10), exponential_shift(FLUX_1024_MU, None), 0.7, FLUX_1024_NOISE_07, 2e-6,
+            id="flux-1024",
+        ),
+        pytest.param(schedules.sd3(10), doubly_shifted(3.0), 0.7, SD3_NOISE_07, 1e-6, id="sd3"),
     ],
-)
-def test_flow_sde_noise_scales(schedule: Callable[[], Tensor], noise_level: float, printed: str) -> None:
-    sigmas = schedule()
+)  # fmt: skip
+def test_flow_sde_noise_scales_of_published_schedules_match_float64(
+    sigmas: Tensor, derived: Tensor, level: float, printed: str, tolerance: float
+) -> None:
     x = torch.zeros(10, 2, 3)
-    made = samplers.transition(FLOW, x, x, sigmas[:-1], sigmas[1:], sigmas[1].item(), noise_level).std_B
-    for step, std in enumerate(made.tolist()):
-        sigma, following = sigmas[step].item(), sigmas[step + 1].item()
-        rest = 1 - (sigmas[1].item() if step == 0 else sigma)
-        assert std == pytest.approx(noise_level * math.sqrt(sigma * (sigma - following) / rest), rel=1e-6)
-    assert_matches_print(made, printed)
+    made = samplers.transition(FLOW, x, x, sigmas[:-1], sigmas[1:], sigmas[1].item(), level).std_B
+    # Once from the same float32 sigmas, which is the sampler alone, and once from sigmas derived here.
+    for source, limit in ((sigmas.double(), {"rel": 1e-6}), (derived, {"rel": 0, "abs": tolerance})):
+        finite = [source[max(step, 1)].item() for step in range(10)]
+        for step, std in enumerate(made.tolist()):
+            sigma, following = source[step].item(), source[step + 1].item()
+            assert std == pytest.approx(level * math.sqrt(sigma * (sigma - following) / (1 - finite[step])), **limit)
+    assert_matches_print(made, printed, tolerance)
 
 
 def random_rows(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
@@ -143,7 +173,7 @@ def by_score(
 def test_transition_matches_the_score_form(kind: SamplerKind, level: float) -> None:
     x, v, noise, sigma_B, next_B, second = random_rows()
     made = samplers.transition(kind, x, v, sigma_B, next_B, second, level)
-    x_next = samplers.step(kind, x, v, sigma_B, next_B, second, level, noise)
+    x_next = sampled(kind, x, v, sigma_B, next_B, second, level, noise)
     for row, (sigma, following) in enumerate(zip(sigma_B.tolist(), next_B.tolist(), strict=True)):
         mean, std, g = by_score(kind, level, x[row], v[row], sigma, following, second)
         # The score form divides by sigma^2 and so loses digits at the last step.
@@ -156,10 +186,8 @@ def test_transition_matches_the_score_form(kind: SamplerKind, level: float) -> N
 @pytest.mark.parametrize(("kind", "level"), STOCHASTIC)
 def test_float32_is_close_to_float64(kind: SamplerKind, level: float) -> None:
     x, v, noise, sigma_B, next_B, second = random_rows(torch.float32)
-    exact = samplers.step(
-        kind, x.double(), v.double(), sigma_B.double(), next_B.double(), second, level, noise.double()
-    )
-    rough = samplers.step(kind, x, v, sigma_B, next_B, second, level, noise)
+    exact = sampled(kind, x.double(), v.double(), sigma_B.double(), next_B.double(), second, level, noise.double())
+    rough = sampled(kind, x, v, sigma_B, next_B, second, level, noise)
     assert rough.dtype is torch.float32
     torch.testing.assert_close(rough.double(), exact, rtol=2e-6, atol=2e-6)
 
@@ -197,12 +225,12 @@ def test_first_step_uses_the_second_sigma_in_the_denominator_only() -> None:
 @pytest.mark.parametrize(("kind", "level"), STOCHASTIC)
 def test_no_noise_is_the_ode_step_and_has_no_log_prob(kind: SamplerKind, level: float) -> None:
     x, v, noise, sigma_B, next_B, second = random_rows()
-    still = samplers.step(kind, x, v, sigma_B, next_B, second, 0.0, noise)
+    still = sampled(kind, x, v, sigma_B, next_B, second, 0.0, noise)
     torch.testing.assert_close(still, samplers.ode_step(x, v, sigma_B, next_B), rtol=0, atol=1e-14)
     given = samplers.transition(kind, x, v, sigma_B, next_B, second, 0.0)
     with pytest.raises(InputError, match=r"std \[0\.0"):
         samplers.log_prob(kind, still, given)
-    moved = samplers.step(kind, x, v, sigma_B, next_B, second, level, noise)
+    moved = sampled(kind, x, v, sigma_B, next_B, second, level, noise)
     assert (moved - still)[:9].abs().flatten(1).max(1).values.min() > 1e-2
 
 

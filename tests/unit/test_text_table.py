@@ -41,12 +41,25 @@ def test_prompts_that_differ_in_order_only_are_encoded_differently():
 
 def test_prompt_of_full_width_is_taken_and_a_longer_one_refused():
     assert TEXT.encode(quoted("a" * TEXT.width)).embeds.shape[0] == TEXT.width
-    with pytest.raises(PromptError, match=r"has 7 tokens but this model takes 1 to 6; shorten it"):
+    with pytest.raises(PromptError, match=r"has 7 tokens but this model takes 1 to 6, .*; shorten it"):
         TEXT.encode(quoted("a" * (TEXT.width + 1)))
 
 
+def test_prompt_longer_than_the_pictures_hold_is_refused_though_the_table_is_wider():
+    """`words` draws 7 letters; the other 5 of its 12 positions are padding."""
+    assert WORDS.text.encode(quoted("letters")).embeds.shape == (7, WORDS.text.dimension)
+    assert (WORDS.text.longest, WORDS.text.width) == (words.MAX_LETTERS, 12)
+    with pytest.raises(PromptError, match=r"eightish.* has 8 tokens but .* takes 1 to 7, because .*; shorten it"):
+        WORDS.text.encode(quoted("eightish"))
+
+
+def test_table_that_would_take_more_tokens_than_it_is_wide_is_refused():
+    with pytest.raises(ValueError, match="no positions"):
+        TextTable(tokens=("a",), width=3, longest=4, tokenise=lambda prompt: prompt.text.split())
+
+
 def test_prompt_without_tokens_is_refused():
-    table = TextTable(tokens=("a",), width=3, tokenise=lambda prompt: prompt.text.split())
+    table = TextTable(tokens=("a",), width=3, longest=3, tokenise=lambda prompt: prompt.text.split())
     with pytest.raises(PromptError, match="has 0 tokens"):
         table.encode(Prompt(text="   "))
 

@@ -19,7 +19,7 @@ from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
-from spotlight.core.errors import ConfigError, WeightsError
+from spotlight.core.errors import ConfigError, Diverged
 from spotlight.core.types import SamplerKind, Window
 
 NFT = NftConfig(kl_weight=0.01)
@@ -44,8 +44,8 @@ def theta_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def gradient_of(trainer: Trainer, experience: Experience, samples: list[int]) -> dict[str, torch.Tensor]:
     trainer.optimizer.zero_grad(set_to_none=True)
-    slots = 2
-    trainer.accumulate(experience, kept_rows(experience, samples, slots), denominator=len(samples) * slots)
+    places = 2
+    trainer.accumulate(experience, kept_rows(experience, samples, places), denominator=len(samples) * places)
     return {name: p.grad.clone() for name, p in trainer.sets.theta.items() if p.grad is not None}
 
 
@@ -149,6 +149,20 @@ def test_lora_over_a_bf16_base_keeps_its_adapters_in_fp32():
     assert dtypes == {True: torch.float32, False: torch.bfloat16}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_full_fine_tune_of_half_precision_weights_is_refused(dtype):
+    adapter = tiny_adapter()
+    adapter.transformer.proj_out.to(dtype)
+    with pytest.raises(ConfigError, match=f"some are {dtype}, .*float32, or set train.lora"):
+        Trainer(adapter, TrainConfig(), NFT, RUN_SEED)
+
+
+def test_full_fine_tune_of_double_precision_weights_is_taken():
+    adapter = tiny_adapter()
+    adapter.transformer.double()
+    assert {p.dtype for p in Trainer(adapter, TrainConfig(), NFT, RUN_SEED).sets.theta.values()} == {torch.float64}
+
+
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
 def test_gradient_under_checkpointing_is_that_without_it(algorithm, lora):
@@ -171,8 +185,10 @@ def test_gradient_that_is_not_finite_is_refused_and_changes_nothing():
     experience = experience_for(trainer)
     before = digest(theta_of(trainer))
     broken = replace(experience, advantage_B=experience.advantage_B.index_fill(0, torch.tensor([3]), float("nan")))
-    with pytest.raises(WeightsError, match="iteration 0 is nan"):
+    with pytest.raises(Diverged, match="iteration 0 is nan") as refusal:
         trainer.run_iteration(broken, [list(range(8))])
+    # A loop without checkpoints raises this too, so it must not send anybody to one.
+    assert "checkpoint" not in str(refusal.value)
     assert digest(theta_of(trainer)) == digest(trainer.sets[WeightSet.EMA]) == before
     assert trainer.update(experience, list(range(8))).grad_norm > 0
 
@@ -245,7 +261,7 @@ def sigmas_seen(trainer: Trainer, experience: Experience, rows: list[Row], monke
 def test_nft_visits_every_step_of_a_sample_once_when_asked_for_more_than_there_are(monkeypatch):
     trainer = tiny_trainer(NftConfig(timesteps_per_sample=99))
     experience = experience_for(trainer)
-    old, theta = sigmas_seen(trainer, experience, [Row(3, slot) for slot in range(5)], monkeypatch)
+    old, theta = sigmas_seen(trainer, experience, [Row(3, place) for place in range(5)], monkeypatch)
     assert old == theta
     assert sorted(theta) == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert trainer.update(experience, [0]).rows == 5
@@ -254,7 +270,7 @@ def test_nft_visits_every_step_of_a_sample_once_when_asked_for_more_than_there_a
 def test_nft_draws_timesteps_and_noise_by_sample_and_iteration(monkeypatch):
     trainer = tiny_trainer()
     experience = experience_for(trainer)
-    rows = [Row(sample, slot) for sample in range(8) for slot in range(2)]
+    rows = [Row(sample, place) for sample in range(8) for place in range(2)]
     first, again, later = (
         sigmas_seen(trainer, replace(experience, iteration=iteration), rows, monkeypatch) for iteration in (0, 0, 1)
     )

@@ -1,8 +1,13 @@
 """The detector for photographs, with a tiny randomly initialised model in a local folder."""
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from spotlight.compute.rewards.geneval.color_naming import GENEVAL_PALETTE, PaletteNamer
 from spotlight.compute.rewards.geneval.detection import Thresholds
 from spotlight.compute.rewards.geneval.reward import GenEvalReward
 from spotlight.compute.rewards.geneval.transformers_detector import TransformersDetector
@@ -35,6 +40,17 @@ def folder(tmp_path_factory):
     return folder
 
 
+class OneColor:
+    """A namer that sees one colour everywhere."""
+
+    def __init__(self, color: str) -> None:
+        self.version = f"one-color-{color}"
+        self._color = color
+
+    def __call__(self, crop: np.ndarray) -> dict[str, float]:
+        return {self._color: 1.0}
+
+
 def test_detections_of_a_local_folder(folder):
     detector = TransformersDetector(folder, batch_size=2, class_names={"tv": "television"})
     images = [np.full((40, 60, 3), value, dtype=np.uint8) for value in (0, 128, 255)]
@@ -54,7 +70,7 @@ def test_detections_of_a_local_folder(folder):
 
 
 def test_drives_the_reward_with_a_plugged_in_namer(folder):
-    detector = TransformersDetector(folder, thresholds=Thresholds(default=0.05), namer=lambda crop: {"teal": 1.0})
+    detector = TransformersDetector(folder, thresholds=Thresholds(default=0.05), namer=OneColor("teal"))
     images = [np.full((40, 60, 3), 90, dtype=np.uint8)]
     (name, *_) = {d.class_name for d in detector.detect(images)[0]}
     for color, right in (("teal", 1), ("red", 0)):
@@ -75,6 +91,44 @@ def test_version_follows_the_weights(folder, tmp_path):
     YolosImageProcessorPil.from_pretrained(folder).save_pretrained(tmp_path)
     assert TransformersDetector(folder).version == TransformersDetector(folder).version
     assert TransformersDetector(folder).version != TransformersDetector(tmp_path).version
+
+
+def test_version_follows_thresholds_namer_and_class_names(folder):
+    settings = [
+        {},
+        {"thresholds": Thresholds(default=0.05)},
+        {"thresholds": Thresholds(counting=0.5)},
+        {"namer": OneColor("teal")},
+        {"namer": OneColor("red")},
+        {"namer": PaletteNamer({"teal": (0, 128, 128)})},
+        {"class_names": {"tv": "television"}},
+        {"class_names": {"tv": "telly"}},
+    ]
+    versions = [TransformersDetector(folder, **setting).version for setting in settings]
+    assert len(set(versions)) == len(settings)
+    assert [TransformersDetector(folder, **setting).version for setting in settings] == versions
+
+
+def test_version_of_equal_settings_written_otherwise_is_the_same(folder):
+    plain = TransformersDetector(folder)
+    spelt_out = TransformersDetector(
+        folder, batch_size=3, thresholds=Thresholds(0.3, 0.9), namer=PaletteNamer(dict(GENEVAL_PALETTE)), class_names={}
+    )
+    assert spelt_out.version == plain.version
+    names = {"tv": "television", "dog": "hound"}
+    turned = dict(reversed(names.items()))
+    one, other = (TransformersDetector(folder, class_names=order) for order in (names, turned))
+    assert one.version == other.version
+    names["dog"] = "cat"
+    assert one.classes == {"hound", "television"}
+
+
+def test_version_follows_the_image_processor(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "detector"))
+    config = copy / "preprocessor_config.json"
+    assert TransformersDetector(copy).version == TransformersDetector(folder).version
+    config.write_text(json.dumps({**json.loads(config.read_text()), "image_mean": [0.5, 0.5, 0.5]}))
+    assert TransformersDetector(copy).version != TransformersDetector(folder).version
 
 
 def test_missing_and_empty_folders_are_refused(tmp_path):

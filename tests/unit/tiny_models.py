@@ -14,7 +14,7 @@ from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Samplin
 
 RUN_SEED = 7
 SIZE = Size(16, 24)
-TEXT = TextTable(tokens=tuple("abcdefgh"), width=6, tokenise=letters_of)
+TEXT = TextTable(tokens=tuple("abcdefgh"), width=6, longest=6, tokenise=letters_of)
 SPEC = PixelSpec(family="tiny", size=SIZE, patch=8, layers=2, head_dim=4, rope_axes=(0, 2, 2), text=TEXT)
 # Of different lengths, so that every batch has padding.
 PROMPTS = tuple(Prompt(text=f'the word "{word}"', target=word) for word in ("a", "badge", "fed", "cabbed"))

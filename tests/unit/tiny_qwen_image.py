@@ -13,6 +13,9 @@ from diffusers import (
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
+from spotlight.compute.models.adapter import Conditioning
+from spotlight.compute.models.qwen_image import QwenImageAdapter
+
 TEXT_DIM = 16
 
 
@@ -84,6 +87,18 @@ def empty_pipeline(**components) -> QwenImagePipeline:
     pipeline = QwenImagePipeline(**{name: components.get(name) for name in names})
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
+
+
+def conditioning(tokens: int, seed: int) -> Conditioning:
+    """What a text encoder might have made of a prompt."""
+    return Conditioning(torch.randn(tokens, TEXT_DIM, generator=torch.Generator().manual_seed(seed)))
+
+
+def tiny_qwen_adapter(seed: int = 0) -> QwenImageAdapter:
+    """The same random weights for the same seed, whatever was drawn before; without a text encoder."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return QwenImageAdapter(tiny_transformer().eval(), tiny_vae(), qwen_scheduler())
 
 
 def save_tiny_model(root: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -56,10 +56,10 @@ class Evaluation:
         return figures
 
     @property
-    def strict(self) -> float:
-        """The pass-or-fail score: GenEval's overall, exact match, or the reward itself where it has neither."""
-        figures = self.figures()
-        return next(figures[name] for name in ("geneval", "exact", "reward") if name in figures).value
+    def strict(self) -> float | None:
+        """The pass-or-fail score of the first reward: GenEval's overall or exact match; None where it has neither."""
+        figures = replace(self, scores=self.scores[:1]).figures()
+        return next((figures[name].value for name in ("geneval", "exact") if name in figures), None)
 
     def _by_task(self, values: Floats) -> dict[str, Estimate]:
         tags = np.array([prompt.scene.tag if prompt.scene else "" for prompt in self.prompts])

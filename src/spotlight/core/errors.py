@@ -9,6 +9,7 @@
     |   `-- SizeError             an image size the model cannot make
     |-- EnvironmentProblem (3)    something to install or to free
     `-- Stopped (4)               stopped on purpose, resumable
+        `-- Diverged              the model produces or trains on non-finite numbers
 
 A message is one sentence in three parts: what is wrong, with the values; why; what to do.
 """
@@ -53,6 +54,10 @@ class EnvironmentProblem(SpotlightError):
 
 class Stopped(SpotlightError):
     exit_code = 4
+
+
+class Diverged(Stopped):
+    pass
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:

@@ -13,8 +13,8 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning
-from spotlight.compute.models.guidance import true_cfg
 from spotlight.compute.models.packing import patchify, unpatchify
+from spotlight.compute.models.qwen_dit import LORA_TARGETS, true_cfg
 from spotlight.compute.models.text_table import TextTable
 from spotlight.compute.rollout import schedules
 from spotlight.core.errors import SizeError
@@ -54,10 +54,7 @@ class PixelAdapter:
     """The adapter protocol over a PixelSpec."""
 
     heads = HEADS
-    lora_targets: Sequence[str] = (
-        "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out",
-        "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2",
-    )  # fmt: skip
+    lora_targets: Sequence[str] = LORA_TARGETS
 
     def __init__(self, spec: PixelSpec, transformer: QwenImageTransformer2DModel) -> None:
         self.spec = spec

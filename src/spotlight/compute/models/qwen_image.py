@@ -1,7 +1,7 @@
 """Qwen-Image as an adapter: the dual-stream transformer, its VAE, its schedule and its text encoder.
 
-Invariant: a plain Euler loop over `velocity` is diffusers' QwenImagePipeline bit for bit in fp32, guided or
-not (tests/unit/test_qwen_image.py). Shapes: B batch, T text tokens, D text width, S image tokens, C channels,
+Invariant: an ODE rollout over `velocity` is diffusers' QwenImagePipeline bit for bit in fp32, guided or not
+(tests/unit/test_qwen_image.py). Shapes: B batch, T text tokens, D text width, S image tokens, C channels,
 F frames.
 """
 
@@ -29,8 +29,8 @@ from transformers import (
 )
 
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning
-from spotlight.compute.models.guidance import true_cfg
 from spotlight.compute.models.packing import unpatchify
+from spotlight.compute.models.qwen_dit import LORA_TARGETS, true_cfg
 from spotlight.core.errors import ConfigError, PromptError, SizeError, WeightsError
 from spotlight.core.types import Prompt, Size
 
@@ -39,11 +39,6 @@ TEXT_BUCKETS = (48, 96, 192, 384, 768, 1032)
 # The pipeline's own limit: it refuses a larger one and cuts longer prompts off, which `encode` never does.
 MAX_TEXT_TOKENS = 1024
 NEGATIVE_PROMPT = Prompt(text=" ")
-LORA_TARGETS = (
-    *("to_q", "to_k", "to_v", "to_out.0"),
-    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
-    *("img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2"),
-)
 
 TextModel = tuple[nn.Module, PreTrainedTokenizerBase]
 
@@ -117,8 +112,8 @@ class QwenImageAdapter:
             return encoder, tokenizer
 
         return cls(
-            _load_weights(QwenImageTransformer2DModel, source, "transformer", dtype),
-            _load_weights(AutoencoderKLQwenImage, source, "vae", torch.float32),
+            _load_weights(QwenImageTransformer2DModel, source, "transformer", dtype, exact=True),
+            _load_weights(AutoencoderKLQwenImage, source, "vae", torch.float32, exact=True),
             _load(FlowMatchEulerDiscreteScheduler, source, "scheduler"),
             load_text=load_text,
             device=device,
@@ -190,7 +185,7 @@ class QwenImageAdapter:
         guidance: float,
         size: Size,
     ) -> Tensor:
-        if uncond is None or guidance <= 1.0:
+        if uncond is None:
             return self._forward(x_BSC, sigma_B, cond, size)
         width = max(cond.mask.shape[1], uncond.mask.shape[1])
         cond_BSC = self._forward(x_BSC, sigma_B, _widened(cond, width), size)
@@ -306,13 +301,21 @@ def _load(component_class: Any, source: str, component: str, **options: Any) -> 
         ) from problem
 
 
-def _load_weights(model_class: Any, source: str, component: str, dtype: torch.dtype) -> Any:
+def _load_weights(model_class: Any, source: str, component: str, dtype: torch.dtype, exact: bool = False) -> Any:
+    """A model with every tensor it has; `exact` also refuses tensors in the files that it has no place for."""
     model, report = _load(model_class, source, component, dtype=dtype, output_loading_info=True)
     # The libraries only warn of these, and leave such a tensor at random.
     absent = sorted(str(key) for key in (*report["missing_keys"], *report["mismatched_keys"]))
     if absent:
         raise WeightsError(
             f"The '{component}' of '{source}' lacks {len(absent)} tensors (first: {absent[0]}), because its "
+            f"weights and its config do not belong together; fetch both from one release."
+        )
+    # Nor do they stop at these, and a config with too few layers would run as another, shallower model.
+    surplus = sorted(str(key) for key in report["unexpected_keys"])
+    if exact and surplus:
+        raise WeightsError(
+            f"The '{component}' of '{source}' has {len(surplus)} tensors too many (first: {surplus[0]}), because its "
             f"weights and its config do not belong together; fetch both from one release."
         )
     return model

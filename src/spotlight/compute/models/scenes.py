@@ -19,5 +19,5 @@ SCENES = PixelSpec(
     layers=4,
     head_dim=14,
     rope_axes=(2, 6, 6),
-    text=TextTable(tokens=data.VOCABULARY, width=TEXT_WIDTH, tokenise=words_of),
+    text=TextTable(tokens=data.VOCABULARY, width=TEXT_WIDTH, longest=TEXT_WIDTH, tokenise=words_of),
 )

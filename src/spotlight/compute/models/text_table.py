@@ -12,17 +12,24 @@ from spotlight.compute.models.adapter import Conditioning
 from spotlight.core.errors import PromptError, suggestion
 from spotlight.core.types import Prompt
 
-NULL_TOKEN = "<null>"
 SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """`tokenise` splits a prompt into entries of `tokens`; at most `width` of them."""
+    """`tokenise` splits a prompt into entries of `tokens`; at most `longest` of them are taken, padded to `width`."""
 
     tokens: tuple[str, ...]
     width: int
+    longest: int
     tokenise: Callable[[Prompt], list[str]]
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.longest <= self.width:
+            raise ValueError(
+                f"a table of width {self.width} was to take {self.longest} tokens, which it has no positions for; "
+                f"choose 1 to {self.width}."
+            )
 
     @property
     def dimension(self) -> int:
@@ -31,10 +38,12 @@ class TextTable:
     def encode(self, prompt: Prompt) -> Conditioning:
         parts = self.tokenise(prompt)
         shown = repr(prompt.text if len(prompt.text) <= SHOWN_LETTERS else f"{prompt.text[:SHOWN_LETTERS]}...")
-        if not 1 <= len(parts) <= self.width:
+        if not parts:
+            raise PromptError(f"the prompt {shown} has 0 tokens, so there is nothing to draw; write one.")
+        if len(parts) > self.longest:
             raise PromptError(
-                f"the prompt {shown} has {len(parts)} tokens but this model takes 1 to {self.width}; "
-                f"{'shorten it' if parts else 'write one'}."
+                f"the prompt {shown} has {len(parts)} tokens but this model takes 1 to {self.longest}, because it was "
+                "pretrained on none longer; shorten it."
             )
         for part in parts:
             if part not in self.tokens:

@@ -20,7 +20,9 @@ def letters_of(prompt: Prompt) -> list[str]:
     return list(parts[1])
 
 
-TEXT = TextTable(tokens=tuple("abcdefghijklmnopqrstuvwxyz"), width=TEXT_WIDTH, tokenise=letters_of)
+TEXT = TextTable(
+    tokens=tuple("abcdefghijklmnopqrstuvwxyz"), width=TEXT_WIDTH, longest=data.MAX_LETTERS, tokenise=letters_of
+)
 WORDS = PixelSpec(family="words", size=data.SIZE, patch=8, layers=4, head_dim=14, rope_axes=(2, 6, 6), text=TEXT)
 WORDS_LARGE = PixelSpec(
     family="words-large", size=data.SIZE, patch=4, layers=6, head_dim=16, rope_axes=(4, 6, 6), text=TEXT

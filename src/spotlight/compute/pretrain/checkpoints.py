@@ -19,7 +19,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Held-out scores of the EMA weights at one step; `strict` is exact match, or GenEval's overall."""
 
     step: int
-    strict: float
+    strict: float | None
     graded: float
     digest: str
 

@@ -1,12 +1,12 @@
 """Settings of pretraining; torch-free."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from spotlight.core.section import Section
 
 
-class PretrainConfig(BaseModel):
+class PretrainConfig(Section):
     """How a tiny family is pretrained; the shipped weights used the defaults but for what their cards say."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     steps: int = Field(default=20_000, ge=1)
     """Optimizer steps at most."""

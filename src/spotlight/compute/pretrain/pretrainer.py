@@ -5,13 +5,13 @@ captions. A run that was interrupted and resumed therefore ends with the weights
 (tests/unit/test_pretrain.py).
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from spotlight.compute.models.families import spec_of
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.pretrain.bank import PictureBank
 from spotlight.compute.pretrain.config import PretrainConfig
-from spotlight.core.errors import ConfigError
+from spotlight.core.errors import ConfigError, WeightsError
 from spotlight.core.rng import Purpose, derive_key, generator
 
 STATE_FILE = "state.safetensors"
@@ -80,27 +80,20 @@ class Pretrainer:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.items()}
-        for index, slot in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": value for name, value in slot.items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
         scratch = folder / f"{STATE_FILE}.part"
-        metadata = {"step": str(self.step), "config": _fixed_settings(self.config)}
+        metadata = {"step": str(self.step), "settings": _fixed_settings(self.spec.family, self.config)}
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, scratch, metadata)
         os.replace(scratch, folder / STATE_FILE)
 
     def resume(self, folder: Path) -> bool:
         """Continue from the last checkpoint in `folder`, if there is one."""
-        path = folder / STATE_FILE
-        if not path.exists():
+        step = check_resumable(folder, self.spec.family, self.config)
+        if step is None:
             return False
-        metadata = _metadata(path)
-        if metadata["config"] != _fixed_settings(self.config):
-            raise ConfigError(
-                f"{path} was made with {metadata['config']} but this run has {_fixed_settings(self.config)}; "
-                "use the same settings to resume, or another --out to start anew."
-            )
-        tensors = load_file(path, device=str(self.device))
-        self._load(tensors)
-        self.step = int(metadata["step"])
+        self._load(load_file(folder / STATE_FILE, device=str(self.device)))
+        self.step = step
         return True
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
@@ -157,13 +150,29 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _fixed_settings(config: PretrainConfig) -> str:
+def check_resumable(folder: Path, family: str, config: PretrainConfig) -> int | None:
+    """The step of the checkpoint in `folder`, None where there is none; refuses one of another run before any work."""
+    path = folder / STATE_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"the checkpoint {path} ({path.stat().st_size} bytes) cannot be read ({error}), so it is truncated; delete "
+            "it to start anew."
+        ) from error
+    wanted = _fixed_settings(family, config)
+    if metadata.get("settings") != wanted:
+        raise ConfigError(
+            f"{path} was made with {metadata.get('settings')} but this run has {wanted}; use the same settings to "
+            "resume, or another --out to start anew."
+        )
+    return int(metadata["step"])
+
+
+def _fixed_settings(family: str, config: PretrainConfig) -> str:
     """The settings that must not change on resume; how long to train may."""
-    return config.model_dump_json(exclude={"steps", "until", "evaluate_every", "evaluation_prompts"})
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    return dict(header["__metadata__"])
+    free = {"steps", "until", "evaluate_every", "evaluation_prompts"}
+    return f"{family} {config.model_dump_json(exclude=free)}"

@@ -1,6 +1,5 @@
 """Sections `rollout` and `eval` of a recipe; free of torch."""
 
-import math
 from enum import StrEnum
 from typing import Self
 
@@ -56,11 +55,15 @@ class RolloutConfig(Section):
                 f"rollout.sampler is {self.sampler.value} but rollout.window_size is {self.window_size}; an SDE "
                 "sampler needs a window of at least 1 step and the ODE has none, so change one of the two."
             )
-        most = 1.0 if self.sampler is SamplerKind.CPS else math.inf
-        if stochastic and not 0 < self.noise_level <= most:
+        if stochastic and self.noise_level == 0:
             raise ConfigError(
-                f"rollout.noise_level is {self.noise_level}, but {self.sampler.value} needs noise above 0 and at most "
-                f"{most} to have a log-probability; 0.7 is usual for flow_sde, 0.3 for dance_sde, 0.8 for cps."
+                f"rollout.noise_level is 0, but {self.sampler.value} has no log-probability without noise; set it "
+                "above 0: 0.7 is usual for flow_sde, 0.3 for dance_sde, 0.8 for cps."
+            )
+        if self.sampler is SamplerKind.CPS and self.noise_level > 1:
+            raise ConfigError(
+                f"rollout.noise_level is {self.noise_level}, but for cps 1 already replaces all of the predicted "
+                "noise; set it above 0 and at most to 1: 0.8 is usual."
             )
         first, last = self.window_range
         if stochastic and not 0 <= first <= first + self.window_size <= last <= self.steps - 1:

@@ -9,14 +9,15 @@ throughout; inside its window a sample records what training needs to replay it 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.noise import initial_noise, step_noise
-from spotlight.core.errors import ConfigError
-from spotlight.core.types import Sample, SamplerKind, Sampling
+from spotlight.core.errors import ConfigError, Diverged
+from spotlight.core.types import Sample, SamplerKind, Sampling, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ def roll_out(
 ) -> Rollout:
     """Denoise one batch; all samples share everything of their sampling but the window's start."""
     sampling = _common_sampling(samples)
+    check_guidance(samples, uncond)
     shape = adapter.latent_shape(sampling.size)
     sigmas = adapter.schedule(sampling.size, sampling.steps)
     device = adapter.device
@@ -62,10 +64,11 @@ def roll_out(
             drawn = step_noise(run_seed, [samples[row] for row in rows], step, shape).to(device)
             after = transition.sample(drawn)
             log_prob = samplers.log_prob(sampling.sampler, after, transition)
-            slots = torch.tensor([step - samples[row].sampling.window.start for row in rows], device=device)
-            record.keep(index, slots, x[index], after, transition.mean, log_prob)
+            places = torch.tensor([step - samples[row].sampling.window.start for row in rows], device=device)
+            record.keep(index, places, x[index], after, transition.mean, log_prob)
             moved = moved.index_copy(0, index, after)
         x = moved
+    _check_finite(samples, x)
     return Rollout(
         samples=tuple(samples),
         x0_BSC=x,
@@ -83,32 +86,47 @@ class _WindowRecord:
         self.mean = torch.zeros(rows, size, *shape, device=device)
         self.log_prob = torch.zeros(rows, size, device=device)
 
-    def keep(self, rows: Tensor, slots: Tensor, before: Tensor, after: Tensor, mean: Tensor, log_prob: Tensor) -> None:
-        self.path[rows, slots] = before
-        self.path[rows, slots + 1] = after
-        self.mean[rows, slots] = mean
-        self.log_prob[rows, slots] = log_prob
+    def keep(self, rows: Tensor, places: Tensor, before: Tensor, after: Tensor, mean: Tensor, log_prob: Tensor) -> None:
+        self.path[rows, places] = before
+        self.path[rows, places + 1] = after
+        self.mean[rows, places] = mean
+        self.log_prob[rows, places] = log_prob
+
+
+def check_guidance(samples: Sequence[Sample], uncond: ConditionBatch | None) -> None:
+    """Refuse what adapters would take as another guidance than the samples': they guide whenever `uncond` is given."""
+    for guidance in {sample.sampling.guidance for sample in samples}:
+        if (guidance != 1.0) != (uncond is not None):
+            raise ConfigError(
+                f"samples with guidance {guidance} came {'without' if uncond is None else 'with'} an unconditional "
+                "batch, but guidance is computed exactly where there is one; pass it for a guidance other than 1, and "
+                "None for 1."
+            )
+
+
+def _check_finite(samples: Sequence[Sample], x0_BSC: Tensor) -> None:
+    finite_B = torch.isfinite(x0_BSC).flatten(1).all(1)
+    if not bool(finite_B.all()):
+        broken = samples[finite_B.tolist().index(False)]
+        raise Diverged(
+            f"the model drew {int((~finite_B).sum())} of {len(samples)} pictures with non-finite numbers, the first "
+            f"for prompt {broken.prompt}, seed {broken.seed} at version {broken.version}, so its weights are broken or "
+            "training diverged; use finite weights, or lower train.lr and run again."
+        )
 
 
 def _common_sampling(samples: Sequence[Sample]) -> Sampling:
-    """The sampling of a batch, after checking that only window starts differ."""
+    """The sampling of a batch, after checking that only window starts differ and that every window can be trained."""
     first = samples[0].sampling
     for sample in samples:
-        other = sample.sampling
-        alike = (other.steps, other.size, other.sampler, other.noise_level, other.guidance, other.window.size)
-        if alike != (
-            first.steps,
-            first.size,
-            first.sampler,
-            first.noise_level,
-            first.guidance,
-            first.window.size,
-        ):
+        other, window = sample.sampling, sample.sampling.window
+        aligned = msgspec.structs.replace(other, window=Window(first.window.start, window.size))
+        if aligned != first:
             raise ConfigError(f"one batch holds {first} and {other}; split it, because a batch has one sampling.")
-    starts = [sample.sampling.window.start for sample in samples]
-    if first.window.size and not 0 <= min(starts) <= max(starts) < first.steps - first.window.size:
-        raise ConfigError(
-            f"a window of {first.window.size} steps from step {min(starts)} or {max(starts)} does not lie between the "
-            f"first of {first.steps} steps and the last, whose noise is singular; move or shrink it."
-        )
+        drawn = () if other.sampler is SamplerKind.ODE else range(window.start, window.stop)
+        if not all(samplers.trainable(other.sampler, step, other.steps) for step in drawn):
+            raise ConfigError(
+                f"a window of {window.size} steps from step {window.start} does not lie between the first of "
+                f"{other.steps} steps and the last, whose noise is singular; move or shrink it."
+            )
     return first

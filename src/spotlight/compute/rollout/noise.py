@@ -19,11 +19,6 @@ def normal(key: int, shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(generator(key).standard_normal(tuple(shape), dtype=np.float32))
 
 
-def uniform(key: int, count: int) -> Tensor:
-    """`count` uniform numbers in [0, 1), fp32 on the host."""
-    return torch.from_numpy(generator(key).random(count, dtype=np.float32))
-
-
 def initial_noise(run_seed: int, samples: Sequence[Sample], shape: Sequence[int]) -> Tensor:
     """x_T of each sample; samples of a prompt with the same start share it."""
     keys = [noise_key(run_seed, s.prompt, s.start, 0, Purpose.INITIAL) for s in samples]

@@ -33,7 +33,12 @@ class Transition:
 
     def sample(self, noise: Tensor) -> Tensor:
         """The next x for a standard normal draw shaped like `mean`."""
-        return self.mean + _per_row(self.std_B, self.mean) * noise
+        return self.mean + per_row(self.std_B, self.mean) * noise
+
+
+def per_row(value_B: Tensor, like: Tensor) -> Tensor:
+    """One value per row, shaped to multiply or add to every entry of that row of `like`."""
+    return value_B.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def trainable(kind: SamplerKind, step: int, steps: int) -> bool:
@@ -44,7 +49,7 @@ def trainable(kind: SamplerKind, step: int, steps: int) -> bool:
 def ode_step(x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor) -> Tensor:
     """One Euler step of the probability-flow ODE."""
     _check_dtype(x, v)
-    return x + _per_row(sigma_next_B.to(x) - sigma_B.to(x), x) * v
+    return x + per_row(sigma_next_B.to(x) - sigma_B.to(x), x) * v
 
 
 def transition(
@@ -72,20 +77,6 @@ def transition(
         finite = torch.where(sigma == 1, torch.full_like(sigma, sigma_second), sigma)
         return _sde(x, v, sigma, sigma_next, noise_level * torch.sqrt(sigma / (1 - finite)))
     return _sde(x, v, sigma, sigma_next, torch.full_like(sigma, noise_level))
-
-
-def step(
-    kind: SamplerKind,
-    x: Tensor,
-    v: Tensor,
-    sigma_B: Tensor,
-    sigma_next_B: Tensor,
-    sigma_second: float,
-    noise_level: float,
-    noise: Tensor,
-) -> Tensor:
-    """One stochastic step: mean + std * noise of `transition`."""
-    return transition(kind, x, v, sigma_B, sigma_next_B, sigma_second, noise_level).sample(noise)
 
 
 def log_prob(kind: SamplerKind, x_next: Tensor, given: Transition) -> Tensor:
@@ -116,8 +107,8 @@ def _sde(x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor, g_B: Tenso
     """Flow-SDE and Dance: Euler-Maruyama of the reverse SDE that has the marginals of the ODE."""
     dt_B = sigma_next_B - sigma_B
     correction_B = g_B.square() / (2 * sigma_B)
-    x_scale = _per_row(1 + correction_B * dt_B, x)
-    v_scale = _per_row((1 + correction_B * (1 - sigma_B)) * dt_B, x)
+    x_scale = per_row(1 + correction_B * dt_B, x)
+    v_scale = per_row((1 + correction_B * (1 - sigma_B)) * dt_B, x)
     return Transition(x * x_scale + v * v_scale, g_B * torch.sqrt(-dt_B), g_B)
 
 
@@ -125,15 +116,11 @@ def _cps(x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor, noise_leve
     """Coefficient-preserving sampling: fresh noise replaces a part of the predicted noise."""
     angle = noise_level * math.pi / 2
     std_B = sigma_next_B * math.sin(angle)
-    x0 = x - _per_row(sigma_B, x) * v
-    eps = x + _per_row(1 - sigma_B, x) * v
+    x0 = x - per_row(sigma_B, x) * v
+    eps = x + per_row(1 - sigma_B, x) * v
     # sqrt(sigma_next^2 - std^2), without its cancellation.
     kept_B = sigma_next_B * math.cos(angle)
-    return Transition(_per_row(1 - sigma_next_B, x) * x0 + _per_row(kept_B, x) * eps, std_B, std_B)
-
-
-def _per_row(value_B: Tensor, like: Tensor) -> Tensor:
-    return value_B.reshape(-1, *[1] * (like.ndim - 1))
+    return Transition(per_row(1 - sigma_next_B, x) * x0 + per_row(kept_B, x) * eps, std_B, std_B)
 
 
 def _check_dtype(*tensors: Tensor) -> None:

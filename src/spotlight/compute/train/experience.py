@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
-from spotlight.compute.rollout.denoise import Rollout
+from spotlight.compute.rollout.denoise import Rollout, check_guidance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +25,25 @@ class Experience:
     """False where the reward was not finite: such a sample is not trained on."""
     iteration: int
 
+    def __post_init__(self) -> None:
+        check_guidance(self.rollout.samples, self.uncond)
+
     def __len__(self) -> int:
         return len(self.rollout.samples)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Sample `sample` at its `slot`-th trained timestep."""
+    """Sample `sample` at its `place`-th trained timestep."""
 
     sample: int
-    slot: int
+    place: int
 
 
-def kept_rows(experience: Experience, samples: Sequence[int], slots: int) -> list[Row]:
+def kept_rows(experience: Experience, samples: Sequence[int], places: int) -> list[Row]:
     """All rows of these samples, sample-major; the order of accumulation is by sample, never by arrival."""
     kept = experience.kept_B.tolist()
-    return [Row(sample, slot) for sample in samples if kept[sample] for slot in range(slots)]
+    return [Row(sample, place) for sample in samples if kept[sample] for place in range(places)]
 
 
 def joined(rollouts: Sequence[Rollout]) -> Rollout:

@@ -33,7 +33,7 @@ class Objective(Protocol):
 
     weight_sets: frozenset[WeightSet]
 
-    def slots(self, experience: Experience) -> int:
+    def places(self, experience: Experience) -> int:
         """Trained timesteps per sample."""
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows: ...
@@ -52,7 +52,7 @@ class NftObjective:
         references = {WeightSet.REFERENCE} if config.kl_weight > 0 else set()
         self.weight_sets = frozenset({WeightSet.OLD, *references})
 
-    def slots(self, experience: Experience) -> int:
+    def places(self, experience: Experience) -> int:
         return min(self.config.timesteps_per_sample, experience.rollout.samples[0].sampling.steps)
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
@@ -75,11 +75,11 @@ class NftObjective:
         chosen = []
         for row in rows:
             rng = generator(self._key(Purpose.TRAIN_TIMESTEP, experience, row.sample))
-            chosen.append(int(rng.permutation(len(sigmas) - 1)[row.slot]))
+            chosen.append(int(rng.permutation(len(sigmas) - 1)[row.place]))
         return sigmas[torch.tensor(chosen)]
 
     def _noise(self, experience: Experience, rows: Sequence[Row], shape: torch.Size) -> Tensor:
-        keys = [self._key(Purpose.TRAIN_NOISE, experience, row.sample, row.slot) for row in rows]
+        keys = [self._key(Purpose.TRAIN_NOISE, experience, row.sample, row.place) for row in rows]
         return torch.stack([normal(key, shape) for key in keys])
 
     def _key(self, purpose: Purpose, experience: Experience, sample: int, *parts: int) -> int:
@@ -94,23 +94,23 @@ class FlowGrpoObjective:
         self.config = config
         self.weight_sets = frozenset({WeightSet.REFERENCE} if config.kl_weight > 0 else ())
 
-    def slots(self, experience: Experience) -> int:
-        slots = experience.rollout.log_prob_BK.shape[1]
-        if not slots:
+    def places(self, experience: Experience) -> int:
+        places = experience.rollout.log_prob_BK.shape[1]
+        if not places:
             raise ConfigError(
                 "Flow-GRPO was given samples without an SDE window, so there is no step that it could train; set "
                 "rollout.sampler and rollout.window_size, or use algorithm nft."
             )
-        return slots
+        return places
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
         rollout = experience.rollout
         sampling = rollout.samples[0].sampling
         sigmas = adapter.schedule(sampling.size, sampling.steps)
-        steps = torch.tensor([rollout.samples[row.sample].sampling.window.start + row.slot for row in rows])
+        steps = torch.tensor([rollout.samples[row.sample].sampling.window.start + row.place for row in rows])
         index = _index(rows, adapter.device)
-        slot = torch.tensor([row.slot for row in rows], device=adapter.device)
-        x, x_next = rollout.path_BKSC[index, slot], rollout.path_BKSC[index, slot + 1]
+        place = torch.tensor([row.place for row in rows], device=adapter.device)
+        x, x_next = rollout.path_BKSC[index, place], rollout.path_BKSC[index, place + 1]
         sigma_B, next_B = sigmas[steps].to(x), sigmas[steps + 1].to(x)
         cond, uncond = _conditions(experience, index)
         arguments = (x, sigma_B, cond, uncond, sampling.guidance, sampling.size)
@@ -124,12 +124,12 @@ class FlowGrpoObjective:
         current = transition(adapter.velocity(*arguments))
         terms = flow_grpo_loss(
             samplers.log_prob(sampling.sampler, x_next, current),
-            rollout.log_prob_BK[index, slot],
+            rollout.log_prob_BK[index, place],
             experience.advantage_B[index],
             self.config,
             current=current,
             x_next=x_next,
-            old_mean=rollout.mean_BKSC[index, slot],
+            old_mean=rollout.mean_BKSC[index, place],
             ref_mean=ref_mean,
         )
         figures = {

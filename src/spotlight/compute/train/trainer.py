@@ -16,7 +16,7 @@ from spotlight.compute.train.experience import Experience, Row, kept_rows
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
-from spotlight.core.errors import WeightsError
+from spotlight.core.errors import Diverged
 from spotlight.core.rng import Purpose, derive_key, shuffled
 
 
@@ -71,15 +71,15 @@ class Trainer:
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
         """One optimizer step over these samples."""
-        slots = self._objective.slots(experience)
-        rows = kept_rows(experience, samples, slots)
+        places = self._objective.places(experience)
+        rows = kept_rows(experience, samples, places)
         self.optimizer.zero_grad(set_to_none=True)
-        loss, figures = self.accumulate(experience, rows, denominator=len(samples) * slots)
+        loss, figures = self.accumulate(experience, rows, denominator=len(samples) * places)
         norm = torch.nn.utils.clip_grad_norm_(self.sets.theta.values(), self.train_config.max_grad_norm)
         if not torch.isfinite(norm):
-            raise WeightsError(
+            raise Diverged(
                 f"the gradient norm of iteration {experience.iteration} is {float(norm)}, so a step would destroy the "
-                "weights; lower train.lr or check the reward, and resume from the last checkpoint."
+                "weights and was not taken; check the reward or lower train.lr, and run again."
             )
         self.optimizer.step()
         self.sets.follow(WeightSet.EMA, self.train_config.ema_decay)

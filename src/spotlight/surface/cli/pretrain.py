@@ -20,7 +20,7 @@ def pretrain(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps at most.")] = 20_000,
     batch: Annotated[int, typer.Option(min=1, help="Pictures per step.")] = 512,
     bank: Annotated[int, typer.Option(min=1, help="Pictures rendered before training.")] = 150_000,
-    lr: Annotated[float, typer.Option(help="Learning rate after warm-up.")] = 1e-3,
+    lr: Annotated[float, typer.Option(min=1e-8, help="Learning rate after warm-up.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Seed of data, weights and noise.")] = 0,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints and evaluations.")] = 1000,
     until: Annotated[float | None, typer.Option(help="Stop at this strict held-out score.")] = None,
@@ -35,7 +35,7 @@ def pretrain(
     from spotlight.compute.models.devices import usable_device
     from spotlight.compute.pretrain.bank import render_bank
     from spotlight.compute.pretrain.config import PretrainConfig
-    from spotlight.compute.pretrain.pretrainer import Pretrainer
+    from spotlight.compute.pretrain.pretrainer import Pretrainer, check_resumable
     from spotlight.compute.rewards.pool import RewardPool
 
     world(family)
@@ -44,6 +44,7 @@ def pretrain(
     config = PretrainConfig(
         steps=steps, batch=batch, bank=bank, lr=lr, seed=seed, evaluate_every=evaluate_every, until=until
     )
+    check_resumable(folder, family, config)
     console = Console(stderr=True)
     with console.status(f"rendering {bank} pictures") as status, RewardPool(processes) as pool:
         pictures = render_bank(
@@ -74,7 +75,8 @@ def train(trainer: "Pretrainer", folder: Path, pool: "RewardPool", console: "Con
                 stop, lambda step, loss: progress.update(task, completed=step, description=f"loss {loss:.4f}")
             )
             last = write_checkpoint(trainer, folder, pool)
-            console.print(f"step {last.step}  strict {last.strict:.3f}  graded {last.graded:.3f}", soft_wrap=True)
-            if config.until is not None and last.strict >= config.until:
+            strict = last.strict or 0.0
+            console.print(f"step {last.step}  strict {strict:.3f}  graded {last.graded:.3f}", soft_wrap=True)
+            if config.until is not None and strict >= config.until:
                 break
     return last

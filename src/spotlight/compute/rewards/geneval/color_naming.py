@@ -1,5 +1,6 @@
 """Naming a colour: probabilities over a palette by distance in CIE Lab, where distance follows the eye."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -34,7 +35,13 @@ _LINEAR_STEPS = 4096
 
 
 class ColorNamer(Protocol):
-    """Names the colour of a crop: a probability for each colour name."""
+    """Names the colour of a crop: a probability for each colour name.
+
+    `version` changes whenever the same crop could get other names: it is a part of the detector's.
+    """
+
+    @property
+    def version(self) -> str: ...
 
     def __call__(self, crop: Image) -> Mapping[str, float]: ...
 
@@ -64,6 +71,12 @@ class PaletteNamer:
 
     palette: Mapping[str, tuple[int, int, int]]
     softness: float = 7.0
+
+    @property
+    def version(self) -> str:
+        # In order, because the first of two equally likely names wins.
+        content = repr((list(self.palette.items()), self.softness))
+        return f"palette-1-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
 
     def __call__(self, crop: Image) -> Mapping[str, float]:
         height, width = crop.shape[:2]

@@ -26,8 +26,35 @@ WRONG_COLOR = 0.4
 STRAY_COST = 0.25
 
 
+def check(scene: SceneSpec) -> None:
+    """Refuse metadata that no picture can be judged by, whatever was found in it."""
+    for clause in (*scene.include, *scene.exclude):
+        if clause.count < 1:
+            raise PromptError(
+                f"The scene has {clause.count} of '{clause.class_name}' in a clause, but a clause counts at least 1 "
+                "object; write at least 1, and leave a class out with an exclude of count 1."
+            )
+    for earlier, clause in enumerate(scene.include):
+        if clause.position is not None:
+            _check_position(clause, earlier)
+
+
+def _check_position(clause: Clause, earlier: int) -> None:
+    """A position refers to one of the `earlier` clauses: only those have been matched when it is judged."""
+    assert clause.position is not None
+    relation, reference = clause.position
+    if relation not in RELATIONS:
+        raise PromptError(f"GenEval has no position '{relation}': {suggestion(relation, RELATIONS)}")
+    if not 0 <= reference < earlier:
+        raise PromptError(
+            f"The position of '{clause.class_name}' refers to include {reference}, but only the {earlier} "
+            "before it can be referred to; list the reference object first."
+        )
+
+
 def strict(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresholds) -> bool:
     """Whether the picture is right by GenEval's rule."""
+    check(scene)
     threshold = thresholds.of(scene.tag)
     groups: list[list[Detection] | None] = []
     for clause in scene.include:
@@ -51,23 +78,9 @@ def _holds(clause: Clause, found: list[Detection], groups: Sequence[list[Detecti
         return False
     if clause.position is None:
         return True
-    relation = clause.position[0]
-    others = groups[_checked_reference(clause, len(groups))]
-    return others is not None and all(relation in relations(a, b) for a in found for b in others)
-
-
-def _checked_reference(clause: Clause, earlier: int) -> int:
-    """The index of the clause that a position refers to; only earlier clauses have been matched."""
-    assert clause.position is not None
     relation, reference = clause.position
-    if relation not in RELATIONS:
-        raise PromptError(f"GenEval has no position '{relation}': {suggestion(relation, RELATIONS)}")
-    if not 0 <= reference < earlier:
-        raise PromptError(
-            f"The position of '{clause.class_name}' refers to include {reference}, but only the {earlier} "
-            "before it can be referred to; list the reference object first."
-        )
-    return reference
+    others = groups[reference]
+    return others is not None and all(relation in relations(a, b) for a in found for b in others)
 
 
 def offset(a: Detection, b: Detection) -> tuple[float, float]:
@@ -97,6 +110,7 @@ def graded(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresh
 
     Ordered for a position: nothing < one object < both on the wrong side < both askew < right.
     """
+    check(scene)
     bounded = {clause.class_name for clause in scene.exclude}
     matched: list[list[Detection]] = []
     values: list[float] = []
@@ -109,8 +123,8 @@ def graded(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresh
         else:
             values.append(sum(_object_value(d, clause.color) for d in ranked) / clause.count)
         if clause.position is not None:
-            reference = matched[_checked_reference(clause, len(matched))]
-            factor *= WRONG_SIDE + (1 - WRONG_SIDE) * _side(clause.position[0], ranked, reference)
+            relation, reference = clause.position
+            factor *= WRONG_SIDE + (1 - WRONG_SIDE) * _side(relation, ranked, matched[reference])
         matched.append(ranked)
     if not values:
         return 0.0

@@ -54,13 +54,14 @@ class GenEvalReward:
                 "use prompts with 'tag' and 'include', or another reward."
             )
         known = self._detector.classes
-        for clause in prompt.scene.include:
-            # Every picture would score 0 and the run would learn nothing without a word.
+        for clause in (*prompt.scene.include, *prompt.scene.exclude):
+            # Every picture would score 0, or none would ever break the bound, without a word.
             if clause.class_name not in known:
                 raise PromptError(
-                    f"The prompt '{prompt.text}' asks for '{clause.class_name}', which the detector of the "
+                    f"The prompt '{prompt.text}' is about '{clause.class_name}', which the detector of the "
                     f"reward '{self.name}' cannot find: {suggestion(clause.class_name, known)}"
                 )
+        protocol.check(prompt.scene)
         return prompt.scene
 
 

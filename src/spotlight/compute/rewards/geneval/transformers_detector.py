@@ -2,6 +2,7 @@
 
 The heavy libraries are imported when a detector is made, not when this module is; scoring changes no global
 state of theirs. Colours come from a pluggable namer; the default, a palette, stands in for GenEval's CLIP.
+Invariant: two detectors of one version judge alike (tests/unit/test_transformers_detector.py).
 """
 
 import hashlib
@@ -37,8 +38,10 @@ class TransformersDetector:
         self._batch_size = batch_size
         self._thresholds = thresholds or Thresholds()
         self._namer = namer or PaletteNamer(GENEVAL_PALETTE)
-        self._class_names = class_names
-        self._version = f"transformers-detector-1-{_digest(self._model)}"
+        # Copied, because the version speaks of the names as they are now.
+        self._class_names = dict(class_names)
+        settings = (self._thresholds, self._namer.version, sorted(self._class_names.items()))
+        self._version = f"transformers-detector-1-{_digest(self._processor, self._model, settings)}"
 
     @property
     def version(self) -> str:
@@ -117,9 +120,11 @@ def _loaded(source: str | Path, device: str) -> tuple[Any, Any]:
     return processor, model.to(device).eval()
 
 
-def _digest(model: Any) -> str:
-    """Of the labels and all weights: a fine-tuned detector is another judge under the same name."""
+def _digest(processor: Any, model: Any, settings: tuple[object, ...]) -> str:
+    """Of all that decides a verdict: a fine-tuned or otherwise set up detector is another judge under the same name."""
     hasher = hashlib.blake2b(digest_size=8)
+    hasher.update(repr(settings).encode())
+    hasher.update(processor.to_json_string().encode())
     hasher.update(repr(sorted(model.config.id2label.items())).encode())
     for name, tensor in sorted(model.state_dict().items()):
         hasher.update(name.encode())

@@ -19,17 +19,6 @@ LARGEST_LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True)
-class FlowGrpoDiagnostics:
-    """Means and extremes over the rows of one batch."""
-
-    ratio_mean: float
-    ratio_max_deviation: float
-    clip_fraction: float
-    approx_kl: float
-    overflows: int
-
-
-@dataclass(frozen=True)
 class FlowGrpoTerms:
     """`loss_B` carries the gradient; the rest is detached and for the log."""
 
@@ -44,15 +33,6 @@ class FlowGrpoTerms:
     """Half the squared log-ratio of the log-probabilities."""
     kl_B: Tensor
     """Divergence from the reference, before its weight; 0 without a reference."""
-
-    def diagnostics(self) -> FlowGrpoDiagnostics:
-        return FlowGrpoDiagnostics(
-            ratio_mean=self.ratio_B.mean().item(),
-            ratio_max_deviation=(self.ratio_B - 1).abs().max().item(),
-            clip_fraction=self.clipped_B.double().mean().item(),
-            approx_kl=self.approx_kl_B.mean().item(),
-            overflows=int(self.overflow_B.sum()),
-        )
 
 
 def flow_grpo_loss(
@@ -81,8 +61,7 @@ def flow_grpo_loss(
                 "pass them, or turn ratio_normalisation off."
             )
         log_ratio_B = normalised_log_ratio(current, x_next, old_mean).double()
-    terms = _clipped(log_ratio_B, advantage_B, config)
-    loss_B = terms.loss_B
+    loss_B, ratio_B, clipped_B, overflow_B = _clipped(log_ratio_B, advantage_B, config)
     if config.ratio_normalisation and current is not None:
         loss_B = loss_B / (current.std_B / current.diffusion_B).square()
     kl_B = torch.zeros_like(loss_B)
@@ -96,9 +75,9 @@ def flow_grpo_loss(
         loss_B = loss_B + config.kl_weight * kl_B
     return FlowGrpoTerms(
         loss_B=loss_B,
-        ratio_B=terms.ratio_B.detach(),
-        clipped_B=terms.clipped_B,
-        overflow_B=terms.overflow_B,
+        ratio_B=ratio_B,
+        clipped_B=clipped_B,
+        overflow_B=overflow_B,
         approx_kl_B=0.5 * difference_B.detach().square(),
         kl_B=kl_B.detach(),
     )
@@ -120,15 +99,8 @@ def reference_kl(current: Transition, ref_mean: Tensor, divides_by_dt: bool) -> 
     return (current.mean - ref_mean.detach()).square().flatten(1).mean(1) / (2 * scale_B.square())
 
 
-@dataclass(frozen=True)
-class _Clipped:
-    loss_B: Tensor
-    ratio_B: Tensor
-    clipped_B: Tensor
-    overflow_B: Tensor
-
-
-def _clipped(log_ratio_B: Tensor, advantage_B: Tensor, config: FlowGrpoConfig) -> _Clipped:
+def _clipped(log_ratio_B: Tensor, advantage_B: Tensor, config: FlowGrpoConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss, and detached: the ratio, where the clip stopped it, where it overflowed."""
     advantage_B = advantage_B.to(log_ratio_B).clamp(-config.advantage_clip, config.advantage_clip)
     overflow_B = log_ratio_B.detach() > LARGEST_LOG_RATIO
     # Replaced before exp: masking afterwards would still multiply a gradient of 0 by an infinite slope.
@@ -136,7 +108,7 @@ def _clipped(log_ratio_B: Tensor, advantage_B: Tensor, config: FlowGrpoConfig) -
     bounded_B = ratio_B.clamp(1 - config.clip, 1 + config.clip)
     loss_B = torch.maximum(-advantage_B * ratio_B, -advantage_B * bounded_B)
     loss_B = torch.where(overflow_B, -advantage_B * (1 + config.clip), loss_B)
-    ratio_B = torch.where(overflow_B, torch.full_like(ratio_B, LARGEST_LOG_RATIO).exp(), ratio_B)
+    ratio_B = torch.where(overflow_B, torch.full_like(ratio_B, LARGEST_LOG_RATIO).exp(), ratio_B).detach()
     above_B = (advantage_B > 0) & (ratio_B > 1 + config.clip)
     below_B = (advantage_B < 0) & (ratio_B < 1 - config.clip)
-    return _Clipped(loss_B, ratio_B, (above_B | below_B).detach(), overflow_B)
+    return loss_B, ratio_B, above_B | below_B, overflow_B

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spotlight.compute.rollout.samplers import per_row
 from spotlight.compute.train.config import NftConfig
 
 SMALLEST_WEIGHT = 1e-5
@@ -39,7 +40,7 @@ def preference(advantage_B: Tensor, clip: float) -> Tensor:
 
 def noised(x0: Tensor, noise: Tensor, t_B: Tensor) -> Tensor:
     """x_t = (1 - t) x0 + t noise, with each row's own t."""
-    t = _per_row(t_B.to(x0), x0)
+    t = per_row(t_B.to(x0), x0)
     return (1 - t) * x0 + t * noise
 
 
@@ -62,7 +63,7 @@ def nft_loss(
         )
     theta = v_theta.double()
     old, clean, noisy = v_old.detach().double(), x0.detach().double(), x_t.detach().double()
-    t, r_B = _per_row(t_B.to(theta), theta), r_B.to(theta)
+    t, r_B = per_row(t_B.to(theta), theta), r_B.to(theta)
     push = config.beta * (theta - old)
     positive_B = _weighted_error(noisy - t * (old + push) - clean)
     negative_B = _weighted_error(noisy - t * (old - push) - clean)
@@ -88,7 +89,3 @@ def _weighted_error(residual: Tensor) -> Tensor:
 
 def _mean_square(value: Tensor) -> Tensor:
     return value.square().flatten(1).mean(1)
-
-
-def _per_row(value_B: Tensor, like: Tensor) -> Tensor:
-    return value_B.reshape(-1, *[1] * (like.ndim - 1))
