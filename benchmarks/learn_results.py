@@ -150,6 +150,7 @@ def present(results: Sequence[SeedResult], out: Path, as_json: bool) -> None:
     for name, figure in figures.items():
         table.add_row(name, *(_shown(x) for x in (figure.value, figure.low, figure.high)), figure.unit)
     Console().print(table)
+    Console(stderr=True).print(f"curve {out.with_suffix('.png')}, figures {out.with_suffix('.json')}", soft_wrap=True)
     if as_json:
         print(json.dumps({key: value for key, value in summary.items() if key != "runs"}))
 
@@ -189,6 +190,10 @@ def _figures(runs: Sequence[SeedResult]) -> dict[str, Figure]:
     return figures
 
 
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
 def _first_reaching(run: SeedResult) -> float | None:
     return next((float(point.iteration) for point in run.points if point.reward >= TARGET), None)
 
@@ -215,7 +220,7 @@ def draw_curves(results: Sequence[SeedResult], path: Path) -> None:
         for axis, field in zip(axes, ("reward", "strict"), strict=True):
             values = [[getattr(point, field) for point in run.points[:shortest]] for run in runs]
             curves = np.array(values, dtype=float)
-            axis.plot(iterations, curves.mean(0), color=colour, linewidth=2, label=f"{label} ({len(runs)} seeds)")
+            axis.plot(iterations, curves.mean(0), color=colour, linewidth=2, label=f"{label} ({_seeds(len(runs))})")
             axis.fill_between(iterations, curves.min(0), curves.max(0), color=colour, alpha=0.2, linewidth=0)
         judged = [(p.iteration, p.judge) for p in runs[0].points if p.judge is not None]
         if judged and runs[0].family != "scenes":

@@ -186,12 +186,13 @@ def run_seed(config: RunConfig, path: Path) -> None:
     """One whole run; its curve becomes `path`, with pictures and weights beside it."""
     torch.set_num_threads(learn_results.threads(config.model.device))
     torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
-    with RewardPool(config.reward.processes) as pool:
+    with console.status("loading") as status, RewardPool(config.reward.processes) as pool:
         learner = Learner(config, pool)
         recorder = Recorder(config, learner.adapter.family, path)
         before = scored = learner.evaluate(judged=True)
         recorder.record(0, before)
         for iteration in range(config.iterations):
+            status.update(f"seed {config.seed}: iteration {iteration + 1} of {config.iterations}")
             trained = learner.iterate(iteration)
             done = iteration + 1
             last = done == config.iterations
@@ -204,3 +205,5 @@ def run_seed(config: RunConfig, path: Path) -> None:
     with learner.trainer.sets.using(WeightSet.EMA):
         files.write(path.with_suffix(".safetensors"), learner.adapter.family, merged_state(learner.adapter.transformer))
     path.with_suffix(".part").replace(path)
+    console.print(f"before and after, in pairs: {path.with_suffix('.png')}", soft_wrap=True)
+    console.print(f"weights: {path.with_suffix('.safetensors')}", soft_wrap=True)
