@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from command_line import spotlight, write_random_weights
 from PIL import Image
+from tiny_qwen_image import save_tiny_model, tiny_qwen_adapter
 
 from spotlight.compute.data.worlds import world
 from spotlight.compute.evaluation import Estimate, Evaluation, estimate, picture_grid
+from spotlight.compute.models.checkpoints import load_checkpoint
+from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.compute.weights import files
+from spotlight.core.errors import InputError
 from spotlight.surface.cli.evaluate import DEFAULT_COUNT, prompts_to_draw
 
 QUICK = ("--count", "6", "--steps", "2", "--processes", "1")
@@ -45,6 +49,7 @@ def test_words_figures_repeat_and_follow_the_schema(folder, tmp_path):
         "digest": files.read(weights).digest,
         "family": "words",
         "prompts": "test",
+        "size": "32x96",
         "count": 6,
         "steps": 2,
         "guidance": 1.0,
@@ -131,3 +136,37 @@ def test_grid_holds_every_picture_in_order():
         y, x = 2 + (index // 2) * 6, 2 + (index % 2) * 8
         assert (sheet[3 * y : 3 * (y + 4), 3 * x : 3 * (x + 6)] == 10 * index).all()
     assert (sheet[:6] == 255).all()
+
+
+def test_qwen_image_from_a_folder_is_evaluated_on_prompts_of_a_file(tmp_path):
+    folder = save_tiny_model(tmp_path / "qwen")
+    (tmp_path / "mine.txt").write_text('a sign that says "river"\na red boat on a lake\n')
+    arguments = ("--reward", "jpeg", "--prompts", tmp_path / "mine.txt", "--size", "32x48", "--steps", "2")
+    result = evaluated(folder, *arguments, "--guidance", "4", "--processes", "1", "--grid", tmp_path / "grid.png")
+    assert (result["family"], result["size"], result["count"]) == ("qwen-image", "32x48", 2)
+    assert set(result["figures"]) == {"reward"}
+    assert Image.open(tmp_path / "grid.png").size == (2 * (2 * (48 + 2) + 2), 2 * (32 + 2 + 2))
+    for wrong, words in (
+        (("--prompts", "test", "--reward", "jpeg"), "no prompt splits"),
+        (("--prompts", tmp_path / "mine.txt"), "--reward"),
+        (("--prompts", tmp_path / "mine.txt", "--reward", "jpeg", "--size", "30x48"), "30x48"),
+        (("--prompts", tmp_path / "mine.txt", "--reward", "jpeg", "--size", "large"), "HEIGHTxWIDTH"),
+    ):
+        outcome = spotlight("evaluate", folder, *wrong)
+        assert outcome.code == 2
+        assert words in outcome.err
+
+
+@pytest.mark.parametrize("name", ["wrods", "./nowhere/words", "tests/words"])
+def test_checkpoint_that_is_nothing_is_refused_without_asking_the_hub(name, monkeypatch):
+    monkeypatch.setattr(QwenImageAdapter, "from_pretrained", lambda *rest: pytest.fail("asked the hub"))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(InputError, match="neither a weights file nor a model family"):
+        load_checkpoint(name, "cpu")
+
+
+def test_checkpoint_that_names_an_owner_is_looked_for_on_the_hub(monkeypatch, tmp_path):
+    model = tiny_qwen_adapter()
+    monkeypatch.setattr(QwenImageAdapter, "from_pretrained", lambda source, *rest: {"Qwen/Qwen-Image": model}[source])
+    monkeypatch.chdir(tmp_path)
+    assert load_checkpoint("Qwen/Qwen-Image", "cpu").adapter is model

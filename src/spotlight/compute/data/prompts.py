@@ -10,10 +10,15 @@ from spotlight.core.errors import InputError, PromptError
 from spotlight.core.types import Clause, Prompt, SceneSpec
 
 
-def load_prompts(source: str, world: World) -> list[Prompt]:
-    """A split of the world, a text file, or GenEval's metadata as JSON lines."""
+def load_prompts(source: str, world: World | None) -> list[Prompt]:
+    """A split of the world, a text file, or GenEval's metadata as JSON lines; without a world only files."""
     path = Path(source)
     if path.suffix not in (".txt", ".jsonl"):
+        if world is None:
+            raise InputError(
+                f"'{source}' is not a .txt or .jsonl file, and this model has no prompt splits of its own; pass a "
+                "file of prompts."
+            )
         return world.prompts(source)
     if not path.is_file():
         raise InputError(f"the prompt file {source} does not exist; check the path, or name a split: train, test.")

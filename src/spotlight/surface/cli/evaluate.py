@@ -21,13 +21,17 @@ GRID_PICTURES = 64
 
 
 def evaluate(
-    checkpoint: Annotated[str, typer.Argument(help="A weights file, or words, words-large or scenes.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="words, words-large, scenes, a weights file, or the folder or hub id of a Qwen-Image.")
+    ],
     prompts: Annotated[str, typer.Option(help="A split (test, train) or a .txt or .jsonl file.")] = "test",
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 10,
     count: Annotated[
         int | None, typer.Option(min=1, help=f"Pictures; default {DEFAULT_COUNT} of a split, or all of a file.")
     ] = None,
     guidance: Annotated[float, typer.Option(min=1.0, help="Scale of classifier-free guidance; 1 is without.")] = 1.0,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; default what the model was trained at.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Pictures per forward.")] = None,
     reward: Annotated[str | None, typer.Option(help="Name or package.module:function; default the family's.")] = None,
     judge: Annotated[bool, typer.Option(help="Also ask the family's second judge.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
@@ -42,34 +46,42 @@ def evaluate(
         progress.report("loading", 0, 1)
         from spotlight.compute.evaluation import EVALUATION_SEED
         from spotlight.compute.evaluation import evaluate as scored_on
-        from spotlight.compute.models import families
+        from spotlight.compute.models.checkpoints import load_checkpoint, parse_size
         from spotlight.compute.rewards.pool import RewardPool
         from spotlight.core.types import Sampling
 
-        weights = families.read_weights(checkpoint)
-        adapter = families.build(weights, device)
-        world = families.world_of(adapter)
-        chosen = prompts_to_draw(prompts, world, count)
-        adapter.encode(chosen)
-        rewards = [reward or world.reward, *([world.judge] if judge else [])]
-        sampling = Sampling(steps=steps, size=adapter.native_size, guidance=guidance)
+        model = load_checkpoint(checkpoint, device, parse_size(size) if size else None)
+        chosen = prompts_to_draw(prompts, model.world, count)
+        model.adapter.encode(chosen)
+        rewards = judges(model.world, reward, judge)
+        sampling = Sampling(steps=steps, size=model.size, guidance=guidance)
         with RewardPool(processes) as pool:
             versions = {name: pool.version(name) for name in rewards}
             progress.report("loading", 1, 1)
             scored = scored_on(
-                adapter, chosen, sampling, rewards, pool,
+                model.adapter, chosen, sampling, rewards, pool, batch or model.batch,
                 progress=lambda stage, done: progress.report(stage, done, len(chosen)),
             )  # fmt: skip
     if grid is not None:
         _write_grid(scored, grid)
     about = {
-        "checkpoint": checkpoint, "digest": weights.digest, "family": adapter.family, "prompts": prompts,
-        "count": len(chosen), "steps": steps, "guidance": guidance, "seed": EVALUATION_SEED, "rewards": versions,
+        "checkpoint": checkpoint, "digest": model.digest, "family": model.adapter.family, "prompts": prompts,
+        "size": str(model.size), "count": len(chosen),
+        "steps": steps, "guidance": guidance, "seed": EVALUATION_SEED, "rewards": versions,
     }  # fmt: skip
     _show(about, scored.figures(), rewards, as_json)
 
 
-def prompts_to_draw(source: str, world: "World", count: int | None) -> "list[Prompt]":
+def judges(world: "World | None", reward: str | None, judged: bool) -> list[str]:
+    """The reward asked for, or the world's; then the world's second judge, if there is one and it is wanted."""
+    if world is None:
+        if reward is None:
+            raise InputError("this model has no reward of its own, so nothing would be scored; name one with --reward.")
+        return [reward]
+    return [reward or world.reward, *([world.judge] if judged else [])]
+
+
+def prompts_to_draw(source: str, world: "World | None", count: int | None) -> "list[Prompt]":
     """A file as it is, or `count` prompts in the fixed order in which tasks take turns."""
     from spotlight.compute.data.order import PromptOrder
     from spotlight.compute.data.prompts import load_prompts
