@@ -19,74 +19,15 @@ from spotlight.core.types import Prompt, Size
 SIZE = Size(32, 96)
 MIN_LETTERS, MAX_LETTERS = 3, 7
 TEST_SHARE = 0.2
-ONSETS = [
-    "b",
-    "c",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "x",
-    "y",
-    "z",
-    "br",
-    "ch",
-    "cl",
-    "cr",
-    "dr",
-    "fl",
-    "gr",
-    "kn",
-    "pl",
-    "qu",
-    "sh",
-    "sk",
-    "sl",
-    "sp",
-    "st",
-    "th",
-    "tr",
-    "tw",
-]
-VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "oa", "oo", "ou"]
-CODAS = [
-    "b",
-    "ck",
-    "d",
-    "f",
-    "g",
-    "k",
-    "l",
-    "ll",
-    "m",
-    "n",
-    "ng",
-    "nk",
-    "p",
-    "r",
-    "rd",
-    "rn",
-    "s",
-    "sk",
-    "st",
-    "t",
-    "v",
-    "w",
-    "x",
-    "y",
-    "z",
-]
+ONSETS = (
+    "b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "x", "y", "z", "br", "ch",
+    "cl", "cr", "dr", "fl", "gr", "kn", "pl", "qu", "sh", "sk", "sl", "sp", "st", "th", "tr", "tw",
+)  # fmt: skip
+VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "oa", "oo", "ou")
+CODAS = (
+    "b", "ck", "d", "f", "g", "k", "l", "ll", "m", "n", "ng", "nk", "p", "r", "rd", "rn", "s", "sk", "st", "t", "v",
+    "w", "x", "y", "z",
+)  # fmt: skip
 
 
 def prompt_for(word: str) -> Prompt:
