@@ -50,6 +50,8 @@ class Learner:
         self.order = PromptOrder(load_prompts(config.data.prompts, self.world), config.seed)
         self.trainer = Trainer(self.adapter, config.train, config.algorithm, config.seed)
         self.lagged = LaggedStd()
+        if config.model.compile:
+            self.adapter.transformer.compile(dynamic=False)
 
     def iterate(self, iteration: int) -> Diagnostics:
         """Roll out, score, compare, train."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.compute.rollout.noise import initial_noise, normal, step_noise
+from spotlight.compute.rollout.noise import DRAWS_PER_THREAD, initial_noise, normal, normals, step_noise
 from spotlight.core.rng import Purpose, derive_key, generator, noise_key, shuffled
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 
@@ -126,3 +126,9 @@ def test_shuffled_keeps_every_item_and_follows_the_key():
     assert len(orders) > 15
     assert all(sorted(order) == items for order in orders)
     assert shuffled(items, 5) == shuffled(items, 5)
+
+
+def test_a_batch_large_enough_for_threads_draws_what_single_draws_would() -> None:
+    keys = [derive_key(Purpose.DATA, 0, number) for number in range(4 * DRAWS_PER_THREAD)]
+    together = normals(keys, SHAPE)
+    assert torch.equal(together, torch.stack([normal(key, SHAPE) for key in keys]))

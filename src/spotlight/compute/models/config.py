@@ -12,3 +12,5 @@ class ModelConfig(Section):
     """cpu or cuda."""
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
+    compile: bool = False
+    """Compile the transformer: a minute at the start, then a batch of a given size runs up to 1.7 times faster."""

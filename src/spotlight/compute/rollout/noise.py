@@ -4,7 +4,9 @@ Device generators differ from one another in the last bits and depend on batch l
 (golden digest in tests/unit/test_noise.py).
 """
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -13,19 +15,40 @@ from torch import Tensor
 from spotlight.core.rng import Purpose, generator, noise_key
 from spotlight.core.types import Sample
 
+DRAWS_PER_THREAD = 128
+"""A batch below this many draws is not worth waking a second thread for."""
+MOST_THREADS = 4
+
 
 def normal(key: int, shape: Sequence[int]) -> Tensor:
     """Standard normal fp32 on the host, a pure function of key and shape."""
     return torch.from_numpy(generator(key).standard_normal(tuple(shape), dtype=np.float32))
 
 
+def normals(keys: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """One normal tensor per key; large batches are drawn by several threads, for NumPy draws without the GIL."""
+    drawn = np.empty((len(keys), *shape), dtype=np.float32)
+
+    def fill(rows: range) -> None:
+        for row in rows:
+            generator(keys[row]).standard_normal(dtype=np.float32, out=drawn[row])
+
+    threads = min(MOST_THREADS, os.cpu_count() or 1, len(keys) // DRAWS_PER_THREAD)
+    if threads < 2:
+        fill(range(len(keys)))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, (range(first, len(keys), threads) for first in range(threads))))
+    return torch.from_numpy(drawn)
+
+
 def initial_noise(run_seed: int, samples: Sequence[Sample], shape: Sequence[int]) -> Tensor:
     """x_T of each sample; samples of a prompt with the same start share it."""
     keys = [noise_key(run_seed, s.prompt, s.start, 0, Purpose.INITIAL) for s in samples]
-    return torch.stack([normal(key, shape) for key in keys])
+    return normals(keys, shape)
 
 
 def step_noise(run_seed: int, samples: Sequence[Sample], step: int, shape: Sequence[int]) -> Tensor:
     """The SDE noise of each sample at one denoising step."""
     keys = [noise_key(run_seed, s.prompt, s.seed, step, Purpose.SDE) for s in samples]
-    return torch.stack([normal(key, shape) for key in keys])
+    return normals(keys, shape)

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
-from spotlight.compute.rollout.noise import normal
+from spotlight.compute.rollout.noise import normals
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig
 from spotlight.compute.train.experience import Experience, Row
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss
@@ -72,15 +73,15 @@ class NftObjective:
 
     def _timesteps(self, experience: Experience, rows: Sequence[Row], sigmas: Tensor) -> Tensor:
         """Distinct steps of the sample's own schedule, chosen by its identity."""
-        chosen = []
-        for row in rows:
-            rng = generator(self._key(Purpose.TRAIN_TIMESTEP, experience, row.sample))
-            chosen.append(int(rng.permutation(len(sigmas) - 1)[row.place]))
-        return sigmas[torch.tensor(chosen)]
+        orders: dict[int, np.ndarray] = {}
+        for sample in {row.sample for row in rows}:
+            rng = generator(self._key(Purpose.TRAIN_TIMESTEP, experience, sample))
+            orders[sample] = rng.permutation(len(sigmas) - 1)
+        return sigmas[torch.tensor([int(orders[row.sample][row.place]) for row in rows])]
 
     def _noise(self, experience: Experience, rows: Sequence[Row], shape: torch.Size) -> Tensor:
         keys = [self._key(Purpose.TRAIN_NOISE, experience, row.sample, row.place) for row in rows]
-        return torch.stack([normal(key, shape) for key in keys])
+        return normals(keys, shape)
 
     def _key(self, purpose: Purpose, experience: Experience, sample: int, *parts: int) -> int:
         who: Sample = experience.rollout.samples[sample]
