@@ -6,10 +6,15 @@
     |   |-- PromptError           a prompt the encoder cannot take
     |   |-- WeightsError          missing, truncated, altered or mismatched weights
     |   |-- RewardError           unknown reward, wrong number of scores, non-finite score
-    |   `-- SizeError             an image size the model cannot make
+    |   |-- SizeError             an image size the model cannot make
+    |   |-- SealError             a flight or payload that is damaged or another sample's (compute/rollout/sealed.py)
+    |   `-- JournalCorrupt        a damaged record in the middle of a journal (core/segments.py)
     |-- EnvironmentProblem (3)    something to install or to free
-    `-- Stopped (4)               stopped on purpose, resumable
-        `-- Diverged              the model produces or trains on non-finite numbers
+    |-- Stopped (4)               stopped on purpose, resumable
+    |   |-- Diverged              the model produces or trains on non-finite numbers
+    |   `-- JournalUnwritable     the disk is full or fails (core/journal.py)
+    |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
+    `-- WireError                 bytes on a socket that are no frame of ours (runtime/wire.py)
 
 A message is one sentence in three parts: what is wrong, with the values; why; what to do.
 """

@@ -12,6 +12,10 @@ import msgspec
 
 PromptId = NewType("PromptId", str)
 Version = NewType("Version", int)
+NodeId = NewType("NodeId", str)
+"""A machine, and how often one of that name has come: `spot-1.3`."""
+WorkerId = NewType("WorkerId", str)
+"""One life of the process on a slot: `spot-1.3/0.2`; a process that comes back on the slot is another worker."""
 
 
 class Size(msgspec.Struct, frozen=True, order=True):
@@ -107,3 +111,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     def start(self) -> int:
         """The seed that the initial noise is drawn with; `seed` always draws the noise of the steps."""
         return self.seed if self.shared_start is None else self.shared_start
+
+
+class Frontier(msgspec.Struct, frozen=True):
+    """The prompts already trained on: all before `position` but the holes, counted along the run's prompt order."""
+
+    position: int = 0
+    holes: tuple[int, ...] = ()

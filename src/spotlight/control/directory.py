@@ -1,0 +1,45 @@
+"""What the controller knows of nodes, workers, prompts and weights; volatile, told anew after a restart."""
+
+from dataclasses import dataclass, field
+
+from spotlight.core import messages as m
+from spotlight.core.types import NodeId, Prompt, PromptId, WorkerId
+from spotlight.core.work import WeightsId
+
+
+@dataclass(frozen=True)
+class PublishedSet:
+    """Weights that workers may be asked to use."""
+
+    digest: str
+    path: str
+
+
+@dataclass
+class KnownWorker:
+    """A worker that introduced itself."""
+
+    node: NodeId
+    trains: bool
+    warned: bool = False
+    holds: set[WeightsId] = field(default_factory=set)
+    """Applied, and their digest read back."""
+    accounted_to: float = 0.0
+    """Run seconds up to which it has told what it did."""
+
+
+@dataclass
+class Directory:
+    """What the controller knows of nodes, workers, prompts and weights."""
+
+    prompts: dict[PromptId, Prompt] = field(default_factory=dict)
+    weights: dict[WeightsId, PublishedSet] = field(default_factory=dict)
+    nodes: dict[NodeId, m.NodeHello] = field(default_factory=dict)
+    workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
+
+    def rolling(self) -> list[WorkerId]:
+        """Workers without a training role."""
+        return sorted(worker for worker, known in self.workers.items() if not known.trains)
+
+    def workers_of(self, node: NodeId) -> list[WorkerId]:
+        return sorted(worker for worker, known in self.workers.items() if known.node == node)

@@ -1,0 +1,361 @@
+"""What the controller does with each message: the ledger keeps states, the scheduler decides, this speaks.
+
+Pure but for the payload store it is given: messages and losses go in with the time, messages to send come out. The
+same code serves real sockets and the simulator's lossy network.
+
+Invariant: a sample's tensors are kept before its acceptance is recorded, and only the live attempt's are kept; so an
+accepted sample has its file, whatever is lost, doubled or late (tests/storm).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from spotlight.control.directory import Directory, KnownWorker, PublishedSet
+from spotlight.control.flights import Flights
+from spotlight.control.ledger import Ledger, SampleState
+from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Holding,
+    NodeJoined,
+    NodeLost,
+    NoticeGiven,
+    ReleaseReason,
+    Worked,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.types import NodeId, Prompt, WorkerId
+from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
+
+FAILURES_ALLOWED = 3
+"""Attempts at one sample that may raise before it is dropped: more would only hide a broken model or judge."""
+LOSSES_ALLOWED = 20
+"""Workers that may die over one sample without a commit in between: beyond any market, it is the sample that kills."""
+
+
+class Payloads(Protocol):
+    """Where tensors of accepted samples are kept."""
+
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        """Store what is worth it of a finished sample; the name to find it by, and its digest."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message on its way to a worker, or to a node as a whole."""
+
+    node: NodeId
+    worker: WorkerId | None
+    message: m.AnyMessage
+    blob: bytes = b""
+
+
+class Dispatcher:
+    """One message in, any number out; `outbox` collects them until `take_outbox`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scheduler: Scheduler,
+        payloads: Payloads,
+        emit: Callable[[AnyEvent], None],
+        run_clock: Callable[[float], float],
+        commit_every: int,
+    ) -> None:
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.directory = Directory()
+        self._payloads = payloads
+        self._emit = emit
+        self._run_clock = run_clock
+        self._commit_every = commit_every
+        self._flights = Flights()
+        self._failures: dict[RequestId, int] = {}
+        self._losses: dict[RequestId, int] = {}
+        self._outbox: list[Outgoing] = []
+        self.problems: list[str] = []
+        """Sentences for people that no event tells."""
+        self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
+        """Replies of the training worker, for whoever commands it."""
+
+    # -- what the loop asks for ----------------------------------------------------------------------------------------
+
+    def issue(self, requests: Sequence[Request], prompts: Sequence[Prompt], positions: Sequence[int] = ()) -> None:
+        """New work, by prompt; workers that wait are served with the next `serve`."""
+        for prompt in prompts:
+            self.directory.prompts[prompt.id] = prompt
+        self.ledger.issue(requests, positions)
+        self.scheduler.add(requests)
+
+    def requeue(self, requests: Sequence[Request], prompts: Sequence[Prompt]) -> None:
+        """Work that the ledger already has, after a restart."""
+        for prompt in prompts:
+            self.directory.prompts[prompt.id] = prompt
+        self.scheduler.add(requests)
+
+    def publish(self, weights: WeightsId, published: PublishedSet, keep: Sequence[WeightsId]) -> None:
+        """From now on this set may be asked for, and only those in `keep` beside it."""
+        self.directory.weights[weights] = published
+        for old in sorted(set(self.directory.weights) - {weights, *keep}):
+            del self.directory.weights[old]
+        for worker in sorted(self.directory.workers):
+            self._tell_scheduler(worker)
+        for node in sorted(self.directory.nodes):
+            self._send_weights(node)
+
+    def cancel(self, work: Work) -> None:
+        """Unfinished requests of this kind are not wanted any more."""
+        for worker in self.scheduler.cancel(work):
+            self._send(worker, m.Discard(work=work))
+        self._flights.keep_only(lambda request: self.ledger.state(request) is not SampleState.DROPPED)
+
+    def command(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        """An order for the training worker."""
+        self._send(worker, message)
+
+    def rest(self, worker: WorkerId, now: float) -> None:
+        """No more work for this worker until it asks again: it is about to train."""
+        self.scheduler.pull(worker, 0, None, now)
+
+    def drain(self) -> None:
+        """Everybody hands back and goes."""
+        for node in sorted(self.directory.nodes):
+            self._outbox.append(Outgoing(node, None, m.Drain()))
+
+    def take_outbox(self) -> list[Outgoing]:
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    # -- what nodes and workers say ------------------------------------------------------------------------------------
+
+    def node_joined(self, hello: m.NodeHello) -> None:
+        self.directory.nodes[hello.node] = hello
+        self._emit(
+            NodeJoined(
+                node=hello.node, slot_class=hello.slot_class, slots=hello.slots, zone=hello.zone, price=hello.price
+            )
+        )
+        self._send_weights(hello.node)
+
+    def node_lost(self, node: NodeId, cause: str, now: float) -> None:
+        """The connection to its agent broke: all of it is gone."""
+        if self.directory.nodes.pop(node, None) is None:
+            return
+        for worker in self.directory.workers_of(node):
+            self.worker_lost(worker, cause, ReleaseReason.LOST, now)
+        self._emit(NodeLost(node=node, cause=cause))
+
+    def worker_lost(self, worker: WorkerId, cause: str, reason: ReleaseReason, now: float) -> None:
+        known = self.directory.workers.pop(worker, None)
+        if known is None:
+            return
+        for request in self.scheduler.lose(worker, reason, now):
+            losses = self._losses[request] = self._losses.get(request, 0) + 1
+            if losses >= LOSSES_ALLOWED:
+                self.scheduler.drop(request, f"{losses} workers died over it")
+        self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
+
+    def handle(self, node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
+        """One message of a worker (or of the node's agent), then whatever it makes possible."""
+        worker, message = envelope.worker, envelope.message
+        match message:
+            case m.Warned():
+                self._warn(node, message, now)
+            case m.Gone():
+                self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
+            case m.Failed() if worker is None:
+                self.problems.append(f"{node}: {message.problem}")
+            case m.Hello() if worker is not None:
+                self._hello(worker, message, now)
+            case _ if worker is not None and worker in self.directory.workers:
+                self._from_worker(worker, message, blob, now)
+            case _ if worker is not None:
+                # Fenced for silence or never introduced: whatever it holds is not its own any more.
+                self._outbox.append(Outgoing(node, worker, m.Drain()))
+        self.serve(now)
+
+    def tick(self, now: float) -> None:
+        """Fence the silent, move stragglers' work, serve who waits."""
+        for worker in self.scheduler.silent(now):
+            node = self.directory.workers[worker].node
+            self.worker_lost(worker, "silent", ReleaseReason.SILENT, now)
+            self._outbox.append(Outgoing(node, worker, m.Drain()))
+        for recalled in self.scheduler.recalls(now):
+            self._send(recalled.worker, m.Recall(requests=recalled.requests))
+        self.serve(now)
+
+    def serve(self, now: float) -> None:
+        """Give work to those who asked."""
+        for assignment in self.scheduler.assign(now):
+            flights: dict[str, bytes] = {}
+            leases = []
+            for lease in assignment.leases:
+                request = lease.request
+                flight = self._flights.at(request.id, lease.step)
+                if flight is not None:
+                    flights[request.id] = flight
+                leases.append(
+                    m.Granted(
+                        request=request,
+                        attempt=lease.attempt,
+                        step=lease.step,
+                        prompt=self.directory.prompts[request.sample.prompt],
+                        commit_every=0 if request.work is Work.PREVIEW else self._commit_every,
+                    )
+                )
+            self._send(assignment.worker, m.Grant(leases=tuple(leases)), msgspec.msgpack.encode(flights))
+
+    # -- one message each ----------------------------------------------------------------------------------------------
+
+    def _hello(self, worker: WorkerId, hello: m.Hello, now: float) -> None:
+        self.directory.workers[worker] = KnownWorker(node=hello.node, trains=hello.trains)
+        self.scheduler.join(worker, hello.slot_class, hello.rows, now)
+        self._emit(
+            WorkerJoined(worker=worker, node=hello.node, slot_class=hello.slot_class, rows=hello.rows, pid=hello.pid)
+        )
+        if hello.trains:
+            self.to_gang.append((worker, hello))
+
+    def _from_worker(self, worker: WorkerId, message: m.AnyMessage, blob: bytes, now: float) -> None:
+        match message:
+            case m.Pull():
+                self.scheduler.pull(worker, message.free_rows, message.row_steps_per_s, now, message.answered)
+            case m.Alive():
+                self.scheduler.heard(worker, message.progress, now)
+                self._account(worker, message.spans, now)
+                self._recall_doomed(worker, now)
+            case m.Commit():
+                if self.scheduler.committed(worker, message.request, message.attempt, message.step, now):
+                    self._flights.keep(message.request, message.step, blob)
+                    self._losses.pop(message.request, None)
+                else:
+                    self._send(worker, m.Fenced(request=message.request, attempt=message.attempt))
+            case m.HandBack():
+                step = message.step if blob else 0
+                if blob and self._is_live(message.request, message.attempt):
+                    self._flights.keep(message.request, step, blob)
+                self.scheduler.hand_back(worker, message.request, message.attempt, step, now)
+            case m.Result():
+                self._result(worker, message, blob, now)
+            case m.Held():
+                self._held(worker, message)
+            case m.Failed() if message.request is not None:
+                self._attempt_failed(worker, message.request, message, now)
+            case _:
+                self.to_gang.append((worker, message))
+
+    def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
+        """Accept once; everything else is refused by the ledger and told."""
+        live = self._is_live(result.request, result.attempt)
+        expected: str | None = None
+        payload: tuple[str, str] | None = None
+        if live:
+            request = self.ledger.request(result.request)
+            published = self.directory.weights.get(request.weights)
+            expected = published.digest if published is not None else ""
+            if expected == result.digest:
+                payload = self._payloads.keep(request, blob)
+        score = result.score or m.Score(reward=float("nan"))
+        refusal = self.ledger.accept(
+            Accepted(
+                request=result.request,
+                attempt=result.attempt,
+                worker=worker,
+                digest=result.digest,
+                reward=score.reward,
+                components=score.components,
+                scorer=score.scorer,
+                payload=payload[0] if payload else None,
+                payload_digest=payload[1] if payload else None,
+                steps=result.steps,
+            ),
+            expected,
+        )
+        if live:
+            # Finished, or made with wrong weights: either way nobody goes on from what was committed.
+            self._flights.forget(result.request)
+            self.scheduler.done(worker, result.request, now)
+        if refusal is None:
+            self._failures.pop(result.request, None)
+            self._losses.pop(result.request, None)
+
+    def _held(self, worker: WorkerId, held: m.Held) -> None:
+        self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
+        published = self.directory.weights.get(held.weights)
+        if published is None:
+            return
+        if published.digest != held.digest:
+            # Work on other weights than it claims would be silent wrongness: this process may not go on.
+            self._send(worker, m.Drain())
+            return
+        self.directory.workers[worker].holds.add(held.weights)
+        self._tell_scheduler(worker)
+
+    def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
+        if not self._is_live(request, failed.attempt):
+            return
+        failures = self._failures[request] = self._failures.get(request, 0) + 1
+        self._flights.forget(request)
+        self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
+        if failures >= FAILURES_ALLOWED:
+            self.scheduler.drop(request, f"failed {failures} times, last: {failed.problem}")
+
+    def _account(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
+        """What it did, one thing after the other: spans told late would overlap, so none begins within the last."""
+        known = self.directory.workers[worker]
+        for span in spans:
+            start, end = (self._run_clock(now - ago) for ago in (span.start, span.end))
+            start = max(start, known.accounted_to)
+            if start < end:
+                known.accounted_to = end
+                self._emit(Worked(worker=worker, activity=span.activity, start=start, end=end))
+
+    def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
+        workers = [warned.worker] if warned.worker is not None else self.directory.workers_of(node)
+        for worker in workers:
+            known = self.directory.workers.get(worker)
+            if known is None:
+                continue
+            known.warned = known.warned or warned.kind is NoticeKind.IMMINENT
+            self._emit(NoticeGiven(worker=worker, kind=warned.kind, seconds=warned.seconds))
+            self.scheduler.warn(worker, warned.kind, now + warned.seconds, now)
+            self._recall_doomed(worker, now)
+
+    def _recall_doomed(self, worker: WorkerId, now: float) -> None:
+        """What a worker under notice cannot finish in time; it may turn out slower than it seemed."""
+        doomed = self.scheduler.must_hand_back(worker, now)
+        if doomed:
+            self._send(worker, m.Recall(requests=tuple(doomed)))
+
+    # -- small things --------------------------------------------------------------------------------------------------
+
+    def _tell_scheduler(self, worker: WorkerId) -> None:
+        """A worker is given work for the sets that it holds and that are still wanted."""
+        holds = self.directory.workers[worker].holds
+        holds &= set(self.directory.weights)
+        self.scheduler.holds(worker, sorted(holds))
+
+    def _is_live(self, request: RequestId, attempt: int) -> bool:
+        return (
+            request in self.ledger
+            and self.ledger.state(request) is SampleState.LEASED
+            and self.ledger.attempt(request) == attempt
+        )
+
+    def _send_weights(self, node: NodeId) -> None:
+        keep = tuple(sorted(self.directory.weights))
+        for weights in keep:
+            published = self.directory.weights[weights]
+            load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
+            self._outbox.append(Outgoing(node, None, load))
+
+    def _send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        known = self.directory.workers.get(worker)
+        if known is not None:
+            self._outbox.append(Outgoing(known.node, worker, message, blob))

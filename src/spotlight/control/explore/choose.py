@@ -1,0 +1,71 @@
+"""Which seeds of a prompt are rolled out: the previews' best contrast where there are enough, fresh seeds elsewhere.
+
+    usable previews   rewards         chosen
+    more than G       vary            the G with the largest variance
+    1 .. G            any             all of them, and fresh seeds up to G: nothing can be selected, and none is wasted
+    more than G       all equal       G fresh seeds: previewed ones were just seen not to differ, fresh ones may
+    none              -               G fresh seeds
+
+Invariant (tests/property/test_explore_property.py): exactly G distinct seeds, whatever arrived and in any order.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from spotlight.control.explore.select import Preview, select, usable
+from spotlight.core.errors import ConfigError
+from spotlight.core.rng import Purpose, derive_key, generator
+from spotlight.core.types import PromptId
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Seeds of one group; the last `fresh` of them were never previewed."""
+
+    seeds: tuple[int, ...]
+    fresh: int
+
+    @property
+    def previewed(self) -> tuple[int, ...]:
+        return self.seeds[: len(self.seeds) - self.fresh]
+
+
+def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -> Chosen:
+    """The seeds to roll out; `fresh` yields seeds without a preview and is only asked for as many as are missing."""
+    candidates = usable(previews)
+    flat = len({preview.reward for preview in candidates}) == 1
+    selected = () if flat and len(candidates) > group_size else select(candidates, group_size)
+    taken = set(selected)
+    added: list[int] = []
+    source = iter(fresh)
+    while len(added) < group_size - len(selected):
+        seed = next(source, None)
+        if seed is None:
+            raise ConfigError(
+                f"a group of {group_size} has {len(selected)} previewed and only {len(added)} fresh seeds, but every "
+                "group is rolled out whole; hand over as many fresh seeds as the group is large."
+            )
+        if seed not in taken:
+            taken.add(seed)
+            added.append(seed)
+    return Chosen(selected + tuple(added), len(added))
+
+
+def unselected(previews: Sequence[Preview], chosen: Chosen) -> tuple[int, ...]:
+    """Seeds with a usable preview that were not chosen, ascending: what the audit draws from."""
+    return tuple(preview.seed for preview in usable(previews) if preview.seed not in chosen.seeds)
+
+
+def audit_key(run_seed: int, iteration: int, prompt: PromptId) -> int:
+    """Key of the audit draw of one prompt in one iteration."""
+    return derive_key(Purpose.ORDER, run_seed, "audit", iteration, prompt)
+
+
+def audit_seeds(unselected: Sequence[int], share: float, key: int) -> tuple[int, ...]:
+    """Each unselected seed with probability `share`, independently: rolled out exactly, never trained on.
+
+    Independence is what makes the weights of `fidelity.py` exact, so the number of seeds varies from draw to draw.
+    """
+    candidates = sorted(unselected)
+    drawn = generator(key).random(len(candidates))
+    return tuple(seed for seed, number in zip(candidates, drawn, strict=True) if number < share)

@@ -1,0 +1,65 @@
+"""Section `explore` of a recipe; free of torch."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from spotlight.core.errors import ConfigError
+from spotlight.core.section import Section
+
+
+class SelectedNoise(StrEnum):
+    """What a preview and its exact rollout have in common, and so what selection is on."""
+
+    INITIAL = "initial"
+    """The initial noise; window noise is drawn anew, which keeps the policy gradient honest."""
+    PATH = "path"
+    """Initial and window noise: ranks better, but selects on the actions that are credited."""
+
+
+class PlanKind(StrEnum):
+    """Who decides how many seeds are previewed with how many steps."""
+
+    BANDIT = "bandit"
+    FIXED = "fixed"
+
+
+class ExploreConfig(Section):
+    """Previews of the next prompts' seeds on idle slots, while training runs."""
+
+    enabled: Literal["auto", "on", "off"] = "auto"
+    """auto is on with nft and off with flow_grpo, whose loss credits window noise and gained nothing from selection."""
+    plan: PlanKind = PlanKind.FIXED
+    """fixed previews `seeds` per prompt with `steps`; bandit learns both within the time that training leaves."""
+    seeds: int = Field(default=64, ge=1)
+    """Seeds per prompt of a fixed plan."""
+    most_seeds: int = Field(default=256, ge=1)
+    """Seeds per prompt that no plan goes beyond: the gain grows like the logarithm there, scoring does not."""
+    steps: int = Field(default=6, ge=1)
+    """Denoising steps of a fixed plan."""
+    arms: tuple[Annotated[int, Field(ge=1)], ...] = (3, 4, 5, 6, 8)
+    """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
+    alpha: float = Field(default=0.5, ge=0)
+    """Optimism of the bandit about step counts it knows little about; 0 is greedy."""
+    discount: float = Field(default=0.9, gt=0, le=1)
+    """What an observation is still worth one iteration later."""
+    audit_share: float = Field(default=0.1, gt=0, le=1)
+    """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
+    noise: SelectedNoise = SelectedNoise.INITIAL
+    """What previews and exact rollouts share."""
+    margin: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the predicted training time that a plan leaves unused."""
+
+    @model_validator(mode="after")
+    def _has_arms(self) -> Self:
+        if not self.arms or len(set(self.arms)) < len(self.arms):
+            raise ConfigError(
+                f"explore.arms is {list(self.arms)}, but the bandit needs at least one step count and each once; list "
+                "different step counts, such as [3, 4, 5, 6, 8]."
+            )
+        return self
+
+    def is_on(self, loss: str) -> bool:
+        """Whether a run with this loss explores."""
+        return self.enabled == "on" or (self.enabled == "auto" and loss == "nft")

@@ -1,0 +1,141 @@
+"""How well previews ranked: figures from seeds that have both a preview and an exact reward.
+
+Exact rewards exist for the kept seeds, which are extremes, and for the audit: every unselected seed is audited with
+the same probability `share`, independently of all others (`choose.py`). A kept seed therefore stands for itself and an
+audited one for 1/share seeds, and a sum over pairs or triples of seeds, each weighted by the product of its members'
+weights, has exactly the sum over all previewed seeds as its expectation (Horvitz and Thompson).
+
+- `payoff` is the variance of exact rewards of kept seeds over that of all previewed seeds. Both variances are unbiased
+  (n - 1), so a random choice scores 1.
+- `pearson` and `spearman` are correlations within prompts of all previewed seeds; the covariance of values is a sum
+  over pairs, that of midranks one over triples.
+- `captured_variance` is the variance of kept seeds over that of the best possible choice of as many. The best choice
+  needs every exact reward: with share 1 it is exact. Below that each audited seed is repeated 1/share times; few
+  audited seeds a prompt then miss its tails, and the figure errs to the high side (0.90 for 0.82 at share 0.1).
+
+Numerators and denominators are summed over prompts before dividing: prompts without contrast have no say, and the bias
+of a ratio vanishes as prompts accumulate. Prompts that kept fewer than two previewed seeds made no choice to judge.
+
+Checked by Monte Carlo on a bivariate normal model (tests/unit/test_explore.py).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from spotlight.control.advantage import LARGEST_REWARD, Floats
+from spotlight.control.explore.select import largest_variance
+
+Covariance: TypeAlias = Callable[[Floats, Floats, Floats], float]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One seed: its preview's reward and its exact one."""
+
+    proxy: float
+    exact: float
+
+
+class AuditedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The seeds of one prompt that have both rewards."""
+
+    kept: tuple[Pair, ...]
+    audited: tuple[Pair, ...]
+    share: float
+    """Probability with which each unselected seed was audited."""
+    previewed: int
+    """Seeds with a usable preview, kept, audited or neither."""
+
+
+def fidelity(groups: Sequence[AuditedGroup]) -> dict[str, float]:
+    """Figures for `core.events.Fidelity`; a figure that the pairs cannot tell (no contrast, no audit) is left out."""
+    parts = [_Group(group) for group in groups]
+    figures = {
+        "pairs": float(sum(part.proxy.size for part in parts)),
+        "audited": float(sum(part.proxy.size - part.kept for part in parts)),
+    }
+    # Without an audit the kept extremes alone would look far better correlated than the seeds at large.
+    if not any(part.proxy.size > part.kept for part in parts):
+        return figures
+    ratios = {
+        "pearson": _correlation([part.moments(_covariance, 2) for part in parts]),
+        "spearman": _correlation([part.moments(_rank_covariance, 3) for part in parts]),
+        "payoff": _ratio([(part.kept_variance(1), part.variance()) for part in parts if part.kept >= 2]),
+        "captured_variance": _ratio(
+            [(part.kept_variance(0), part.best_variance()) for part in parts if part.kept >= 2]
+        ),
+    }
+    return figures | {name: value for name, value in ratios.items() if value is not None}
+
+
+class _Group:
+    """Columns of one prompt's usable pairs, kept seeds first."""
+
+    def __init__(self, group: AuditedGroup) -> None:
+        kept = [pair for pair in group.kept if _finite(pair)]
+        pairs = kept + [pair for pair in group.audited if _finite(pair)]
+        self.kept = len(kept)
+        self.previewed = max(group.previewed, len(pairs))
+        self.proxy: Floats = np.array([pair.proxy for pair in pairs])
+        self.exact: Floats = np.array([pair.exact for pair in pairs])
+        self.weight: Floats = np.array([1.0] * self.kept + [1.0 / group.share] * (len(pairs) - self.kept))
+
+    def kept_variance(self, lost_degrees: int) -> float:
+        return float((self.exact[: self.kept] - self.exact[0]).var(ddof=lost_degrees))
+
+    def variance(self) -> float:
+        """Of the exact rewards of all previewed seeds."""
+        return _covariance(self.exact, self.exact, self.weight) / (self.previewed * max(self.previewed - 1, 1))
+
+    def best_variance(self) -> float:
+        """Of the best choice of as many seeds as were kept, among the seeds that the pairs stand for."""
+        repeated = np.repeat(self.exact, np.rint(self.weight).astype(np.int64))
+        return largest_variance(repeated, self.kept)
+
+    def moments(self, covariance: Covariance, order: int) -> tuple[float, float, float]:
+        """Covariance of proxy and exact and both variances, as means over the N^order tuples of previewed seeds."""
+        tuples = max(self.previewed, 1) ** order
+        x, y, weight = self.proxy, self.exact, self.weight
+        return (
+            covariance(x, y, weight) / tuples,
+            covariance(x, x, weight) / tuples,
+            covariance(y, y, weight) / tuples,
+        )
+
+
+def _covariance(x: Floats, y: Floats, weight: Floats) -> float:
+    """Estimates the sum over pairs i < j of (x_i - x_j)(y_i - y_j), which is N (N - 1) times the sample covariance."""
+    if x.size < 2:
+        return 0.0
+    # Not about the mean, whose rounding would give equal rewards a variance.
+    x, y = x - x[0], y - y[0]
+    return float(weight.sum() * (weight * x * y).sum() - (weight * x).sum() * (weight * y).sum())
+
+
+def _rank_covariance(x: Floats, y: Floats, weight: Floats) -> float:
+    """Estimates the sum over i of a_i b_i with a_i = sum over j of sign(x_i - x_j): 4 N times that of midranks.
+
+    A term (i, j, k) carries the weights of its different members, so where j is k that weight must count once only.
+    """
+    above_x, above_y = np.sign(x[:, None] - x[None, :]), np.sign(y[:, None] - y[None, :])
+    same = (above_x * above_y) @ (weight - weight**2)
+    return float((weight * ((above_x @ weight) * (above_y @ weight) + same)).sum())
+
+
+def _correlation(moments: Sequence[tuple[float, float, float]]) -> float | None:
+    covariance, variance_x, variance_y = (math.fsum(column) for column in zip(*moments, strict=True))
+    if variance_x <= 0 or variance_y <= 0:
+        return None
+    return min(1.0, max(-1.0, covariance / math.sqrt(variance_x * variance_y)))
+
+
+def _ratio(parts: Sequence[tuple[float, float]]) -> float | None:
+    above, below = math.fsum(a for a, _ in parts), math.fsum(b for _, b in parts)
+    return above / below if below > 0 else None
+
+
+def _finite(pair: Pair) -> bool:
+    return abs(pair.proxy) <= LARGEST_REWARD and abs(pair.exact) <= LARGEST_REWARD

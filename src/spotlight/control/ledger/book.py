@@ -1,0 +1,136 @@
+"""What the ledger knows, and every question that can be put to it; the Ledger alone changes it.
+
+Invariant: what is counted here (outstanding, counts, claims) always equals what a walk over the entries would count
+(tests/property/test_ledger_property.py).
+"""
+
+from collections.abc import Iterable, Mapping
+
+from spotlight.control.ledger import frontier as frontiers
+from spotlight.control.ledger.entries import Batch, Entry, Group
+from spotlight.control.ledger.states import InvariantBroken, SampleState
+from spotlight.core.events import Accepted, StepCommitted
+from spotlight.core.types import Frontier, WorkerId
+from spotlight.core.work import Request, RequestId, Work
+
+
+class Book:
+    """All samples of a run, read."""
+
+    def __init__(self) -> None:
+        self._entries: dict[RequestId, Entry] = {}
+        self._batches: dict[tuple[int, Work], Batch] = {}
+        self._leases: dict[WorkerId, dict[RequestId, None]] = {}
+        self._counts = dict.fromkeys(SampleState, 0)
+        self._claims: dict[int, Group] = {}
+        """Positions of the prompt order that are issued, not wholly dropped and not yet trained."""
+        self._frontier = Frontier()
+        self._steps: dict[int, StepCommitted] = {}
+        self._step_count = 0
+        self._oldest_restorable = 0
+        self._retired: set[tuple[int, Work]] = set()
+
+    def __contains__(self, request: RequestId) -> bool:
+        return request in self._entries
+
+    def state(self, request: RequestId) -> SampleState:
+        return self._known(request).state
+
+    def request(self, request: RequestId) -> Request:
+        return self._known(request).request
+
+    def attempt(self, request: RequestId) -> int:
+        """The latest attempt, 0 before the first."""
+        return self._known(request).attempt
+
+    def holder(self, request: RequestId) -> WorkerId | None:
+        return self._known(request).holder
+
+    def accepted(self, request: RequestId) -> Accepted:
+        accepted = self._known(request).accepted
+        if accepted is None:
+            raise InvariantBroken(f"sample {request} is {self.state(request)} and has no result; read its state first.")
+        return accepted
+
+    def leases_of(self, worker: WorkerId) -> list[RequestId]:
+        return sorted(self._leases.get(worker, ()))
+
+    def queued(self) -> list[Request]:
+        """All that waits for a worker, in issue order."""
+        return [entry.request for entry in self._entries.values() if entry.state is SampleState.QUEUED]
+
+    def iteration(self, iteration: int, work: Work) -> list[Request]:
+        """All requests of a kind, in issue order; dropped ones too."""
+        batch = self._batches.get((iteration, work))
+        return [entry.request for entry in batch.entries.values()] if batch else []
+
+    def outstanding(self, iteration: int, work: Work) -> int:
+        """How many are neither accepted nor dropped yet."""
+        batch = self._batches.get((iteration, work))
+        return batch.outstanding if batch else 0
+
+    def group_complete(self, iteration: int, group: int) -> bool:
+        """Whether every rollout of the group is accepted or dropped; see `survivors` for what there is to train."""
+        found = self._group(iteration, group)
+        return found is not None and found.outstanding == 0
+
+    def survivors(self, iteration: int, group: int) -> list[RequestId]:
+        """The rollouts of a group that are not dropped, in issue order: a step takes all of them or none."""
+        found = self._group(iteration, group)
+        return [entry.id for entry in found.survivors()] if found else []
+
+    def positions(self, iteration: int) -> tuple[int, ...]:
+        """Place in the prompt order of each group of the iteration's rollouts."""
+        batch = self._batches.get((iteration, Work.ROLLOUT))
+        return batch.positions if batch else ()
+
+    def next_positions(self, count: int) -> tuple[int, ...]:
+        """The next prompts to issue: first those that no step has trained and no live group claims."""
+        return frontiers.next_positions(self._frontier, count, self._claims)
+
+    def counts(self) -> Mapping[SampleState, int]:
+        return dict(self._counts)
+
+    @property
+    def steps(self) -> int:
+        return self._step_count
+
+    def step(self, step: int) -> StepCommitted:
+        try:
+            return self._steps[step]
+        except KeyError:
+            raise InvariantBroken(
+                f"step {step} is not committed, or retired; {self._step_count} are committed."
+            ) from None
+
+    @property
+    def frontier(self) -> Frontier:
+        return self._frontier
+
+    def frontier_after(self, requests: Iterable[RequestId]) -> Frontier:
+        """The frontier once these samples' groups are trained."""
+        groups = groups_of([self._known(request) for request in requests])
+        return frontiers.advance(self._frontier, [_position(group) for group in groups])
+
+    def _known(self, request: RequestId) -> Entry:
+        entry = self._entries.get(request)
+        if entry is None:
+            raise InvariantBroken(
+                f"sample {request} was never issued, or is retired; only issued samples have a state."
+            )
+        return entry
+
+    def _group(self, iteration: int, group: int) -> Group | None:
+        batch = self._batches.get((iteration, Work.ROLLOUT))
+        return batch.groups.get(group) if batch else None
+
+
+def groups_of(entries: Iterable[Entry]) -> list[Group]:
+    """Each group once, in order of first appearance."""
+    return list({(entry.batch.iteration, entry.group.number): entry.group for entry in entries}.values())
+
+
+def _position(group: Group) -> int:
+    if group.position is None:
+        raise InvariantBroken(f"group {group.number} was issued without its place in the prompt order; pass positions.")
+    return group.position

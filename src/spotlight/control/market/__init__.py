@@ -1,0 +1,1 @@
+"""Money and weather: dated prices, availability traces, the meter that turns machine time into dollars."""

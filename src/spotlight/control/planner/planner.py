@@ -1,0 +1,191 @@
+"""The planner: before each training phase, how many seeds of which prompt to preview, and with how many steps.
+
+All it knows is a fold of the run's events, so a resumed planner decides what the interrupted one would have decided
+(tests/unit/test_planner.py):
+
+    IterationDone      how long training takes               -> the budget
+    Planned, Closed    what a plan was predicted to take     -> the time model
+    Fidelity           how well previews of S steps rank     -> the bandit
+    Issued, Compared   how much each prompt's rewards vary   -> the split over prompts
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from spotlight.control.explore.config import ExploreConfig, PlanKind
+from spotlight.control.planner.allocate import Allocation, allocate
+from spotlight.control.planner.bandit import Bandit, best_arm
+from spotlight.control.planner.frontier import frontier
+from spotlight.control.planner.timing import TimeModel
+from spotlight.control.planner.variances import Variances
+from spotlight.core.events import AnyEvent, Compared, ExplorationClosed, Fidelity, Issued, IterationDone, Planned
+from spotlight.core.types import PromptId
+from spotlight.core.work import Work
+
+
+class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known when training is about to begin."""
+
+    iteration: int
+    """That the previews are for."""
+    group_size: int
+    full_steps: int
+    """Steps of an exact rollout."""
+    prompts: tuple[PromptId, ...]
+    """By group number."""
+    speeds: tuple[float | None, ...]
+    """Row-steps per second of each slot that is free to preview; None where it was not measured yet."""
+
+
+class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was learned; serialisable, for the journal's snapshots."""
+
+    time: TimeModel = TimeModel()
+    bandit: Bandit = Bandit()
+    variances: Variances = Variances()
+    issued: dict[int, tuple[PromptId, ...]] = {}
+    """Prompts by group number of iterations that were issued and not compared yet."""
+    open_plan: Planned | None = None
+
+
+class Planner:
+    """Decides by `plan`, learns by `apply`; deciding changes nothing."""
+
+    def __init__(self, settings: ExploreConfig, state: PlannerState | None = None) -> None:
+        self.settings = settings
+        self.state = state or PlannerState()
+
+    @classmethod
+    def replay(cls, settings: ExploreConfig, events: Iterable[AnyEvent]) -> "Planner":
+        planner = cls(settings)
+        for event in events:
+            planner.apply(event)
+        return planner
+
+    @property
+    def relative_error(self) -> float | None:
+        """Of the last predicted exploration time."""
+        return self.state.time.relative_error
+
+    def apply(self, event: AnyEvent) -> None:
+        """Learn from one event of the journal; most teach nothing."""
+        state = self.state
+        match event:
+            case IterationDone():
+                self._learn(time=state.time.trained(event.train_s))
+            case Planned():
+                self._learn(open_plan=event)
+            case ExplorationClosed():
+                self._learn(time=_timed(state, event), open_plan=None)
+            case Fidelity() if "pearson" in event.figures:
+                figures = event.figures
+                audited = figures.get("audited", 0.0)
+                discount = self.settings.discount
+                self._learn(bandit=state.bandit.learned(event.steps, figures["pearson"], audited, discount))
+            case Issued():
+                self._learn(issued=state.issued | _groups(event))
+            case Compared() if event.iteration in state.issued:
+                later = {number: prompts for number, prompts in state.issued.items() if number > event.iteration}
+                variances = state.variances.updated(state.issued[event.iteration], event.rewards)
+                self._learn(variances=variances, issued=later)
+
+    def plan(self, given: PlanInput) -> Planned:
+        """What to preview while the coming training phase runs; its reason is a sentence for people."""
+        measured = [speed for speed in given.speeds if speed]
+        # A slot that has just joined is as quick as the others, as far as anyone knows.
+        speed = sum(measured) / len(measured) * len(given.speeds) if measured else None
+        trained_s = self.state.time.train_s
+        budget_s = 0.0 if trained_s is None else trained_s * (1 - self.settings.margin)
+        if not given.speeds:
+            return _planned(
+                given, _nobody(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
+            )
+        if self.settings.plan is PlanKind.FIXED:
+            return self._fixed(given, speed, budget_s, "the plan is fixed")
+        if trained_s is None or speed is None:
+            missing = "training" if trained_s is None else "a denoising step"
+            return self._fixed(given, speed, budget_s, f"how long {missing} takes is not known yet, so the fixed plan")
+        return self._best(given, speed, budget_s)
+
+    def _best(self, given: PlanInput, speed: float, budget_s: float) -> Planned:
+        variances = [self.state.variances.of(prompt) for prompt in given.prompts]
+        most = self.settings.most_seeds * len(given.prompts)
+        candidates = frontier(self.settings.arms, given.full_steps, self.state.time, budget_s, speed, most)
+        splits: dict[int, Allocation] = {}
+        values: dict[int, float] = {}
+        for candidate in candidates:
+            split = allocate(variances, given.group_size, candidate.previews, self.settings.most_seeds)
+            rho = self.state.bandit.optimistic_rho(candidate.steps, given.full_steps, self.settings.alpha)
+            splits[candidate.steps] = split
+            values[candidate.steps] = max(0.0, rho) ** 2 * split.excess
+        steps = best_arm(values, list(splits))
+        seeds = splits[steps].seeds
+        predicted_s = self.state.time.predict(sum(seeds), steps, speed)
+        if not any(seeds):
+            most_previews = max(candidate.previews for candidate in candidates)
+            return _planned(given, seeds, steps, budget_s, predicted_s, _why_not(most_previews, variances, given))
+        expected = 1 + max(0.0, self.state.bandit.rho(steps, given.full_steps)) ** 2 * splits[steps].excess
+        reason = f"{sum(seeds)} previews of {steps} steps promise {expected:.2f} times the variance of fresh seeds"
+        return _planned(given, seeds, steps, budget_s, predicted_s, reason)
+
+    def _fixed(self, given: PlanInput, speed: float | None, budget_s: float, reason: str) -> Planned:
+        seeds, steps = self.settings.seeds, self._fixed_steps(given)
+        if seeds <= given.group_size:
+            reason = f"explore.seeds is {seeds}, but a group keeps {given.group_size}: nothing could be selected"
+            return _planned(given, _nobody(given), steps, budget_s, 0.0, reason)
+        total = seeds * len(given.prompts)
+        predicted_s = 0.0 if speed is None else self.state.time.predict(total, steps, speed)
+        return _planned(given, (seeds,) * len(given.prompts), steps, budget_s, predicted_s, reason)
+
+    def _fixed_steps(self, given: PlanInput) -> int:
+        return min(self.settings.steps, given.full_steps)
+
+    def _learn(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+
+def _planned(
+    given: PlanInput, seeds: tuple[int, ...], steps: int, budget_s: float, predicted_s: float, reason: str
+) -> Planned:
+    return Planned(
+        iteration=given.iteration,
+        seeds=seeds,
+        steps=steps,
+        budget_s=budget_s,
+        predicted_s=predicted_s,
+        reason=reason,
+    )
+
+
+def _nobody(given: PlanInput) -> tuple[int, ...]:
+    return (0,) * len(given.prompts)
+
+
+def _why_not(previews: int, variances: Sequence[float], given: PlanInput) -> str:
+    if not any(variances):
+        return "no prompt's rewards have varied lately, so there is nothing to select"
+    return f"{previews} previews fit before training ends, but a group keeps {given.group_size}: nothing to select"
+
+
+def _timed(state: PlannerState, event: ExplorationClosed) -> TimeModel:
+    plan = state.open_plan
+    started = event.finished + event.discarded
+    if plan is None or plan.iteration != event.iteration or not started:
+        return state.time
+    return state.time.previewed(
+        steps=plan.steps,
+        planned=sum(plan.seeds),
+        finished=event.finished,
+        predicted_s=plan.predicted_s,
+        seconds=event.seconds,
+    )
+
+
+def _groups(event: Issued) -> dict[int, tuple[PromptId, ...]]:
+    """Prompts by group number of each iteration whose rollouts are issued here."""
+    found: dict[int, dict[int, PromptId]] = {}
+    for request in event.requests:
+        if request.work is Work.ROLLOUT:
+            found.setdefault(request.iteration, {})[request.group] = request.sample.prompt
+    return {iteration: tuple(groups[number] for number in sorted(groups)) for iteration, groups in found.items()}

@@ -1,0 +1,77 @@
+"""How long training and previews take, learned while the run goes on.
+
+A preview of S steps costs (a S + b) row-steps of a slot: `a` is 1 where slots keep the speed that they report, `b` is
+decoding and scoring in units of steps. Both are fitted by least squares on relative errors with a fading memory and a
+prior worth half an observation; an observation far from the prediction counts only as far as `WILDEST`, because a slot
+that was lost half way says nothing about the cost of a preview.
+
+Invariant: the model is a fold of the run's events; the capacity behind a plan is recovered from its own prediction, so
+resuming needs nothing beside the journal (tests/unit/test_planner.py).
+"""
+
+import msgspec
+
+MEMORY = 0.8
+"""What an observation is still worth one iteration later."""
+PRIOR_SCALE, PRIOR_OVERHEAD = 1.0, 1.0
+SCALE_WEIGHT, OVERHEAD_WEIGHT = 0.5, 0.02
+"""Of the prior: half an observation, at the 5 steps of a typical preview; 0.5 / 5^2 for the overhead."""
+WILDEST = 4.0
+"""An observed cost counts as at most this many times the predicted one, and as at least its inverse."""
+
+
+class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the fit; `trained` and `previewed` return the model that knows one thing more."""
+
+    train_s: float | None = None
+    """Fading mean of the training time; None until an iteration was trained."""
+    weight: float = 0.0
+    by_inverse: float = 0.0
+    by_inverse_squared: float = 0.0
+    cost: float = 0.0
+    cost_by_inverse: float = 0.0
+    relative_error: float | None = None
+    """Of the last prediction: predicted over observed, minus 1."""
+
+    def row_steps(self, steps: int) -> float:
+        """Cost of one preview in row-steps at the speed that slots report."""
+        a11, a12, a22 = self.weight + SCALE_WEIGHT, self.by_inverse, self.by_inverse_squared + OVERHEAD_WEIGHT
+        b1, b2 = self.cost + SCALE_WEIGHT * PRIOR_SCALE, self.cost_by_inverse + OVERHEAD_WEIGHT * PRIOR_OVERHEAD
+        determinant = a11 * a22 - a12 * a12
+        scale, overhead = (b1 * a22 - b2 * a12) / determinant, (a11 * b2 - a12 * b1) / determinant
+        if overhead < 0:
+            scale, overhead = b1 / a11, 0.0
+        elif scale < 0:
+            scale, overhead = 0.0, b2 / a22
+        return scale * steps + overhead
+
+    def predict(self, previews: int, steps: int, row_steps_per_s: float) -> float:
+        """Seconds that so many previews take on slots of that speed together."""
+        return previews * self.row_steps(steps) / row_steps_per_s
+
+    def fits(self, budget_s: float, steps: int, row_steps_per_s: float) -> int:
+        """Previews that end within the budget."""
+        return int(budget_s * row_steps_per_s / self.row_steps(steps))
+
+    def trained(self, seconds: float) -> "TimeModel":
+        mean = seconds if self.train_s is None else MEMORY * self.train_s + (1 - MEMORY) * seconds
+        return msgspec.structs.replace(self, train_s=mean)
+
+    def previewed(self, *, steps: int, planned: int, finished: int, predicted_s: float, seconds: float) -> "TimeModel":
+        """`finished` of `planned` previews took `seconds`, where this model had predicted `predicted_s` for all."""
+        if not (planned and predicted_s > 0 and seconds > 0):
+            return self
+        # None finished is no cost to compute with, but it does say that one takes longer than that.
+        expected_s = predicted_s * max(finished, 1) / planned
+        ratio = min(WILDEST, max(1 / WILDEST, seconds / expected_s))
+        cost_per_step = ratio * self.row_steps(steps) / steps
+        inverse = 1 / steps
+        return msgspec.structs.replace(
+            self,
+            weight=MEMORY * self.weight + 1,
+            by_inverse=MEMORY * self.by_inverse + inverse,
+            by_inverse_squared=MEMORY * self.by_inverse_squared + inverse * inverse,
+            cost=MEMORY * self.cost + cost_per_step,
+            cost_by_inverse=MEMORY * self.cost_by_inverse + cost_per_step * inverse,
+            relative_error=expected_s / seconds - 1,
+        )

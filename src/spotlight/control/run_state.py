@@ -1,0 +1,99 @@
+"""Where a run stands: a fold of its journal, kept up to date by every new event.
+
+Resume is this fold and the ledger's, nothing else. Invariant: applying the journal's events to an empty state gives the
+state of the live run (tests/storm checks it after every restart).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spotlight.control.advantage import LaggedStd
+from spotlight.core.events import (
+    AnyEvent,
+    Checkpointed,
+    Compared,
+    Evaluated,
+    Fidelity,
+    IterationDone,
+    Previewed,
+    Published,
+    Restored,
+    RunResumed,
+    RunStarted,
+    RunStopped,
+    Selected,
+)
+from spotlight.core.work import WeightsId
+
+
+@dataclass
+class RunState:
+    """What the loop asks before it does anything: is it done already?"""
+
+    started: RunStarted | None = None
+    attempts: int = 0
+    iterations_done: int = 0
+    lagged: LaggedStd = field(default_factory=LaggedStd)
+    """As it is at the start of the next iteration that is compared."""
+    compared: dict[int, Compared] = field(default_factory=dict)
+    selected: dict[int, Selected] = field(default_factory=dict)
+    previewed: dict[int, list[Previewed]] = field(default_factory=dict)
+    fidelity: dict[int, Fidelity] = field(default_factory=dict)
+    evaluated: dict[int, Evaluated] = field(default_factory=dict)
+    published: dict[WeightsId, Published] = field(default_factory=dict)
+    checkpoints: list[Checkpointed] = field(default_factory=list)
+    restores: int = 0
+    finished: bool = False
+
+    @classmethod
+    def replay(cls, events: Iterable[AnyEvent]) -> "RunState":
+        state = cls()
+        for event in events:
+            state.apply(event)
+        return state
+
+    def apply(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted():
+                self.started = event
+                self.attempts = 1
+            case RunResumed():
+                self.attempts = event.attempt
+                self.finished = False
+            case RunStopped():
+                self.finished = event.finished
+            case Compared():
+                self.compared[event.iteration] = event
+                self.lagged = self.lagged.updated([np.array(group) for group in event.rewards])
+            case Selected():
+                self.selected[event.iteration] = event
+            case Previewed():
+                self.previewed.setdefault(event.iteration, []).append(event)
+            case Fidelity():
+                self.fidelity[event.iteration] = event
+            case Evaluated():
+                self.evaluated[event.iteration] = event
+            case Published():
+                self.published[event.weights] = event
+            case Checkpointed():
+                self.checkpoints.append(event)
+            case Restored():
+                self.restores += 1
+            case IterationDone():
+                self.iterations_done = event.iteration + 1
+                self._forget_before(event.iteration)
+            case _:
+                pass
+
+    @property
+    def checkpoint(self) -> Checkpointed | None:
+        """The newest durable one; None: the beginning."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def _forget_before(self, iteration: int) -> None:
+        """Bounded memory: iterations that a checkpoint covers are never asked for again."""
+        for by_iteration in (self.selected, self.previewed, self.fidelity):
+            for old in [known for known in by_iteration if known < iteration]:
+                del by_iteration[old]

@@ -1,0 +1,6 @@
+"""Who gets what next: the order of service, shares by speed, stragglers and notices."""
+
+from spotlight.control.scheduler.scheduler import Assignment, Lease, Recalled, Scheduler
+from spotlight.control.scheduler.settings import SchedulerSettings
+
+__all__ = ["Assignment", "Lease", "Recalled", "Scheduler", "SchedulerSettings"]

@@ -1,0 +1,76 @@
+"""Work that waits for one set of weights, in the order of service, and the capacity there is to do it.
+
+Invariant: within a class what came back is served first, then iteration by iteration, group by group; the sums kept
+here equal those over the tickets (tests/unit/test_scheduler.py, tests/property/test_scheduler_property.py).
+"""
+
+from heapq import heappop, heappush
+from math import inf
+
+from spotlight.control.scheduler.speeds import Team
+from spotlight.control.scheduler.tickets import Ticket
+from spotlight.core.work import WeightsId, Work
+
+PREVIEW_RANK = Work.PREVIEW.rank
+
+
+class Queue:
+    """The waiting requests of one kind of work."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[bool, int, int, int, Ticket]] = []
+        self.count = 0
+        self.row_steps = 0
+
+    def push(self, ticket: Ticket) -> None:
+        ticket.is_queued = True
+        heappush(self._heap, (*ticket.key, ticket))
+        self.count += 1
+        self.row_steps += ticket.remaining
+
+    def head(self) -> Ticket:
+        while not (ticket := self._heap[0][-1]).is_queued:
+            heappop(self._heap)
+        return ticket
+
+    def pop(self) -> Ticket:
+        ticket = self.head()
+        heappop(self._heap)
+        self.withdraw(ticket)
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """It waits no more; its place in the heap is cleared when it comes up."""
+        ticket.is_queued = False
+        self.count -= 1
+        self.row_steps -= ticket.remaining
+
+
+class Backlog:
+    """Everything about one set of weights."""
+
+    def __init__(self, weights: WeightsId) -> None:
+        self.weights = weights
+        self.queues = [Queue() for _ in Work]
+        """By rank: rollouts, audits, evaluation, previews."""
+        self.team = Team()
+        """The workers that share this work: they hold the weights, are not warned, and ask or are busy."""
+        self.load = 0
+        """Row-steps that the team holds, of any kind: all of it takes its time."""
+        self.holders = 0
+        """Workers that hold the weights."""
+        self.tickets = 0
+        """Unfinished requests, waiting or held."""
+
+    def level_s(self, waiting: int) -> float:
+        """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
+        return (waiting + self.load) / self.team.total if self.team else inf
+
+    def left_s(self) -> float:
+        """The same for everything that waits."""
+        return self.level_s(sum(queue.row_steps for queue in self.queues))
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything but previews waits."""
+        return any(queue.count for queue in self.queues[:PREVIEW_RANK])

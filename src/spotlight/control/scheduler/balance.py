@@ -1,0 +1,106 @@
+"""Shares by measured speed, so that a fast and a slow worker finish together.
+
+All workers that share a backlog would finish together after `level` seconds: waiting and held row-steps over the sum of
+speeds. A worker is given rows while it would finish them within the level (its fair share). What whole rows leave over
+goes to whoever finishes it no later than the fastest would, starting at the level; a slower one is refused and promised
+that the row is finished by then. If the promise is broken (the faster one is stuck or does not ask), it gets the row.
+
+Invariant: `load` and `team` of each backlog are the sums over the counted workers that hold its weights; every change
+costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler.py).
+"""
+
+from collections.abc import Sequence
+
+from spotlight.control.scheduler.backlog import Backlog, Queue
+from spotlight.control.scheduler.speeds import Measured, usable_speed
+from spotlight.control.scheduler.workers import Standing, Worker
+
+ROUNDING = 1 + 1e-9
+"""Sums of speeds are not exact; a share that is full but for this is full."""
+
+
+class Balance:
+    """Keeps the sums, and answers who may take how much."""
+
+    def __init__(self) -> None:
+        self._known = Measured()
+
+    # -- what changes --------------------------------------------------------------------------------------------------
+
+    def measure(self, worker: Worker, reported: float | None) -> None:
+        """A worker says how fast it is; without a word it counts as the median of those who did."""
+        measured = usable_speed(reported)
+        if measured is None:
+            speed = self._known.median if worker.measured is None else worker.measured
+        else:
+            speed = measured
+            worker.measured = measured
+            self._known.set(worker.id, measured)
+        if speed != worker.speed:
+            self._leave(worker)
+            worker.speed = speed
+            self.recount(worker)
+
+    def hold(self, worker: Worker, backlogs: Sequence[Backlog]) -> None:
+        """The worker now holds the weights of these, and no others."""
+        self._leave(worker)
+        for backlog in worker.backlogs:
+            backlog.holders -= 1
+        worker.backlogs = tuple(backlogs)
+        for backlog in worker.backlogs:
+            backlog.holders += 1
+        self.recount(worker)
+
+    def recount(self, worker: Worker) -> None:
+        """A worker counts while it can be relied on: in service, and asking or busy."""
+        counts = worker.standing is Standing.SERVING and (worker.free_rows > 0 or bool(worker.leases))
+        if counts == worker.counted:
+            return
+        if not counts:
+            self._leave(worker)
+            return
+        worker.counted = True
+        for backlog in worker.backlogs:
+            backlog.team.add(worker.id, worker.speed)
+            backlog.load += worker.load
+
+    def shift(self, worker: Worker, row_steps: int) -> None:
+        """The worker has so much more to do."""
+        worker.load += row_steps
+        if worker.counted:
+            for backlog in worker.backlogs:
+                backlog.load += row_steps
+
+    def remove(self, worker: Worker) -> None:
+        """The worker is gone."""
+        self.hold(worker, ())
+        self._leave(worker)
+        self._known.forget(worker.id)
+
+    # -- what is decided -----------------------------------------------------------------------------------------------
+
+    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue) -> bool:
+        """Whether the head of the queue is within the worker's fair share."""
+        return worker.finish_s(queue.head().remaining) <= backlog.level_s(queue.row_steps) * ROUNDING
+
+    def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
+        """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
+        if not backlog.team:
+            return True
+        head = queue.head()
+        others_s = backlog.level_s(queue.row_steps) + head.remaining / backlog.team.fastest
+        if worker.finish_s(head.remaining) <= others_s * ROUNDING:
+            return True
+        if worker.refused is None or not worker.refused.is_queued:
+            worker.refused, worker.promise = head, now + others_s
+        return now >= worker.promise
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _leave(self, worker: Worker) -> None:
+        if not worker.counted:
+            return
+        worker.counted = False
+        for backlog in worker.backlogs:
+            backlog.team.remove(worker.id)
+            backlog.load -= worker.load

@@ -1,0 +1,166 @@
+"""Where every unfinished request is: its ticket waits in a backlog or is held by a worker, never both, never neither.
+
+Each move is made here, in step with the ledger and with the sums that shares are computed from. Invariant: a held
+ticket's holder and attempt are the ledger's (tests/property/test_scheduler_property.py).
+"""
+
+from collections.abc import Collection
+
+from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
+from spotlight.control.scheduler.backlog import Backlog, Queue
+from spotlight.control.scheduler.balance import Balance
+from spotlight.control.scheduler.hunger import Hunger
+from spotlight.control.scheduler.tickets import Ticket
+from spotlight.control.scheduler.workers import Worker
+from spotlight.core.events import ReleaseReason
+from spotlight.core.types import WorkerId
+from spotlight.core.work import Request, RequestId, WeightsId
+
+
+class Booking:
+    """All tickets."""
+
+    def __init__(self, ledger: Ledger, balance: Balance, hunger: Hunger) -> None:
+        self._ledger = ledger
+        self._balance = balance
+        self._hunger = hunger
+        self._tickets: dict[RequestId, Ticket] = {}
+        self._backlogs: dict[WeightsId, Backlog] = {}
+        self._places = 0
+        self.waiting = 0
+        """Tickets in queues."""
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """A request that the ledger has queued waits for a worker."""
+        request_id = request.id
+        state = self._ledger.state(request_id)
+        if request_id in self._tickets or state is not SampleState.QUEUED:
+            raise InvariantBroken(
+                f"request {request_id} is {state} and cannot be scheduled, or is scheduled already; only what is "
+                "queued in the ledger is added, once; report this as a bug."
+            )
+        backlog = self.backlog(request.weights)
+        backlog.tickets += 1
+        self._places += 1
+        ticket = Ticket(request, request_id, backlog, self._places, request.sample.sampling.steps)
+        self._tickets[request_id] = ticket
+        self._enqueue(ticket)
+
+    def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
+        """The head of the queue is the worker's now."""
+        ticket = queue.head()
+        ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
+        queue.pop()
+        self.waiting -= 1
+        ticket.holder = worker
+        ticket.moved_at = ticket.named_at = now
+        ticket.is_recalled = False
+        worker.leases[ticket.id] = ticket
+        worker.free_rows -= 1
+        self._balance.shift(worker, ticket.remaining)
+        return ticket
+
+    def advance(self, ticket: Ticket, step: int, now: float) -> None:
+        """The live attempt has reached this step; one that is old news only shows that the attempt lives."""
+        ticket.named_at = now
+        if ticket.holder is None or step <= ticket.reached:
+            return
+        before = ticket.remaining
+        ticket.reached = min(step, ticket.steps)
+        ticket.moved_at = now
+        self._balance.shift(ticket.holder, ticket.remaining - before)
+
+    def release(self, ticket: Ticket, reason: ReleaseReason) -> None:
+        """End the live attempt; what the ledger does not count as live any more is not wanted any more."""
+        redone = max(ticket.reached - ticket.step, 0)
+        wanted = self._ledger.release(ticket.id, ticket.attempt, reason, step=ticket.step, redone=redone)
+        self._take_away(ticket)
+        if wanted:
+            self._enqueue_again(ticket)
+        else:
+            self._forget(ticket)
+
+    def follow(self, request: RequestId) -> None:
+        """The ledger judged a result: go where the request went, if it is not held as before."""
+        ticket = self._tickets.get(request)
+        if ticket is None or ticket.holder is None:
+            return
+        state = self._ledger.state(request) if request in self._ledger else SampleState.DROPPED
+        if state is SampleState.LEASED:
+            return
+        self._take_away(ticket)
+        if state is SampleState.QUEUED:
+            # Refused for its weights: what it committed was made with them too.
+            ticket.step = 0
+            self._enqueue_again(ticket)
+        else:
+            self._forget(ticket)
+
+    def dismiss(self, request: RequestId) -> WorkerId | None:
+        """Dropped in the ledger: it waits no more; whoever is returned holds nothing of worth."""
+        ticket = self._tickets.get(request)
+        if ticket is None:
+            return None
+        holder = ticket.holder
+        if holder is None:
+            self._queue(ticket).withdraw(ticket)
+            self.waiting -= 1
+        else:
+            self._take_away(ticket)
+        self._forget(ticket)
+        return holder.id if holder else None
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def live(self, worker: WorkerId, request: RequestId, attempt: int) -> Ticket | None:
+        """The ticket, if this is its live attempt and this worker's."""
+        ticket = self._tickets.get(request)
+        if ticket is None or ticket.holder is None or ticket.holder.id != worker or ticket.attempt != attempt:
+            return None
+        return ticket
+
+    def backlogs(self) -> Collection[Backlog]:
+        return self._backlogs.values()
+
+    def backlog(self, weights: WeightsId) -> Backlog:
+        backlog = self._backlogs.get(weights)
+        if backlog is None:
+            backlog = self._backlogs[weights] = Backlog(weights)
+        return backlog
+
+    def tidy(self, backlog: Backlog) -> None:
+        """New weights come with every iteration: those that nobody holds or waits for are forgotten."""
+        if not backlog.holders and not backlog.tickets:
+            self._backlogs.pop(backlog.weights, None)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _take_away(self, ticket: Ticket) -> None:
+        holder = ticket.holder
+        if holder is None:
+            return
+        del holder.leases[ticket.id]
+        self._balance.shift(holder, -ticket.remaining)
+        self._balance.recount(holder)
+        self._hunger.wake(holder)
+        ticket.holder = None
+
+    def _enqueue_again(self, ticket: Ticket) -> None:
+        ticket.reached = ticket.step
+        ticket.was_returned = True
+        self._enqueue(ticket)
+        self._hunger.wake_all()
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        self._queue(ticket).push(ticket)
+        self.waiting += 1
+
+    def _forget(self, ticket: Ticket) -> None:
+        del self._tickets[ticket.id]
+        ticket.backlog.tickets -= 1
+        self.tidy(ticket.backlog)
+
+    def _queue(self, ticket: Ticket) -> Queue:
+        return ticket.backlog.queues[ticket.request.work.rank]

@@ -1,0 +1,67 @@
+"""Who asks for work: the fastest first, and who was refused waits aside until something changes.
+
+    pull --> ASKING --served--> (not here)
+               ^ |
+        woken  | `--refused--> ASIDE          woken by the worker's own next word, or by new or returned work
+               `-----------------'
+
+Invariant: a round looks only at workers that ask and were not refused since the last change, so a refusal costs nothing
+until then (benchmarks/scheduler.py); and no worker that asks is ever forgotten, since its heartbeat wakes it
+(tests/unit/test_scheduler.py).
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from spotlight.control.scheduler.workers import Worker
+from spotlight.core.types import WorkerId
+
+
+class Hunger:
+    """The standing pulls."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Worker]] = []
+        self._turns: dict[WorkerId, int] = {}
+        """The valid heap entry of each worker that asks."""
+        self._aside: dict[WorkerId, Worker] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._turns) + len(self._aside)
+
+    def __iter__(self) -> Iterator[Worker]:
+        """All that ask, fastest first."""
+        asking = [worker for _, turn, worker in self._heap if self._turns.get(worker.id) == turn]
+        return iter(sorted([*asking, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
+
+    def ask(self, worker: Worker) -> None:
+        """A new pull, or a refused one that is worth another look."""
+        self._aside.pop(worker.id, None)
+        self._turn += 1
+        self._turns[worker.id] = self._turn
+        heappush(self._heap, (-worker.speed, self._turn, worker))
+
+    def wake(self, worker: Worker) -> None:
+        if worker.id in self._aside:
+            self.ask(worker)
+
+    def wake_all(self) -> None:
+        for worker in list(self._aside.values()):
+            self.ask(worker)
+
+    def pop(self) -> Worker | None:
+        """The fastest that asks; the caller serves it or sets it aside."""
+        while self._heap:
+            _, turn, worker = heappop(self._heap)
+            if self._turns.get(worker.id) == turn:
+                del self._turns[worker.id]
+                return worker
+        return None
+
+    def set_aside(self, worker: Worker) -> None:
+        self._aside[worker.id] = worker
+
+    def forget(self, worker: Worker) -> None:
+        self._turns.pop(worker.id, None)
+        self._aside.pop(worker.id, None)

@@ -1,0 +1,52 @@
+"""What a preemption notice means: finish what fits before the deadline, hand back the rest.
+
+Invariant: a worker that leaves is never given a request that it cannot finish, with all it holds, before its deadline
+(tests/property/test_scheduler_property.py).
+"""
+
+from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.control.scheduler.tickets import Ticket
+from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.core.work import NoticeKind
+
+RANKING = (Standing.SERVING, Standing.PREVIEWS_ONLY, Standing.LEAVING, Standing.DRAINING)
+
+
+def warn(worker: Worker, kind: NoticeKind, deadline: float) -> None:
+    """A notice never makes a worker's standing better, nor its deadline later; an advisory one sets no deadline."""
+    told = Standing.LEAVING if kind is NoticeKind.IMMINENT else Standing.PREVIEWS_ONLY
+    worker.standing = max(worker.standing, told, key=RANKING.index)
+    if kind is NoticeKind.IMMINENT:
+        worker.deadline = min(worker.deadline, deadline)
+
+
+def fits(worker: Worker, remaining: int, now: float, settings: SchedulerSettings) -> bool:
+    """Whether one more request, and everything that the worker holds already, is finished before its deadline."""
+    longest = max([remaining, *(ticket.remaining for ticket in worker.leases.values())])
+    total = max(worker.load + remaining, longest * _smallest_batch(worker, settings))
+    return total <= _row_steps_left(worker, now, settings)
+
+
+def too_late(worker: Worker, now: float, settings: SchedulerSettings) -> list[Ticket]:
+    """What the worker holds and cannot finish before its deadline, if it finishes as many as it can."""
+    if worker.standing is Standing.DRAINING:
+        return sorted(worker.leases.values(), key=lambda ticket: ticket.place)
+    if worker.standing is not Standing.LEAVING:
+        return []
+    left = _row_steps_left(worker, now, settings)
+    total = 0
+    late: list[Ticket] = []
+    for ticket in sorted(worker.leases.values(), key=lambda ticket: (ticket.remaining, ticket.place)):
+        total += ticket.remaining
+        if max(total, ticket.remaining * _smallest_batch(worker, settings)) > left:
+            late.append(ticket)
+    return late
+
+
+def _smallest_batch(worker: Worker, settings: SchedulerSettings) -> int:
+    return min(settings.saturating_rows, worker.rows)
+
+
+def _row_steps_left(worker: Worker, now: float, settings: SchedulerSettings) -> float:
+    """What the worker can do before its deadline."""
+    return (worker.deadline - now - settings.commit_s) / (1 + settings.deadline_margin) * worker.speed

@@ -1,0 +1,325 @@
+"""The pull scheduler: who gets what next.
+
+The ledger owns states, attempts and fences; the scheduler owns the order of service and what it knows of workers. It
+decides and leases; the caller speaks to workers. Pure and synchronous: time comes in, decisions come out.
+
+Invariants (tests/unit/test_scheduler.py, tests/property/test_scheduler_property.py): every request that was added is
+waiting or held until it is accepted or dropped; one held request has one holder, the ledger's; a worker is given only
+what it has the weights for, can finish before its deadline, and should take by its share; rollouts and evaluations are
+never kept waiting by previews. No event costs more than O(log n) in the number of workers, but for the search for
+stragglers, which is periodic, and for what a lost worker held.
+
+    scheduler.join(worker, SlotClass.SPOT, rows=8, now=0.0)
+    scheduler.holds(worker, [weights])
+    scheduler.add(requests)                          # issued in the ledger before
+    scheduler.pull(worker, 8, None, now=0.0)         # stands until it is answered
+    scheduler.assign(now=0.0)                        # [Assignment(worker, weights, leases)]: leased in the ledger
+    scheduler.done(worker, request, now=2.0)         # after ledger.accept
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from math import inf
+
+import msgspec
+
+from spotlight.control.ledger import Ledger
+from spotlight.control.scheduler import notices, stragglers
+from spotlight.control.scheduler.balance import Balance
+from spotlight.control.scheduler.booking import Booking
+from spotlight.control.scheduler.hunger import Hunger
+from spotlight.control.scheduler.serving import next_queue
+from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.control.scheduler.tickets import Ticket
+from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.core.events import ReleaseReason
+from spotlight.core.messages import Progress
+from spotlight.core.types import WorkerId
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """One request that a worker was given, and the step that it goes on from."""
+
+    request: Request
+    attempt: int
+    step: int
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What one worker was given; all of it uses one set of weights."""
+
+    worker: WorkerId
+    weights: WeightsId
+    leases: tuple[Lease, ...]
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """What a worker is to hand back at its next step boundary."""
+
+    worker: WorkerId
+    requests: tuple[RequestId, ...]
+
+
+class Scheduler:
+    """Workers ask, work waits, `assign` brings them together."""
+
+    def __init__(self, ledger: Ledger, settings: SchedulerSettings | None = None) -> None:
+        self._ledger = ledger
+        self._settings = settings or SchedulerSettings()
+        self._workers: dict[WorkerId, Worker] = {}
+        self._balance = Balance()
+        self._hunger = Hunger()
+        self._booking = Booking(ledger, self._balance, self._hunger)
+        self._watch = stragglers.Watch(self._settings)
+        self._next_search = 0.0
+
+    # -- what workers say ----------------------------------------------------------------------------------------------
+
+    def join(self, worker: WorkerId, slot_class: SlotClass, rows: int, now: float) -> None:
+        """A worker is there; one that is known already (its greeting came twice) is only heard of."""
+        known = self._heard(worker, now)
+        if known is None:
+            known = self._workers[worker] = Worker(worker, slot_class, rows, heard_at=now)
+            self._watch.worker(known)
+
+    def holds(self, worker: WorkerId, weights: Collection[WeightsId]) -> None:
+        """Exactly these are resident and verified; work is given for these only."""
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        before = known.backlogs
+        self._balance.hold(known, [self._booking.backlog(each) for each in sorted(weights)])
+        for backlog in before:
+            self._booking.tidy(backlog)
+        self._hunger.wake(known)
+
+    def pull(
+        self,
+        worker: WorkerId,
+        free_rows: int,
+        row_steps_per_s: float | None,
+        now: float,
+        answered: int | None = None,
+    ) -> None:
+        """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
+
+        A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
+        is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
+        it offers the same rows again, and is ignored.
+        """
+        known = self._heard(worker, now)
+        if known is None or (answered is not None and answered < known.assignments):
+            return
+        known.free_rows = min(free_rows, known.rows)
+        self._balance.measure(known, row_steps_per_s)
+        self._balance.recount(known)
+        if known.free_rows > 0:
+            self._hunger.ask(known)
+        else:
+            self._hunger.forget(known)
+
+    def heard(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
+        """A heartbeat, and how far each attempt is."""
+        known = self._heard(worker, now)
+        if known is None:
+            return
+        for each in progress:
+            ticket = self._booking.live(worker, each.request, each.attempt)
+            if ticket is not None:
+                self._booking.advance(ticket, each.step, now)
+        if known.measured is None:
+            self._balance.measure(known, None)
+        self._hunger.wake(known)
+
+    def committed(self, worker: WorkerId, request: RequestId, attempt: int, step: int, now: float) -> bool:
+        """The flight is safe at this step; False: fenced, the attempt is not the live one."""
+        self._heard(worker, now)
+        ticket = self._booking.live(worker, request, attempt)
+        if ticket is None:
+            return False
+        self._booking.advance(ticket, step, now)
+        ticket.step = max(ticket.step, min(step, ticket.steps))
+        return True
+
+    def hand_back(
+        self,
+        worker: WorkerId,
+        request: RequestId,
+        attempt: int,
+        step: int,
+        now: float,
+        reason: ReleaseReason | None = None,
+    ) -> bool:
+        """The attempt ends at this step and its request is first in line again; False: fenced.
+
+        It goes on from its newest commit, this one or an earlier. `reason` is found out unless given; an attempt that
+        FAILED starts over from `step`, whatever was committed, since that may be what made it fail.
+        """
+        self._heard(worker, now)
+        ticket = self._booking.live(worker, request, attempt)
+        if ticket is None:
+            return False
+        self._booking.advance(ticket, step, now)
+        ticket.step = step if reason is ReleaseReason.FAILED else max(ticket.step, min(step, ticket.steps))
+        default = ReleaseReason.RECALLED if ticket.is_recalled else ReleaseReason.HANDED_BACK
+        self._booking.release(ticket, reason or default)
+        return True
+
+    def done(self, worker: WorkerId, request: RequestId, now: float) -> None:
+        """The ledger took or refused a result of this worker: follow it.
+
+        An older attempt's refusal changes nothing; a live one that was refused for its weights starts over.
+        """
+        self._heard(worker, now)
+        self._booking.follow(request)
+
+    def warn(self, worker: WorkerId, kind: NoticeKind, deadline: float, now: float) -> None:
+        """A preemption notice; ask `must_hand_back` next. It stays in force until the worker is lost."""
+        known = self._heard(worker, now)
+        if known is not None:
+            notices.warn(known, kind, deadline)
+            self._balance.recount(known)
+            self._hunger.wake_all()
+
+    def drain(self, worker: WorkerId) -> None:
+        """Nothing more for this worker; what it holds comes back by `hand_back`."""
+        known = self._workers.get(worker)
+        if known is not None:
+            known.standing = Standing.DRAINING
+            self._balance.recount(known)
+            self._hunger.wake_all()
+
+    def lose(self, worker: WorkerId, reason: ReleaseReason, now: float) -> list[RequestId]:
+        """The worker is gone, or fenced: its leases end and go on elsewhere from their last commits."""
+        known = self._workers.pop(worker, None)
+        if known is None:
+            return []
+        held = sorted(known.leases.values(), key=lambda ticket: ticket.key)
+        for ticket in held:
+            self._booking.release(ticket, reason)
+        self._hunger.forget(known)
+        before = known.backlogs
+        self._balance.remove(known)
+        for backlog in before:
+            self._booking.tidy(backlog)
+        self._hunger.wake_all()
+        return [ticket.id for ticket in held]
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """Work that the ledger has queued: just issued, reopened, or left over by a restart."""
+        for request in requests:
+            self._booking.add(request)
+        self._hunger.wake_all()
+
+    def cancel(self, work: Work) -> list[WorkerId]:
+        """Unfinished requests of this kind are dropped; returns who holds some, to be told to discard them."""
+        holders = [self._booking.dismiss(request) for request in self._ledger.cancel(work)]
+        return sorted({holder for holder in holders if holder is not None})
+
+    def drop(self, request: RequestId, reason: str) -> WorkerId | None:
+        """Give one request up; returns who holds it."""
+        self._ledger.drop(request, reason)
+        return self._booking.dismiss(request)
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def assign(self, now: float) -> list[Assignment]:
+        """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
+        round_: list[tuple[Worker, list[Ticket]]] = []
+        while self._booking.waiting and (worker := self._hunger.pop()) is not None:
+            round_.append((worker, self._take_share(worker, now)))
+        for worker, taken in round_:
+            if self._booking.waiting:
+                taken += self._take_rest(worker, now)
+        assignments: list[Assignment] = []
+        for worker, taken in round_:
+            if not taken:
+                self._hunger.set_aside(worker)
+                continue
+            worker.free_rows = 0
+            worker.refused = None
+            given = _assignments(worker, taken)
+            worker.assignments += len(given)
+            assignments += given
+        return assignments
+
+    def recalls(self, now: float) -> list[Recalled]:
+        """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
+        if now < self._next_search or not self._hunger:
+            return []
+        self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
+        busy = [worker for worker in self._workers.values() if worker.leases]
+        found: dict[WorkerId, list[RequestId]] = {}
+        for ticket in stragglers.find(busy, self._hunger, self._settings):
+            if ticket.holder is not None:
+                ticket.is_recalled = True
+                self._watch.recall(ticket, ticket.holder, now)
+                found.setdefault(ticket.holder.id, []).append(ticket.id)
+        return [Recalled(worker, tuple(found[worker])) for worker in sorted(found)]
+
+    def silent(self, now: float) -> list[WorkerId]:
+        """Workers that said nothing for too long, or ignored a recall; the caller calls `lose(SILENT)` first of all."""
+        return sorted({worker.id for worker in self._watch.due(now, self._workers)})
+
+    def must_hand_back(self, worker: WorkerId, now: float) -> list[RequestId]:
+        """What the worker holds and cannot finish before it goes; worth asking at each of its heartbeats."""
+        known = self._workers.get(worker)
+        return [ticket.id for ticket in notices.too_late(known, now, self._settings)] if known else []
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerId]:
+        return sorted(self._workers)
+
+    def speed(self, worker: WorkerId) -> float:
+        """Row-steps per second: measured, or as good as the median of the others."""
+        return self._workers[worker].speed
+
+    def measured_speed(self, worker: WorkerId) -> float | None:
+        """The same, if it was measured."""
+        return self._workers[worker].measured
+
+    def waiting(self, work: Work) -> int:
+        """Requests of this kind that nobody holds."""
+        return sum(backlog.queues[work.rank].count for backlog in self._booking.backlogs())
+
+    def seconds_left(self, weights: WeightsId) -> float:
+        """Until all that waits for these weights, and all that their team holds, is done; infinite without a team."""
+        known = [backlog for backlog in self._booking.backlogs() if backlog.weights == weights]
+        return known[0].left_s() if known else inf
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _take_share(self, worker: Worker, now: float) -> list[Ticket]:
+        taken: list[Ticket] = []
+        while worker.room > 0 and (source := next_queue(worker, now, self._settings)) is not None:
+            if not self._balance.is_share(worker, *source):
+                break
+            taken.append(self._booking.lease(worker, source[1], now))
+        return taken
+
+    def _take_rest(self, worker: Worker, now: float) -> list[Ticket]:
+        source = next_queue(worker, now, self._settings) if worker.room > 0 else None
+        if source is None or not self._balance.is_rest(worker, *source, now):
+            return []
+        return [self._booking.lease(worker, source[1], now)]
+
+    def _heard(self, worker: WorkerId, now: float) -> Worker | None:
+        known = self._workers.get(worker)
+        if known is not None:
+            known.heard_at = now
+        return known
+
+
+def _assignments(worker: Worker, taken: Sequence[Ticket]) -> list[Assignment]:
+    return [
+        Assignment(
+            worker.id,
+            backlog.weights,
+            tuple(Lease(ticket.request, ticket.attempt, ticket.step) for ticket in tickets),
+        )
+        for backlog, tickets in groupby(taken, key=lambda ticket: ticket.backlog)
+    ]

@@ -1,0 +1,55 @@
+"""A request's place with the scheduler: waiting in a queue, or held by a worker.
+
+Invariant: a ticket is in exactly one of the two places from `add` until its request is accepted or dropped, so nothing
+is lost and nothing is served twice (tests/property/test_scheduler_property.py).
+
+    add --> QUEUED --lease--> HELD --done--> (gone)
+              ^                |
+              `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from spotlight.core.work import Request, RequestId
+
+if TYPE_CHECKING:
+    from spotlight.control.scheduler.backlog import Backlog
+    from spotlight.control.scheduler.workers import Worker
+
+Key: TypeAlias = tuple[bool, int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request that is not finished yet."""
+
+    request: Request
+    id: RequestId
+    backlog: "Backlog"
+    place: int
+    """Order of arrival: requests of a group are added in their order."""
+    steps: int
+    step: int = 0
+    """The last committed one: where the next attempt goes on."""
+    reached: int = 0
+    """How far the live attempt is known to be."""
+    moved_at: float = 0.0
+    """When `reached` last changed."""
+    named_at: float = 0.0
+    """When its holder last spoke of it; one that is finished there, and still on its way, is not spoken of."""
+    holder: "Worker | None" = None
+    attempt: int = 0
+    is_queued: bool = False
+    was_returned: bool = False
+    is_recalled: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Row-steps until it is finished; the last bit of work counts as a step too."""
+        return max(self.steps - self.reached, 1)
+
+    @property
+    def key(self) -> Key:
+        """Order within a class: what came back, then iteration by iteration, group by group."""
+        return (not self.was_returned, self.request.iteration, self.request.group, self.place)

@@ -1,0 +1,102 @@
+"""Units of work: what is asked for, by whom it is held, and what became of it.
+
+A request is named by what it is for, so two controllers that decide the same thing name it the same; an attempt number
+tells apart the leases that one request has had, and the highest one is its fence.
+"""
+
+from enum import StrEnum
+from typing import NewType
+
+import msgspec
+
+from spotlight.core.types import Sample, Version
+
+RequestId = NewType("RequestId", str)
+
+
+class Work(StrEnum):
+    """What a request is for, in the order of service."""
+
+    ROLLOUT = "rollout"
+    """An exact sample that is trained on."""
+    AUDIT = "audit"
+    """An exact sample of a random unselected seed: it measures previews and is never trained on."""
+    EVALUATION = "evaluation"
+    """A held-out prompt with fixed seed."""
+    PREVIEW = "preview"
+    """A cheap sample that only ranks its seed."""
+
+    @property
+    def rank(self) -> int:
+        """0 is served first."""
+        return _RANKS[self]
+
+
+_RANKS = {work: rank for rank, work in enumerate(Work)}
+
+
+class Policy(StrEnum):
+    """Which of the trainer's weight sets was published."""
+
+    BEHAVIOUR = "behaviour"
+    """What rolls out: NFT's old, Flow-GRPO's theta."""
+    AVERAGE = "average"
+    """The moving average, which is evaluated."""
+
+
+class WeightsId(msgspec.Struct, frozen=True, order=True):
+    """One published set of weights; a worker may hold two, a batch uses one."""
+
+    version: Version
+    policy: Policy = Policy.BEHAVIOUR
+
+    def __str__(self) -> str:
+        return f"{self.policy.value}-{self.version}"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample that is wanted."""
+
+    work: Work
+    iteration: int
+    """The iteration that it is for; a preview is for the next one."""
+    group: int
+    """Number of its prompt within the iteration."""
+    sample: Sample
+
+    @property
+    def id(self) -> RequestId:
+        return RequestId(f"{self.work.value}/{self.iteration}/{self.group}/{self.sample.seed}")
+
+    @property
+    def weights(self) -> WeightsId:
+        policy = Policy.AVERAGE if self.work is Work.EVALUATION else Policy.BEHAVIOUR
+        return WeightsId(self.sample.version, policy)
+
+
+class SlotClass(StrEnum):
+    """How a slot is paid for, and whether it may vanish."""
+
+    RESERVED = "reserved"
+    SPOT = "spot"
+
+
+class NoticeKind(StrEnum):
+    """How certain a loss is."""
+
+    ADVISORY = "advisory"
+    """The slot may go: previews only."""
+    IMMINENT = "imminent"
+    """The slot goes at the deadline: finish what fits, commit and hand back the rest."""
+
+
+class Activity(StrEnum):
+    """What a worker spends its time on."""
+
+    START = "start"
+    LOAD = "load"
+    ROLLOUT = "rollout"
+    EVALUATION = "evaluation"
+    PREVIEW = "preview"
+    TRAIN = "train"
+    IDLE = "idle"

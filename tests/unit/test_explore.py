@@ -1,0 +1,178 @@
+"""Exploration: which seeds are chosen in each case, who is audited, and that fidelity figures are what they claim."""
+
+import math
+
+import numpy as np
+import pytest
+
+from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, unselected
+from spotlight.control.explore.config import ExploreConfig
+from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
+from spotlight.control.explore.select import Preview, largest_variance, select
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import PromptId
+
+FRESH = range(1000, 1100)
+
+
+def previews(*rewards):
+    return [Preview(seed, reward) for seed, reward in enumerate(rewards)]
+
+
+def test_select_takes_the_ends_and_not_the_middle():
+    assert select(previews(0.5, 0.1, 0.9, 0.4, 0.6, 0.0), 4) == (1, 2, 4, 5)
+
+
+def test_select_from_skewed_rewards_takes_as_few_outliers_as_there_are():
+    rewards = [1.0] * 10 + [0.0, 0.1]
+    # All sixes with both outliers vary equally; the smallest number of highest, none, decides.
+    assert select(previews(*rewards), 6) == (0, 1, 2, 3, 10, 11)
+
+
+def test_select_among_equal_rewards_goes_by_seed_whatever_the_order_of_arrival():
+    binary = [Preview(seed, float(seed % 2)) for seed in range(12)]
+    assert select(binary, 4) == select(list(reversed(binary)), 4) == (0, 2, 9, 11)
+
+
+def test_select_never_takes_a_preview_without_a_finite_reward():
+    assert select(previews(math.nan, 0.0, math.inf, 1.0, -math.inf, 0.5), 2) == (1, 3)
+
+
+def test_select_sees_contrast_far_from_zero():
+    # Squares of these rewards agree in all but their last bits.
+    assert select(previews(1e9, 1e9 + 1e-3, 1e9 + 2e-3, 1e9 + 5e-4), 2) == (0, 2)
+
+
+def test_largest_variance_of_halves_is_that_of_a_fair_coin():
+    assert largest_variance([0.0] * 10 + [0.4] * 5 + [1.0] * 10, 8) == pytest.approx(0.25)
+
+
+def test_choose_with_enough_previews_needs_no_fresh_seed():
+    chosen = choose(previews(0.5, 0.1, 0.9, 0.4), 2, iter(()))
+    assert chosen == Chosen((1, 2), 0)
+
+
+def test_choose_with_too_few_previews_uses_all_of_them_and_fills_up():
+    chosen = choose(previews(0.5, math.nan, 0.5), 4, FRESH)
+    assert chosen == Chosen((0, 2, 1000, 1001), 2)
+    assert chosen.previewed == (0, 2)
+
+
+def test_choose_without_previews_is_all_fresh():
+    assert choose([], 3, FRESH) == Chosen((1000, 1001, 1002), 3)
+
+
+def test_choose_from_previews_that_do_not_differ_tries_fresh_seeds():
+    assert choose(previews(*[0.7] * 9), 2, FRESH) == Chosen((1000, 1001), 2)
+
+
+def test_choose_does_not_take_a_fresh_seed_that_was_chosen_already():
+    assert choose(previews(0.1, 0.2), 3, [0, 1, 5]) == Chosen((0, 1, 5), 1)
+
+
+def test_choose_counts_a_preview_that_arrived_twice_once():
+    assert choose([Preview(3, 0.2), Preview(3, 0.2)], 2, FRESH) == Chosen((3, 1000), 1)
+
+
+def test_choose_without_enough_fresh_seeds_says_how_many_there_are():
+    with pytest.raises(ConfigError, match="1 previewed and only 1 fresh"):
+        choose(previews(0.3), 4, [7])
+
+
+def test_audit_draws_the_share_from_unselected_seeds_only_and_the_same_for_the_same_identity():
+    seen = [Preview(seed, seed / 2000) for seed in range(2000)]
+    chosen = choose(seen, 16, FRESH)
+    left = unselected(seen, chosen)
+    assert set(left).isdisjoint(chosen.seeds)
+    key = audit_key(0, 3, PromptId("a"))
+    drawn = audit_seeds(left, 0.1, key)
+    assert set(drawn) <= set(left)
+    assert len(drawn) == pytest.approx(0.1 * len(left), rel=0.25)
+    assert drawn == audit_seeds(tuple(reversed(left)), 0.1, key)
+    assert drawn != audit_seeds(left, 0.1, audit_key(0, 4, PromptId("a")))
+    assert audit_seeds(left, 1.0, key) == left
+
+
+def simulated(rng, rho, share, prompts=32, seeds=64, group=16):
+    """Audited groups of a bivariate normal world, and the same world audited in full."""
+    partly, fully = [], []
+    for number in range(prompts):
+        # Prompts differ in mean and scale, as words of different difficulty do.
+        proxy = (1 + number % 3) * rng.standard_normal(seeds)
+        noise = (1 + number % 3) * math.sqrt(1 - rho**2) * rng.standard_normal(seeds)
+        exact = number + rho * proxy + noise
+        pairs = [Pair(float(z), float(r)) for z, r in zip(proxy, exact, strict=True)]
+        kept = set(select([Preview(s, pairs[s].proxy) for s in range(seeds)], group))
+        rest = [s for s in range(seeds) if s not in kept]
+        for audits, probability in ((partly, share), (fully, 1.0)):
+            drawn = [pairs[s] for s in rest if rng.random() < probability]
+            audits.append(
+                AuditedGroup(
+                    kept=tuple(pairs[s] for s in sorted(kept)),
+                    audited=tuple(drawn),
+                    share=probability,
+                    previewed=seeds,
+                )
+            )
+    return fidelity(partly), fidelity(fully)
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.85])
+def test_fidelity_of_a_small_audit_agrees_on_average_with_that_of_all_seeds(rho):
+    rng = np.random.default_rng(5)
+    worlds = [simulated(rng, rho, share=0.1) for _ in range(60)]
+    for name, tolerance in (("pearson", 0.03), ("spearman", 0.03), ("payoff", 0.12)):
+        small = np.mean([partly[name] for partly, _ in worlds])
+        whole = np.mean([fully[name] for _, fully in worlds])
+        assert small == pytest.approx(whole, abs=tolerance), name
+    assert np.mean([partly["pearson"] for partly, _ in worlds]) == pytest.approx(rho, abs=0.03)
+
+
+def test_fidelity_of_a_known_world_is_what_its_model_says():
+    _, fully = simulated(np.random.default_rng(6), 0.5, share=1.0, prompts=200)
+    assert fully["pearson"] == pytest.approx(0.5, abs=0.03)
+    # Keeping 16 of 64 raises the proxy's variance 2.89-fold, of which the exact reward takes over rho^2.
+    assert fully["payoff"] == pytest.approx(0.75 + 0.25 * 2.89, abs=0.15)
+
+
+def test_fidelity_of_a_perfect_preview_captures_everything():
+    figures = simulated(np.random.default_rng(7), 1.0, share=1.0)[1]
+    assert figures["captured_variance"] == pytest.approx(1)
+    assert figures["spearman"] == pytest.approx(1)
+    assert figures["payoff"] > 2.5
+
+
+def test_fidelity_of_previews_that_know_nothing_pays_nothing():
+    figures = simulated(np.random.default_rng(8), 0.0, share=1.0, prompts=200)[1]
+    assert figures["payoff"] == pytest.approx(1, abs=0.05)
+    assert figures["spearman"] == pytest.approx(0, abs=0.03)
+
+
+def test_fidelity_without_audit_or_contrast_leaves_out_what_it_cannot_tell():
+    kept = (Pair(0.0, 0.1), Pair(1.0, 0.9))
+    nothing_audited = AuditedGroup(kept=kept, audited=(), share=0.1, previewed=8)
+    assert fidelity([nothing_audited]) == {"pairs": 2.0, "audited": 0.0}
+    # The mean of three of these is another number.
+    same = 5.430101370403394
+    flat = AuditedGroup(kept=(Pair(0.0, same), Pair(1.0, same)), audited=(Pair(0.5, same),), share=1.0, previewed=3)
+    assert fidelity([flat]) == {"pairs": 3.0, "audited": 1.0}
+    assert fidelity([]) == {"pairs": 0.0, "audited": 0.0}
+
+
+def test_fidelity_treats_a_sample_without_reward_as_absent():
+    whole = AuditedGroup(
+        kept=(Pair(0.0, 0.1), Pair(1.0, 0.9)), audited=(Pair(0.5, 0.4), Pair(0.6, 0.6)), share=1.0, previewed=4
+    )
+    broken = AuditedGroup(kept=(*whole.kept, Pair(0.2, math.nan)), audited=whole.audited, share=1.0, previewed=4)
+    assert fidelity([broken]) == fidelity([whole])
+
+
+def test_explore_is_on_with_nft_and_off_with_flow_grpo_unless_told_otherwise():
+    assert [ExploreConfig().is_on(loss) for loss in ("nft", "flow_grpo")] == [True, False]
+    assert ExploreConfig(enabled="on").is_on("flow_grpo")
+    assert not ExploreConfig(enabled="off").is_on("nft")
+
+
+def test_explore_with_the_same_arm_twice_is_refused():
+    with pytest.raises(ConfigError, match="each once"):
+        ExploreConfig(arms=(4, 4))

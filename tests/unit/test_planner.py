@@ -1,0 +1,302 @@
+"""The planner: what it plans in each situation, what it learns, and that events alone bring it back."""
+
+import math
+
+import msgspec
+import pytest
+
+from spotlight.control.explore.config import ExploreConfig
+from spotlight.control.planner.bandit import Bandit, best_arm, prior_rho
+from spotlight.control.planner.gain import gain
+from spotlight.control.planner.planner import PlanInput, Planner, PlannerState
+from spotlight.control.planner.timing import TimeModel
+from spotlight.control.planner.variances import Variances
+from spotlight.core.events import Compared, ExplorationClosed, Fidelity, Issued, IterationDone
+from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
+from spotlight.core.work import Request, Work
+
+PROMPTS = tuple(PromptId(name) for name in "abcd")
+SAMPLING = Sampling(steps=10, size=Size(32, 96))
+BANDIT = ExploreConfig(plan="bandit", arms=(3, 4, 6, 8), alpha=0.5)
+
+
+def given(iteration=1, speeds=(100.0, 100.0), prompts=PROMPTS):
+    return PlanInput(iteration=iteration, group_size=16, full_steps=10, prompts=prompts, speeds=speeds)
+
+
+def trained(seconds, iteration=0):
+    return IterationDone(iteration=iteration, rollout_s=1.0, train_s=seconds, reward=0.5)
+
+
+def audit(steps, rho, iteration=1):
+    return Fidelity(iteration=iteration, steps=steps, figures={"pearson": rho, "audited": 40.0, "pairs": 100.0})
+
+
+def compared(iteration, rewards):
+    """An iteration whose groups, one per prompt, had these rewards."""
+    requests = tuple(
+        Request(
+            work=Work.ROLLOUT,
+            iteration=iteration,
+            group=group,
+            sample=Sample(prompt=prompt, seed=seed, sampling=SAMPLING, version=Version(iteration)),
+        )
+        for group, prompt in enumerate(PROMPTS)
+        for seed in range(2)
+    )
+    done = Compared(iteration=iteration, rewards=rewards, advantages=rewards, kept=((True, True),) * len(rewards))
+    return [Issued(requests=requests), done]
+
+
+# -- gain --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seeds", "group", "row"),
+    [
+        (20, 16, (1.25, 1.21, 1.16, 1.09)),
+        (24, 16, (1.47, 1.40, 1.30, 1.17)),
+        (30, 16, (1.77, 1.66, 1.49, 1.28)),
+        (32, 16, (1.86, 1.74, 1.55, 1.31)),
+        (64, 16, (2.89, 2.63, 2.21, 1.68)),
+        (96, 24, (2.89, 2.63, 2.21, 1.68)),
+    ],
+)
+def test_gain_is_that_of_the_monte_carlo_table(seeds, group, row):
+    assert [gain(seeds, group, rho) for rho in (1.0, 0.927, 0.8, 0.6)] == pytest.approx(list(row), rel=0.03)
+
+
+def test_gain_of_no_choice_or_no_fidelity_is_one():
+    assert gain(16, 16, 1.0) == gain(3, 16, 1.0) == gain(64, 16, 0.0) == gain(64, 16, -0.4) == 1.0
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def observed(model, cost, steps, previews=100, speed=50.0, finished=100):
+    """One exploration in a world where a preview of S steps costs cost(S) row-steps."""
+    return model.previewed(
+        steps=steps,
+        planned=previews,
+        finished=finished,
+        predicted_s=model.predict(previews, steps, speed),
+        seconds=finished * cost(steps) / speed,
+    )
+
+
+def test_time_model_learns_speed_and_overhead_from_different_step_counts():
+    model = TimeModel()
+
+    def cost(steps):
+        return 1.3 * steps + 4.0
+
+    for steps in (3, 8, 4, 6, 3, 8, 4, 6, 3, 8) * 3:
+        model = observed(model, cost, steps)
+    assert abs(model.relative_error) < 0.03
+    for steps in (3, 5, 8):
+        assert model.row_steps(steps) == pytest.approx(cost(steps), rel=0.05)
+
+
+def test_time_model_learns_as_much_from_an_exploration_that_was_cut_short():
+    whole, cut = TimeModel(), TimeModel()
+    for _ in range(4):
+        whole = observed(whole, lambda steps: 2.0 * steps, 6)
+        cut = observed(cut, lambda steps: 2.0 * steps, 6, finished=37)
+    assert cut.row_steps(6) == pytest.approx(whole.row_steps(6))
+
+
+def test_time_model_is_not_thrown_by_one_absurd_observation():
+    model = TimeModel()
+    for _ in range(10):
+        model = observed(model, lambda steps: steps + 1.0, 6)
+    before = model.row_steps(6)
+    assert observed(model, lambda steps: 1000.0 * steps, 6).row_steps(6) < 2 * before
+
+
+def test_time_model_fits_what_it_predicts():
+    model = TimeModel()
+    count = model.fits(10.0, 6, 50.0)
+    assert model.predict(count, 6, 50.0) <= 10.0 < model.predict(count + 1, 6, 50.0)
+
+
+# -- bandit ------------------------------------------------------------------------------------------------------------
+
+
+def test_bandit_prior_rises_with_steps_and_meets_what_was_measured():
+    curve = [prior_rho(steps, 10) for steps in range(1, 11)]
+    assert curve == sorted(curve)
+    assert 0.75 <= prior_rho(6, 10) <= 0.88
+
+
+def test_bandit_forgets_old_audits():
+    bandit = Bandit()
+    for _ in range(20):
+        bandit = bandit.learned(6, 0.2, audited=40, discount=0.8)
+    low = bandit.rho(6, 10)
+    for _ in range(20):
+        bandit = bandit.learned(6, 0.9, audited=40, discount=0.8)
+    assert low < 0.35
+    assert bandit.rho(6, 10) > 0.85
+
+
+def test_bandit_doubts_an_arm_less_the_more_often_it_was_audited():
+    bandit = Bandit()
+    for _ in range(5):
+        bandit = bandit.learned(6, prior_rho(6, 10), audited=40, discount=0.9)
+    doubt = {steps: bandit.optimistic_rho(steps, 10, 1.0) - bandit.rho(steps, 10) for steps in (4, 6)}
+    assert 0 < doubt[6] < doubt[4]
+    assert bandit.optimistic_rho(4, 10, 0.0) == bandit.rho(4, 10)
+
+
+def test_bandit_trusts_a_tiny_audit_little():
+    small = Bandit().learned(6, -1.0, audited=2, discount=0.9)
+    assert small.rho(6, 10) > 0.6
+
+
+def test_equal_arms_go_to_the_fewest_steps():
+    assert best_arm({8: 1.5, 4: 1.5, 6: 1.2}, [8, 6, 4]) == 4
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_fixed_plan_gives_every_prompt_the_same():
+    plan = Planner(ExploreConfig(seeds=64, steps=6)).plan(given())
+    assert (plan.seeds, plan.steps, plan.iteration) == ((64,) * 4, 6, 1)
+
+
+def test_fixed_plan_of_no_more_seeds_than_are_kept_says_so_and_plans_none():
+    plan = Planner(ExploreConfig(seeds=16)).plan(given())
+    assert plan.seeds == (0,) * 4
+    assert "explore.seeds is 16" in plan.reason
+
+
+def test_plan_without_free_slots_previews_nothing():
+    for settings in (ExploreConfig(), BANDIT):
+        plan = Planner.replay(settings, [trained(60.0)]).plan(given(speeds=()))
+        assert not any(plan.seeds)
+        assert "no slot" in plan.reason
+
+
+def test_plan_before_anything_was_measured_is_the_fixed_one():
+    plan = Planner(BANDIT).plan(given())
+    assert plan.seeds == (BANDIT.seeds,) * 4
+    assert "not known yet" in plan.reason
+
+
+def test_plan_fits_the_training_time_with_its_margin():
+    planner = Planner.replay(BANDIT, [trained(20.0)])
+    plan = planner.plan(given())
+    assert plan.budget_s == pytest.approx(18.0)
+    assert 0.9 * plan.budget_s < plan.predicted_s <= plan.budget_s
+    assert "promise" in plan.reason
+
+
+def test_plan_too_short_for_a_choice_says_how_many_previews_fit():
+    plan = Planner.replay(BANDIT, [trained(0.3)]).plan(given())
+    assert not any(plan.seeds)
+    assert "a group keeps 16" in plan.reason
+
+
+def test_plan_with_little_time_explores_few_prompts_well_instead_of_all_in_vain():
+    plan = Planner.replay(BANDIT, [trained(2.5)]).plan(given())
+    assert any(plan.seeds)
+    assert all(seeds == 0 or seeds > 24 for seeds in plan.seeds)
+    assert 0 in plan.seeds
+
+
+def test_plan_with_more_slots_takes_more_steps():
+    planner = Planner.replay(BANDIT, [trained(8.0)])
+    few, many = planner.plan(given(speeds=(50.0,))), planner.plan(given(speeds=(50.0,) * 40))
+    assert few.steps < many.steps
+    assert sum(few.seeds) < sum(many.seeds)
+
+
+def test_plan_takes_a_slot_without_measured_speed_for_an_average_one():
+    planner = Planner.replay(BANDIT, [trained(8.0)])
+    assert planner.plan(given(speeds=(100.0, None))) == planner.plan(given(speeds=(100.0, 100.0)))
+
+
+def test_plan_moves_to_more_steps_when_audits_show_that_few_rank_badly():
+    start = Planner.replay(BANDIT, [trained(4.0)])
+    first = start.plan(given()).steps
+    lower = [audit(steps, 0.05) for steps in BANDIT.arms if steps <= first]
+    higher = [audit(steps, 0.95) for steps in BANDIT.arms if steps > first]
+    learned = Planner.replay(BANDIT, [trained(4.0), *(lower + higher) * 6])
+    assert learned.plan(given()).steps > first
+
+
+def test_plan_gives_a_prompt_that_never_varies_nothing_until_it_does():
+    flat, lively = (0.5, 0.5), (0.2, 0.9)
+    events = [trained(3.0)]
+    for iteration in range(2):
+        events += compared(iteration, (flat, lively, lively, lively))
+    planner = Planner.replay(BANDIT, events)
+    plan = planner.plan(given(prompts=PROMPTS[:2]))
+    assert plan.seeds[0] == 0 < plan.seeds[1]
+    for event in compared(2, (lively,) * 4):
+        planner.apply(event)
+    assert planner.plan(given(prompts=PROMPTS[:1])).seeds[0] > 0
+
+
+def test_plan_where_no_prompt_varies_says_so():
+    events = [trained(3.0)]
+    for iteration in range(3):
+        events += compared(iteration, ((0.5, 0.5),) * 4)
+    plan = Planner.replay(BANDIT, events).plan(given())
+    assert not any(plan.seeds)
+    assert "nothing to select" in plan.reason
+
+
+def test_variances_favour_a_prompt_that_varied_more_and_shrink_a_single_visit():
+    known = Variances().updated(PROMPTS[:2], [(0.0, 1.0), (0.4, 0.6)])
+    assert known.of(PROMPTS[0]) > known.of(PROMPTS[2]) > known.of(PROMPTS[1]) > 0
+    assert known.of(PROMPTS[0]) < 0.25
+    assert known.updated(PROMPTS[2:3], [(0.4, math.nan)]) == known
+
+
+def a_run():
+    """Events of a few iterations, decided by the planner itself in a world slower than it believes."""
+    planner = Planner(BANDIT)
+    events = []
+    for iteration in range(4):
+        new = [*compared(iteration, ((0.1, 0.9), (0.4, 0.5), (0.5, 0.5), (0.0, 1.0)))]
+        plan = planner.plan(given(iteration + 1))
+        finished = sum(plan.seeds) // 2
+        new += [plan, trained(10.0 + iteration, iteration)]
+        new += [ExplorationClosed(iteration=iteration + 1, finished=finished, discarded=3, seconds=12.0)]
+        new += [audit(plan.steps, 0.7, iteration + 1)]
+        for event in new:
+            planner.apply(event)
+        events += new
+    return planner, events
+
+
+def test_planner_replayed_from_events_decides_the_same():
+    planner, events = a_run()
+    again = Planner.replay(BANDIT, events)
+    assert again.state == planner.state
+    assert again.plan(given(5)) == planner.plan(given(5))
+    assert planner.relative_error == again.relative_error is not None
+
+
+def test_planner_state_survives_a_snapshot():
+    planner, _ = a_run()
+    stored = msgspec.msgpack.encode(planner.state)
+    restored = Planner(BANDIT, msgspec.msgpack.decode(stored, type=PlannerState))
+    assert restored.plan(given(5)) == planner.plan(given(5))
+
+
+def test_planner_learns_that_previews_cost_more_than_predicted():
+    before = Planner.replay(BANDIT, [trained(20.0)])
+    plan = before.plan(given())
+    slow = ExplorationClosed(iteration=1, finished=sum(plan.seeds) // 3, discarded=9, seconds=plan.predicted_s)
+    after = Planner.replay(BANDIT, [trained(20.0), plan, slow])
+    assert sum(after.plan(given()).seeds) < sum(plan.seeds)
+    assert after.relative_error == pytest.approx(1 / 3 - 1, abs=0.01)
+
+
+def test_planner_learns_nothing_from_an_exploration_that_never_started():
+    plan = Planner.replay(BANDIT, [trained(20.0)]).plan(given())
+    idle = ExplorationClosed(iteration=1, finished=0, discarded=0, seconds=20.0)
+    assert Planner.replay(BANDIT, [trained(20.0), plan, idle]).plan(given()) == plan

@@ -1,0 +1,320 @@
+"""Stories of the pull scheduler: who is given what, and what becomes of it."""
+
+from math import inf
+
+import pytest
+from scheduled_world import CURRENT, PREVIOUS, Engines, World, given_to, request, requests
+
+from spotlight.control.ledger import InvariantBroken, SampleState
+from spotlight.core.work import Policy, SlotClass, WeightsId, Work
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# -- order of service --------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_is_served_rollouts_audits_evaluation_previews_in_that_order(world):
+    average = WeightsId(CURRENT.version, Policy.AVERAGE)
+    kinds = [Work.PREVIEW, Work.EVALUATION, Work.AUDIT, Work.ROLLOUT]
+    for work in kinds:
+        world.issue(request(0, work=work))
+    worker = world.join("a", weights=[CURRENT, average])
+    served = []
+    while given := world.give(worker, 1):
+        served += given
+        world.finish(worker, given[0])
+    assert [each.split("/")[0] for each in served] == ["rollout", "audit", "evaluation", "preview"]
+
+
+def test_rollouts_are_served_group_by_group_however_they_were_added(world):
+    later = world.issue(*requests(2, group=0, iteration=1))
+    second, first = world.issue(*requests(2, group=1)), world.issue(*requests(2, group=0))
+    assert world.give(world.join("a")) == first + second + later
+
+
+def test_handed_back_work_is_served_before_everything_else_of_its_class(world):
+    first, second = world.issue(*requests(2, iteration=1))
+    a, b = world.join("a"), world.join("b")
+    assert world.give(a, 2, speed=1.0) == [first, second]
+    (earlier,) = world.issue(request(0, iteration=0))
+    assert world.hand_back(a, second, step=4)
+    world.pull(b, 8, 1.0)
+    assignment = world.assign()[0]
+    assert [(lease.request.id, lease.step, lease.attempt) for lease in assignment.leases] == [
+        (second, 4, 2),
+        (earlier, 0, 1),
+    ]
+
+
+def test_previews_wait_while_a_rollout_is_queued_even_for_a_worker_that_is_refused_it(world):
+    fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
+    rollouts = world.issue(*requests(2))
+    previews = world.issue(*requests(1, work=Work.PREVIEW, steps=1))
+    assert world.give(fast, 1, speed=10.0) == rollouts[:1]
+    assert world.give(slow, 1, speed=1.0) == [], "the second rollout is the fast one's, and the preview comes after it"
+    world.now = 1.0
+    world.finish(fast, rollouts[0])
+    assert world.give(fast, 1, speed=10.0) == rollouts[1:]
+    world.progress(slow, 0)
+    assert given_to(slow, world.assign()) == previews
+
+
+def test_a_worker_is_given_nothing_for_weights_that_it_does_not_hold(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a", weights=[PREVIOUS])
+    assert world.give(worker) == []
+    world.scheduler.holds(worker, [CURRENT, PREVIOUS])
+    assert given_to(worker, world.assign()) == [wanted]
+
+
+def test_a_worker_that_dropped_weights_is_given_nothing_for_them(world):
+    worker = world.join("a", weights=[CURRENT])
+    world.scheduler.holds(worker, [PREVIOUS])
+    world.issue(request(0))
+    assert world.give(worker) == []
+
+
+def test_a_worker_with_two_versions_is_given_each_in_an_assignment_of_its_own(world):
+    older, newer = requests(2, iteration=0), requests(2, iteration=1, version=PREVIOUS.version)
+    world.issue(*newer, *older)
+    worker = world.join("a", weights=[PREVIOUS, CURRENT])
+    world.pull(worker, 8)
+    assignments = world.assign()
+    assert [each.weights for each in assignments] == [CURRENT, PREVIOUS], "the older iteration's first"
+    for assignment in assignments:
+        assert {lease.request.weights for lease in assignment.leases} == {assignment.weights}
+        assert len(assignment.leases) == 2
+
+
+def test_a_worker_that_found_nothing_for_its_weights_is_served_when_such_work_comes_back(world):
+    (wanted,) = world.issue(request(0))
+    world.issue(request(1, version=PREVIOUS.version))
+    a, b = world.join("a"), world.join("b")
+    world.give(a, 1, speed=1.0)
+    assert world.give(b, 1, speed=1.0) == []
+    world.hand_back(a, wanted, step=2)
+    assert given_to(b, world.assign()) == [wanted]
+
+
+# -- pulls -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_stands_until_there_is_work(world):
+    worker = world.join("a")
+    assert world.give(worker) == []
+    wanted = world.issue(*requests(2))
+    assert given_to(worker, world.assign()) == wanted
+
+
+def test_a_pull_is_answered_once_and_never_with_more_rows_than_asked(world):
+    world.issue(*requests(8))
+    worker = world.join("a")
+    assert len(world.give(worker, 3)) == 3
+    assert world.assign() == []
+    assert len(world.give(worker, 5)) == 5
+
+
+def test_a_pull_answered_in_part_is_answered(world):
+    world.issue(*requests(2))
+    worker = world.join("a")
+    given = world.give(worker, 8)
+    world.issue(*requests(2, group=1))
+    assert world.assign() == []
+    assert world.scheduler.seconds_left(CURRENT) == 40.0
+    for name in given:
+        world.finish(worker, name)
+    assert world.scheduler.seconds_left(CURRENT) == inf, "nobody asks and nobody is at work"
+    assert len(world.give(worker, 8)) == 2
+
+
+def test_a_pull_taken_back_with_no_rows_is_not_served(world):
+    worker = world.join("a")
+    world.pull(worker, 8)
+    world.pull(worker, 0)
+    world.issue(request(0))
+    assert world.assign() == []
+
+
+def test_a_pull_that_crossed_an_assignment_does_not_offer_its_rows_twice(world):
+    world.issue(*requests(8))
+    worker = world.join("a", rows=4)
+    world.scheduler.pull(worker, 4, None, world.now, answered=0)
+    assert len(given_to(worker, world.assign())) == 4
+    world.scheduler.pull(worker, 4, None, world.now, answered=0)
+    assert world.assign() == []
+    world.scheduler.pull(worker, 1, None, world.now, answered=1)
+    assert len(given_to(worker, world.assign())) == 1
+
+
+def test_a_worker_that_never_joined_or_was_lost_is_given_nothing(world):
+    world.issue(request(0))
+    worker = world.join("a")
+    world.lose(worker)
+    world.pull(worker, 8)
+    assert world.assign() == []
+    assert world.scheduler.workers() == []
+
+
+def test_a_greeting_that_comes_twice_keeps_what_the_worker_holds(world):
+    wanted = world.issue(*requests(2))
+    worker = world.join("a")
+    world.give(worker)
+    world.scheduler.join(worker, SlotClass.SPOT, 8, world.now)
+    assert world.lose(worker) == wanted
+
+
+# -- shares by speed ---------------------------------------------------------------------------------------------------
+
+
+def test_shares_follow_measured_speed(world):
+    world.issue(*requests(8))
+    fast, slow = world.join("fast"), world.join("slow")
+    world.pull(slow, 8, 1.0)
+    world.pull(fast, 8, 3.0)
+    assignments = world.assign()
+    assert len(given_to(fast, assignments)) == 6
+    assert len(given_to(slow, assignments)) == 2
+
+
+def test_work_that_does_not_divide_evenly_is_still_all_given_out(world):
+    world.issue(*requests(5))
+    for name in "abc":
+        world.pull(world.join(name), 8, 1.0)
+    assert sorted(len(each.leases) for each in world.assign()) == [1, 2, 2]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("count", [9, 40, 64, 101])
+def test_a_worker_three_times_as_fast_finishes_within_one_row_of_the_slow_one(world, rows, count):
+    world.issue(*requests(count))
+    fast, slow = world.join("fast", rows), world.join("slow", rows)
+    engines = Engines(world, {fast: 3.0, slow: 1.0}, rows)
+    engines.run()
+    assert world.count(SampleState.ACCEPTED) == count
+    one_row_s = 10 / 1.0
+    # What a worker has done is known at its step boundaries only.
+    one_step_s = (rows - 1) / 1.0
+    assert abs(engines.ended[fast] - engines.ended[slow]) <= one_row_s + one_step_s
+    assert max(engines.ended.values()) <= count * 10 / 4.0 + one_row_s
+
+
+def test_a_slow_worker_is_not_given_the_last_row_that_a_faster_one_finishes_sooner(world):
+    fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
+    world.issue(*requests(2))
+    assert len(world.give(fast, 1, speed=10.0)) == 1
+    world.progress(fast, 5)
+    assert world.give(slow, 1, speed=1.0) == []
+    world.now = 0.5
+    world.finish(fast, world.ledger.leases_of(fast)[0])
+    assert len(world.give(fast, 1, speed=10.0)) == 1
+
+
+def test_a_refused_worker_gets_the_row_once_the_faster_one_broke_the_promise(world):
+    fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
+    world.issue(*requests(2))
+    world.give(fast, 1, speed=10.0)
+    assert world.give(slow, 1, speed=1.0) == []
+    world.now = 2.0
+    world.progress(fast, 1)
+    world.progress(slow, 0)
+    assert world.assign() == [], "20 row-steps at a speed of 11, and a row of the fast one's: not before 2.8 s"
+    world.now = 3.0
+    world.progress(slow, 0)
+    assert len(given_to(slow, world.assign())) == 1
+
+
+def test_a_refused_worker_gets_the_row_when_the_faster_one_is_lost(world):
+    fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
+    world.issue(*requests(2))
+    (held,) = world.give(fast, 1, speed=10.0)
+    assert world.give(slow, 1, speed=1.0) == []
+    world.lose(fast)
+    assert given_to(slow, world.assign()) == [held]
+
+
+def test_a_fast_worker_that_neither_asks_nor_works_keeps_nobody_waiting(world):
+    world.give(world.join("trainer"), 0, speed=100.0)
+    slow = world.join("slow")
+    world.issue(request(0))
+    assert len(world.give(slow, 1, speed=1.0)) == 1
+
+
+def test_the_fastest_of_those_who_left_is_no_measure_for_those_who_stay(world):
+    trainer = world.join("trainer")
+    world.pull(trainer, 8, 100.0)
+    world.pull(trainer, 0, 100.0)
+    for name in ("a", "b"):
+        world.pull(world.join(name), 1, 1.0)
+    world.issue(request(0))
+    assert len(world.assign()) == 1
+
+
+def test_an_unmeasured_worker_counts_as_the_median_of_the_measured(world):
+    for name, speed in (("a", 2.0), ("b", 4.0), ("c", 30.0)):
+        world.pull(world.join(name), 1, speed)
+    newcomer = world.join("new")
+    assert world.scheduler.speed(newcomer) == 1.0
+    world.pull(newcomer, 1, None)
+    assert world.scheduler.speed(newcomer) == 4.0
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_speed_that_is_none_counts_as_unmeasured(world, nonsense):
+    worker = world.join("a")
+    world.pull(worker, 1, 5.0)
+    world.pull(worker, 1, nonsense)
+    assert world.scheduler.speed(worker) == 5.0
+
+
+# -- work comes and goes -----------------------------------------------------------------------------------------------
+
+
+def test_cancelled_previews_are_gone_and_their_holders_are_told(world):
+    previews = world.issue(*requests(3, work=Work.PREVIEW))
+    (rollout,) = world.issue(request(9, version=PREVIOUS.version))
+    a, b = world.join("a"), world.join("b", weights=[PREVIOUS])
+    assert world.give(a, 2) == previews[:2]
+    world.give(b)
+    assert world.scheduler.cancel(Work.PREVIEW) == [a]
+    assert world.scheduler.waiting(Work.PREVIEW) == 0
+    assert world.give(a) == []
+    assert world.lose(a) == []
+    assert world.lose(b) == [rollout]
+
+
+def test_a_dropped_request_is_not_served_and_its_holder_is_named(world):
+    first, second, third = world.issue(*requests(3))
+    worker = world.join("a")
+    world.give(worker, 1)
+    assert world.scheduler.drop(first, "failed") == worker
+    assert world.scheduler.drop(second, "failed") is None
+    assert world.give(worker) == [third]
+
+
+def test_a_reopened_request_is_served_again(world):
+    wanted = request(0)
+    (name,) = world.issue(wanted)
+    worker = world.join("a")
+    world.give(worker)
+    world.finish(worker, name)
+    world.ledger.reopen(name, "its file is damaged")
+    world.scheduler.add([wanted])
+    assert world.give(worker) == [name]
+
+
+def test_a_request_is_scheduled_once(world):
+    wanted = request(0)
+    world.issue(wanted)
+    with pytest.raises(InvariantBroken, match="scheduled already"):
+        world.scheduler.add([wanted])
+
+
+def test_waiting_counts_what_nobody_holds(world):
+    world.issue(*requests(3), request(0, work=Work.PREVIEW))
+    world.give(world.join("a"), 2)
+    assert world.scheduler.waiting(Work.ROLLOUT) == 1
+    assert world.scheduler.waiting(Work.PREVIEW) == 1

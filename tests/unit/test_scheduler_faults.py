@@ -1,0 +1,363 @@
+"""Stories of the pull scheduler when workers are lost, silent, warned or slow."""
+
+import pytest
+from scheduled_world import EXACT, PREVIOUS, World, given_to, request, requests
+
+from spotlight.control.scheduler import SchedulerSettings
+from spotlight.core.events import RefusalReason, ReleaseReason
+from spotlight.core.work import NoticeKind, Work
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# -- loss, silence, fences ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_workers_requests_go_on_from_their_last_commit(world):
+    first, second = world.issue(*requests(2))
+    a, b = world.join("a"), world.join("b")
+    world.give(a)
+    assert world.commit(a, first, step=4)
+    world.progress(a, 6)
+    assert world.lose(a) == [first, second]
+    world.pull(b, 8)
+    assert [(lease.request.id, lease.step) for lease in world.assign()[0].leases] == [(first, 4), (second, 0)]
+    assert [(each.reason, each.step, each.redone) for each in world.released()] == [
+        (ReleaseReason.LOST, 4, 2),
+        (ReleaseReason.LOST, 0, 6),
+    ]
+
+
+def test_a_silent_worker_is_named_fenced_and_its_late_words_are_refused(world):
+    (wanted,) = world.issue(request(0))
+    mute, other = world.join("mute"), world.join("other")
+    world.give(mute)
+    world.now = 9.0
+    world.progress(other, 0)
+    assert world.scheduler.silent(9.9) == []
+    world.now = 10.0
+    assert world.scheduler.silent(world.now) == [mute]
+    world.lose(mute, ReleaseReason.SILENT)
+    assert world.give(other) == [wanted]
+    assert not world.scheduler.committed(mute, wanted, 1, 8, world.now)
+    assert not world.scheduler.hand_back(mute, wanted, 1, 8, world.now)
+    assert world.finish(mute, wanted, attempt=1) is RefusalReason.FENCED
+    assert world.ledger.holder(wanted) == other
+    assert world.finish(other, wanted) is None
+
+
+def test_any_word_of_a_worker_puts_silence_off(world):
+    worker = world.join("a")
+    for _ in range(5):
+        world.now += 9.0
+        world.pull(worker, 8)
+        assert world.scheduler.silent(world.now) == []
+
+
+def test_a_silent_worker_is_named_again_if_nobody_acted(world):
+    worker = world.join("a")
+    assert world.scheduler.silent(15.0) == [worker]
+    assert world.scheduler.silent(16.0) == []
+    assert world.scheduler.silent(30.0) == [worker]
+
+
+def test_a_worker_that_comes_back_under_its_name_does_not_own_its_old_leases(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker)
+    world.lose(worker, ReleaseReason.SILENT)
+    world.join("a")
+    assert world.give(worker) == [wanted]
+    assert not world.scheduler.committed(worker, wanted, 1, 5, world.now)
+    assert world.finish(worker, wanted, attempt=1) is RefusalReason.FENCED
+    assert world.scheduler.committed(worker, wanted, 2, 5, world.now)
+    assert world.finish(worker, wanted, attempt=2) is None
+
+
+def test_a_word_about_somebody_elses_attempt_is_refused(world):
+    (wanted,) = world.issue(request(0))
+    holder, other = world.join("holder"), world.join("other")
+    world.give(holder)
+    assert not world.commit(other, wanted, step=5)
+    assert not world.hand_back(other, wanted, step=5)
+    assert world.lose(holder) == [wanted]
+    assert [each.step for each in world.released()] == [0]
+
+
+def test_a_duplicate_result_changes_nothing(world):
+    wanted = world.issue(*requests(2))
+    worker = world.join("a")
+    world.give(worker)
+    assert world.finish(worker, wanted[0]) is None
+    assert world.finish(worker, wanted[0], attempt=1) is RefusalReason.DUPLICATE
+    assert world.lose(worker) == [wanted[1]]
+
+
+def test_a_result_of_wrong_weights_starts_over_from_nothing(world):
+    (wanted,) = world.issue(request(0))
+    a, b = world.join("a"), world.join("b")
+    world.give(a)
+    world.commit(a, wanted, step=8)
+    assert world.finish(a, wanted, digest="other weights") is RefusalReason.WRONG_WEIGHTS
+    world.pull(b, 1)
+    assert [(lease.request.id, lease.step) for lease in world.assign()[0].leases] == [(wanted, 0)]
+
+
+def test_a_failed_attempt_starts_over_whatever_it_committed(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker)
+    world.commit(worker, wanted, step=8)
+    assert world.scheduler.hand_back(worker, wanted, 1, 0, world.now, ReleaseReason.FAILED)
+    world.pull(worker, 1)
+    assert world.assign()[0].leases[0].step == 0
+    assert [(each.reason, each.redone) for each in world.released()] == [(ReleaseReason.FAILED, 8)]
+
+
+def test_a_hand_back_without_a_flight_goes_on_from_the_earlier_commit(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker)
+    world.commit(worker, wanted, step=4)
+    world.progress(worker, 6)
+    world.hand_back(worker, wanted, step=0)
+    world.pull(worker, 1)
+    assert world.assign()[0].leases[0].step == 4
+    assert [(each.step, each.redone) for each in world.released()] == [(4, 2)]
+
+
+# -- notices -----------------------------------------------------------------------------------------------------------
+
+
+def test_under_an_imminent_notice_what_fits_goes_on_and_the_rest_is_to_be_handed_back(world):
+    near, far = world.issue(*requests(2))
+    worker = world.join("a")
+    world.give(worker, 8, speed=1.0)
+    world.progress(worker, 8, [near])
+    world.progress(worker, 1, [far])
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 10.0, world.now)
+    assert world.scheduler.must_hand_back(worker, world.now) == [far]
+    assert world.hand_back(worker, far, step=1)
+    assert world.scheduler.must_hand_back(worker, world.now) == []
+    assert [(each.reason, each.redone) for each in world.released()] == [(ReleaseReason.HANDED_BACK, 0)]
+
+
+def test_margin_and_commit_time_are_taken_off_the_notice():
+    world = World(SchedulerSettings(saturating_rows=1, deadline_margin=0.5, commit_s=2.0))
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker, 1, speed=1.0)
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 17.1, world.now)
+    assert world.scheduler.must_hand_back(worker, 0.0) == []
+    assert world.scheduler.must_hand_back(worker, 0.2) == [wanted]
+
+
+def test_one_row_takes_as_long_as_the_saturating_batch_under_notice():
+    world = World(SchedulerSettings(saturating_rows=4, deadline_margin=0.0, commit_s=0.0))
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker, 1, speed=1.0)
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 39.0, world.now)
+    assert world.scheduler.must_hand_back(worker, 0.0) == [wanted]
+
+
+def test_a_leaving_worker_is_given_only_what_it_finishes_before_the_deadline(world):
+    world.issue(*requests(3))
+    worker = world.join("a")
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 25.0, world.now)
+    assert len(world.give(worker, 8, speed=1.0)) == 2
+    assert world.scheduler.must_hand_back(worker, world.now) == []
+    world.now = 20.0
+    assert world.give(worker, 8, speed=1.0) == []
+
+
+def test_under_an_advisory_notice_previews_only(world):
+    rollout, preview = world.issue(request(0), request(0, work=Work.PREVIEW))
+    worker, other = world.join("a"), world.join("b")
+    world.scheduler.warn(worker, NoticeKind.ADVISORY, 60.0, world.now)
+    assert world.give(worker) == [preview]
+    assert world.scheduler.must_hand_back(worker, world.now) == []
+    assert world.give(other) == [rollout]
+
+
+def test_an_advisory_notice_does_not_soften_an_imminent_one(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker, 1, speed=1.0)
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 5.0, world.now)
+    world.scheduler.warn(worker, NoticeKind.ADVISORY, 100.0, world.now)
+    assert world.scheduler.must_hand_back(worker, world.now) == [wanted]
+
+
+def test_a_second_notice_brings_the_deadline_nearer_never_further(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker, 1, speed=1.0)
+    for deadline in (50.0, 5.0, 60.0):
+        world.scheduler.warn(worker, NoticeKind.IMMINENT, deadline, world.now)
+    assert world.scheduler.must_hand_back(worker, world.now) == [wanted]
+
+
+def test_a_draining_worker_is_given_nothing_and_hands_everything_back(world):
+    first, second = world.issue(*requests(2))
+    worker = world.join("a")
+    world.give(worker, 1)
+    world.scheduler.drain(worker)
+    assert world.give(worker, 1) == []
+    assert world.scheduler.must_hand_back(worker, world.now) == [first]
+    assert world.give(world.join("b"), 1) == [second]
+
+
+def test_a_warned_worker_has_no_share_of_what_the_others_do(world):
+    leaving, slow = world.join("leaving", rows=1), world.join("slow", rows=1)
+    world.issue(*requests(2))
+    world.give(leaving, 1, speed=10.0)
+    assert world.give(slow, 1, speed=1.0) == []
+    world.scheduler.warn(leaving, NoticeKind.IMMINENT, 100.0, world.now)
+    assert len(given_to(slow, world.assign())) == 1
+
+
+# -- stragglers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stragglers_request_is_recalled_once_and_moves_with_its_commit(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    (wanted,) = world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    world.assign()
+    (recalled,) = world.scheduler.recalls(world.now)
+    assert (recalled.worker, recalled.requests) == (slow, (wanted,))
+    world.now = 1.0
+    assert world.scheduler.recalls(world.now) == []
+    assert world.ledger.holder(wanted) == slow, "until it is handed back, it has one live attempt"
+    assert world.hand_back(slow, wanted, step=1)
+    world.pull(slow, 1, 1.0)
+    (assignment,) = world.assign()
+    assert (assignment.worker, assignment.leases[0].step) == (fast, 1)
+    assert [each.reason for each in world.released()] == [ReleaseReason.RECALLED]
+
+
+def test_a_request_that_would_hardly_finish_sooner_elsewhere_stays():
+    world = World(EXACT.model_copy(update={"move_s": 5.0}))
+    slow, fast = world.join("slow"), world.join("fast")
+    world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    assert world.scheduler.recalls(world.now) == [], "10 s here; 5 s for the move and 1 s there, times 2"
+
+
+def test_half_of_a_full_batch_moves_to_an_idle_worker_and_no_more(world):
+    wanted = world.issue(*requests(8))
+    busy, idle = world.join("busy"), world.join("idle")
+    world.give(busy, 8, speed=1.0)
+    world.pull(idle, 8, 1.0)
+    (recalled,) = world.scheduler.recalls(world.now)
+    assert set(recalled.requests) < set(wanted)
+    assert 2 <= len(recalled.requests) <= 4
+
+
+def test_previews_are_never_recalled(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    world.issue(request(0, work=Work.PREVIEW))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 100.0)
+    assert world.scheduler.recalls(world.now) == []
+
+
+def test_nothing_is_recalled_for_a_worker_without_the_weights_or_under_notice(world):
+    slow, other = world.join("slow"), world.join("other", weights=[PREVIOUS])
+    warned = world.join("warned")
+    world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.scheduler.warn(warned, NoticeKind.ADVISORY, 100.0, world.now)
+    for worker in (other, warned):
+        world.pull(worker, 8, 100.0)
+    assert world.scheduler.recalls(world.now) == []
+
+
+def test_nothing_is_recalled_while_work_waits_that_the_idle_could_take(world):
+    slow, fast = world.join("slow", rows=1), world.join("fast", rows=1)
+    world.issue(*requests(2))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 1, 100.0)
+    assert world.scheduler.recalls(world.now) == []
+
+
+def test_a_worker_that_makes_no_progress_is_a_straggler_however_fast_it_said_it_was(world):
+    stuck, slow = world.join("stuck"), world.join("slow")
+    (wanted,) = world.issue(request(0))
+    world.give(stuck, 1, speed=100.0)
+    world.pull(slow, 8, 1.0)
+    assert world.scheduler.recalls(world.now) == []
+    world.now = 8.0
+    world.progress(stuck, 0)
+    assert [each.requests for each in world.scheduler.recalls(world.now)] == [(wanted,)]
+
+
+def test_nothing_is_recalled_to_be_given_to_the_same_worker(world):
+    stuck = world.join("stuck")
+    world.issue(request(0))
+    world.give(stuck, 1, speed=1.0)
+    world.now = 60.0
+    world.progress(stuck, 0)
+    world.pull(stuck, 7, 1.0)
+    assert world.scheduler.recalls(world.now) == []
+
+
+def test_a_worker_that_ignores_a_recall_counts_as_silent_though_its_heart_beats(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    (wanted,) = world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    assert world.scheduler.recalls(world.now)
+    for world.now in (3.0, 6.0, 9.0, 10.9):
+        world.progress(slow, 1)
+        world.progress(fast, 0)
+        assert world.scheduler.silent(world.now) == []
+    world.now = 11.5
+    assert world.scheduler.silent(world.now) == [slow]
+    world.lose(slow, ReleaseReason.SILENT)
+    assert given_to(fast, world.assign()) == [wanted]
+
+
+def test_a_recalled_request_whose_result_is_being_scored_makes_nobody_silent(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    (wanted,) = world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    assert world.scheduler.recalls(world.now)
+    for world.now in range(1, 60):
+        world.progress(slow, 0, only=[])
+        world.progress(fast, 0)
+        assert world.scheduler.silent(world.now) == []
+    assert world.finish(slow, wanted) is None
+
+
+def test_a_result_that_is_long_in_scoring_is_no_stalled_attempt(world):
+    busy, idle = world.join("busy"), world.join("idle")
+    world.issue(request(0))
+    world.give(busy, 1, speed=1.0)
+    world.now = 1.0
+    world.progress(busy, 9)
+    world.pull(idle, 8, 1.0)
+    for world.now in range(2, 60):
+        world.progress(busy, 0, only=[])
+        assert world.scheduler.recalls(world.now) == []
+
+
+def test_a_recalled_request_that_finished_first_is_done_with(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    (wanted,) = world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    world.scheduler.recalls(world.now)
+    assert world.finish(slow, wanted) is None
+    world.now = 60.0
+    for worker in (slow, fast):
+        world.progress(worker, 0)
+    assert world.scheduler.silent(world.now) == []
+    assert world.assign() == []
