@@ -48,7 +48,8 @@ def speed_of_all_cores(family: str) -> float:
 def figures() -> dict[str, dict[str, float | str]]:
     import torch
 
-    from spotlight.compute.evaluation import Estimate, evaluate
+    from spotlight.compute.evaluation import evaluate
+    from spotlight.compute.held_out import Estimate
     from spotlight.compute.models import families
     from spotlight.compute.rewards.pool import RewardPool
     from spotlight.core.types import Sampling

@@ -13,7 +13,8 @@ from rich.console import Console
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.data.worlds import World
-from spotlight.compute.evaluation import Evaluation, evaluate, picture_grid, to_images
+from spotlight.compute.evaluation import evaluate, to_images
+from spotlight.compute.held_out import Evaluation, picture_grid
 from spotlight.compute.models import families
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rewards.pool import RewardPool

@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_qwen_image import save_tiny_model, tiny_qwen_adapter
 
 from spotlight.compute.data.worlds import world
-from spotlight.compute.evaluation import Estimate, Evaluation, estimate, picture_grid
+from spotlight.compute.held_out import Estimate, Evaluation, estimate, picture_grid
 from spotlight.compute.models.checkpoints import load_checkpoint
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.rewards.protocol import Scores

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spotlight.compute.data import scenes, words
 from spotlight.compute.data.order import PromptOrder
 from spotlight.core.errors import InputError, suggestion
-from spotlight.core.types import Prompt
+from spotlight.core.types import Prompt, Size
 
 HELD_OUT_ORDER = 0
 """Seed of the order in which held-out prompts are taken; fixed, so that scores of different runs compare."""
@@ -20,6 +20,8 @@ class World:
     """What a tiny family was shown, and how its drawings are judged."""
 
     name: str
+    size: Size
+    """Of its pictures."""
     prompts: Callable[[str], list[Prompt]]
     pretraining_prompt: Callable[[np.random.Generator], Prompt]
     render: Callable[[Prompt, np.random.Generator], NDArray[np.uint8]]
@@ -35,6 +37,7 @@ class World:
 
 WORDS = World(
     name="words",
+    size=words.SIZE,
     prompts=words.prompts,
     pretraining_prompt=words.pretraining_prompt,
     render=words.render,
@@ -43,6 +46,7 @@ WORDS = World(
 )
 SCENES = World(
     name="scenes",
+    size=scenes.SIZE,
     prompts=scenes.prompts,
     pretraining_prompt=scenes.pretraining_prompt,
     render=scenes.render,

@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 
 from spotlight.compute.data.worlds import world
-from spotlight.compute.evaluation import evaluate, picture_grid
+from spotlight.compute.evaluation import evaluate
+from spotlight.compute.held_out import picture_grid
 from spotlight.compute.pretrain.pretrainer import Pretrainer
 from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.weights import files

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
-from spotlight.compute.rollout.noise import initial_noise, step_noise
+from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.step import Drawn, Place, advance
 from spotlight.core.errors import ConfigError, Diverged
 from spotlight.core.types import Sample, SamplerKind, Sampling, Window
 
@@ -44,31 +45,16 @@ def roll_out(
     sampling = _common_sampling(samples)
     check_guidance(samples, uncond)
     shape = adapter.latent_shape(sampling.size)
-    sigmas = adapter.schedule(sampling.size, sampling.steps)
-    device = adapter.device
-    x = initial_noise(run_seed, samples, shape).to(device)
-    recorded = 0 if sampling.sampler is SamplerKind.ODE else sampling.window.size
-    record = _WindowRecord(len(samples), recorded, shape, device)
+    sigmas = adapter.schedule(sampling.size, sampling.steps).tolist()
+    x = initial_noise(run_seed, samples, shape).to(adapter.device)
+    record = _WindowRecord(len(samples), recorded_steps(sampling), shape, adapter.device)
     for step in range(sampling.steps):
-        sigma_B = sigmas[step].expand(len(samples)).to(device)
-        next_B = sigmas[step + 1].expand(len(samples)).to(device)
-        v = adapter.velocity(x, sigma_B, cond, uncond, sampling.guidance, sampling.size)
-        moved = samplers.ode_step(x, v, sigma_B, next_B)
-        rows = [row for row, sample in enumerate(samples) if sample.sampling.is_stochastic(step)]
-        if rows:
-            index = torch.tensor(rows, device=device)
-            transition = samplers.transition(
-                sampling.sampler, x[index], v[index], sigma_B[index], next_B[index], float(sigmas[1]),
-                sampling.noise_level,
-            )  # fmt: skip
-            drawn = step_noise(run_seed, [samples[row] for row in rows], step, shape).to(device)
-            after = transition.sample(drawn)
-            log_prob = samplers.log_prob(sampling.sampler, after, transition)
-            places = torch.tensor([step - samples[row].sampling.window.start for row in rows], device=device)
-            record.keep(index, places, x[index], after, transition.mean, log_prob)
-            moved = moved.index_copy(0, index, after)
-        x = moved
-    _check_finite(samples, x)
+        places = [Place(sample, step, sigmas, run_seed) for sample in samples]
+        advanced = advance(adapter, x, places, cond, uncond, rows=len(samples))
+        for drawn in advanced.drawn:
+            record.keep([step - samples[row].sampling.window.start for row in drawn.rows], drawn)
+        x = advanced.x_BSC
+    check_finite(samples, x)
     return Rollout(
         samples=tuple(samples),
         x0_BSC=x,
@@ -86,11 +72,12 @@ class _WindowRecord:
         self.mean = torch.zeros(rows, size, *shape, device=device)
         self.log_prob = torch.zeros(rows, size, device=device)
 
-    def keep(self, rows: Tensor, places: Tensor, before: Tensor, after: Tensor, mean: Tensor, log_prob: Tensor) -> None:
-        self.path[rows, places] = before
-        self.path[rows, places + 1] = after
-        self.mean[rows, places] = mean
-        self.log_prob[rows, places] = log_prob
+    def keep(self, places: list[int], drawn: Drawn) -> None:
+        at = (torch.tensor(drawn.rows, device=self.path.device), torch.tensor(places, device=self.path.device))
+        self.path[at] = drawn.before_RSC
+        self.path[at[0], at[1] + 1] = drawn.after_RSC
+        self.mean[at] = drawn.mean_RSC
+        self.log_prob[at] = drawn.log_prob_R
 
 
 def check_guidance(samples: Sequence[Sample], uncond: ConditionBatch | None) -> None:
@@ -104,7 +91,24 @@ def check_guidance(samples: Sequence[Sample], uncond: ConditionBatch | None) -> 
             )
 
 
-def _check_finite(samples: Sequence[Sample], x0_BSC: Tensor) -> None:
+def recorded_steps(sampling: Sampling) -> int:
+    """K: how many steps a rollout with this sampling records; a window means nothing to the ODE."""
+    return 0 if sampling.sampler is SamplerKind.ODE else sampling.window.size
+
+
+def check_window(sampling: Sampling) -> None:
+    """Refuse a window with a step that cannot be trained on."""
+    window = sampling.window
+    drawn = () if sampling.sampler is SamplerKind.ODE else range(window.start, window.stop)
+    if not all(samplers.trainable(sampling.sampler, step, sampling.steps) for step in drawn):
+        raise ConfigError(
+            f"a window of {window.size} steps from step {window.start} does not lie between the first of "
+            f"{sampling.steps} steps and the last, whose noise is singular; move or shrink it."
+        )
+
+
+def check_finite(samples: Sequence[Sample], x0_BSC: Tensor) -> None:
+    """Refuse finished samples that no image can be decoded from."""
     finite_B = torch.isfinite(x0_BSC).flatten(1).all(1)
     if not bool(finite_B.all()):
         broken = samples[finite_B.tolist().index(False)]
@@ -119,14 +123,9 @@ def _common_sampling(samples: Sequence[Sample]) -> Sampling:
     """The sampling of a batch, after checking that only window starts differ and that every window can be trained."""
     first = samples[0].sampling
     for sample in samples:
-        other, window = sample.sampling, sample.sampling.window
-        aligned = msgspec.structs.replace(other, window=Window(first.window.start, window.size))
+        other = sample.sampling
+        aligned = msgspec.structs.replace(other, window=Window(first.window.start, other.window.size))
         if aligned != first:
             raise ConfigError(f"one batch holds {first} and {other}; split it, because a batch has one sampling.")
-        drawn = () if other.sampler is SamplerKind.ODE else range(window.start, window.stop)
-        if not all(samplers.trainable(other.sampler, step, other.steps) for step in drawn):
-            raise ConfigError(
-                f"a window of {window.size} steps from step {window.start} does not lie between the first of "
-                f"{other.steps} steps and the last, whose noise is singular; move or shrink it."
-            )
+        check_window(other)
     return first

@@ -54,9 +54,13 @@ class NftConfig(Section):
     """Weight of the mean squared distance to the base model's velocity; above 0 it costs a third forward."""
     timesteps_per_sample: int = Field(default=2, ge=1)
     """Noise levels at which each sample is trained in one iteration."""
-    old_decay: OldDecay = OldDecay.LATEST
-    """Schedule of the behaviour policy."""
+    old_decay: OldDecay | Annotated[float, Field(ge=0, lt=1)] = OldDecay.LATEST
+    """How slowly the behaviour policy follows: a schedule, or a constant d."""
     advantage: AdvantageConfig = AdvantageConfig()
+
+    def old_decay_at(self, iteration: int) -> float:
+        """d after `iteration`, counted from 0."""
+        return self.old_decay.at(iteration) if isinstance(self.old_decay, OldDecay) else self.old_decay
 
 
 class FlowGrpoConfig(Section):

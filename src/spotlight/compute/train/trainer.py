@@ -16,8 +16,8 @@ from spotlight.compute.train.experience import Experience, Row, kept_rows
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
+from spotlight.control.updates import groups_by_update
 from spotlight.core.errors import Diverged
-from spotlight.core.rng import Purpose, derive_key, shuffled
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,15 @@ class Trainer:
 
     def run_iteration(self, experience: Experience, groups: Sequence[Sequence[int]]) -> list[UpdateReport]:
         """All updates of one iteration over disjoint groups of sample indices."""
-        # Shuffled, because prompts arrive with tasks in turns: every other group would always be of the same tasks.
-        order = shuffled(groups, derive_key(Purpose.ORDER, self.run_seed, "updates", experience.iteration))
-        updates = min(self.train_config.updates_per_iteration, len(groups))
-        reports = [
-            self.update(experience, sorted(sample for group in order[number::updates] for sample in group))
-            for number in range(updates)
-        ]
-        if isinstance(self.algorithm, NftConfig):
-            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay.at(experience.iteration))
+        updates = groups_by_update(groups, self.train_config.updates_per_iteration, self.run_seed, experience.iteration)
+        reports = [self.update(experience, sorted(sample for group in part for sample in group)) for part in updates]
+        self.end_iteration(experience.iteration)
         return reports
+
+    def end_iteration(self, iteration: int) -> None:
+        """After its last update: the behaviour policy follows."""
+        if isinstance(self.algorithm, NftConfig):
+            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay_at(iteration))
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
         """One optimizer step over these samples."""

@@ -31,6 +31,10 @@ class WeightSets:
             which: {name: p.detach().clone() for name, p in self.theta.items()} for which in sorted(set(sets))
         }
 
+    @property
+    def names(self) -> tuple[WeightSet, ...]:
+        return tuple(self._copies)
+
     @contextmanager
     def using(self, which: WeightSet | None) -> Iterator[None]:
         """The module computes with that copy inside the block; None is theta."""

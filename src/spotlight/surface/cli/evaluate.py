@@ -12,7 +12,7 @@ from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
     from spotlight.compute.data.worlds import World
-    from spotlight.compute.evaluation import Estimate, Evaluation
+    from spotlight.compute.held_out import Estimate, Evaluation
     from spotlight.core.types import Prompt
 
 DEFAULT_COUNT = 192
@@ -44,8 +44,8 @@ def evaluate(
     _check_reward(reward)
     with PatientProgress() as progress:
         progress.report("loading", 0, 1)
-        from spotlight.compute.evaluation import EVALUATION_SEED
         from spotlight.compute.evaluation import evaluate as scored_on
+        from spotlight.compute.held_out import EVALUATION_SEED
         from spotlight.compute.models.checkpoints import load_checkpoint, parse_size
         from spotlight.compute.rewards.pool import RewardPool
         from spotlight.core.types import Sampling
@@ -109,7 +109,7 @@ def _check_grid(grid: Path | None) -> None:
 
 
 def _write_grid(scored: "Evaluation", path: Path) -> None:
-    from spotlight.compute.evaluation import picture_grid
+    from spotlight.compute.held_out import picture_grid
 
     pictures = scored.images[:GRID_PICTURES]
     picture_grid(pictures, min(GRID_COLUMNS, len(pictures))).save(path)

@@ -1,0 +1,40 @@
+"""What is known of a model before it is loaded; free of torch, so that the controller can ask."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from spotlight.assets import asset
+from spotlight.compute.data.worlds import WORLD_OF_FAMILY, World, world
+from spotlight.core.errors import InputError, WeightsError, suggestion
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Family, world and digest of a weights file, from its header."""
+
+    family: str
+    world: World
+    digest: str
+
+
+def facts_of(name_or_path: str) -> ModelFacts:
+    """Of a shipped family by name, or of a weights file by path."""
+    shipped = name_or_path in WORLD_OF_FAMILY
+    path = asset(f"weights/{name_or_path}.safetensors") if shipped else Path(name_or_path)
+    if not path.is_file():
+        raise InputError(
+            f"'{name_or_path}' is neither a weights file nor a model family: "
+            f"{suggestion(name_or_path, WORLD_OF_FAMILY)}"
+        )
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"the weights file {path} cannot be read ({error}), so it is truncated or not safetensors; copy it again."
+        ) from error
+    if "digest" not in metadata or "family" not in metadata:
+        raise WeightsError(f"the weights file {path} names no family and digest; pass one that Spotlight wrote.")
+    return ModelFacts(metadata["family"], world(metadata["family"]), metadata["digest"])

@@ -1,0 +1,240 @@
+"""The step-wise rollout engine: a worker's samples, each at its own step, advanced together one step at a time.
+
+Rows that share weights, size, guidance and text width share a forward, whatever their steps, windows and samplers;
+rows come and go at step boundaries. Everything is called from one thread but `progress`, and nothing blocks but the
+device.
+
+    admit -> [live: step, step, ... commit every k steps] -> finished | withdrawn (with its flight) | discarded
+
+Invariant: with `padded`, a sample's bits depend on its identity, the weights, and the row count alone: not on its place
+in the batch, its neighbours, their steps, or where it was interrupted (tests/unit/test_engine.py,
+tests/processes/test_flight_processes.py). On CPU that needs a row count that is a multiple of 4, because BLAS computes
+left-over rows by another kernel; it also needs the same number of threads, the same kind of processor and the same
+build of torch, since each chooses kernels. Measured on the tiny families: row counts of 5, 6 and 7 are not stable in
+position, 8 to 64 in multiples of 4 are, and these agree even with one another. Without padding, forwards have the rows
+that are there and samples agree to the last few bits only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spotlight.compute.evaluation import to_images
+from spotlight.compute.held_out import EVALUATION_SEED
+from spotlight.compute.models.adapter import Adapter, ConditionBatch
+from spotlight.compute.rewards.protocol import Image
+from spotlight.compute.rollout.denoise import check_finite, check_window
+from spotlight.compute.rollout.flight import Flight, Payload
+from spotlight.compute.rollout.live import LiveRow, joined_conditions
+from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.step import Advanced, advance
+from spotlight.compute.weights.resident import Resident
+from spotlight.core.errors import ConfigError
+from spotlight.core.messages import Progress
+from spotlight.core.types import Prompt
+from spotlight.core.work import Request, RequestId, WeightsId, Work
+
+ROW_MULTIPLE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """One sample that took its last step; all tensors of the payload are fp32 on the host."""
+
+    request: Request
+    attempt: int
+    weights_digest: str
+    payload: Payload
+    steps: int
+    """Denoising steps that this attempt ran itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """One sample at a step boundary; without a flight where no step was taken yet."""
+
+    request: RequestId
+    attempt: int
+    step: int
+    flight: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """What one step brought: who advanced, who finished, whose commit is due."""
+
+    work: Work | None = None
+    """What the step was taken for: the first in the order of service of its rows; None if there was nothing to do."""
+    rows: int = 0
+    """Samples that advanced, without padding."""
+    finished: tuple[Finished, ...] = ()
+    commits: tuple[Committed, ...] = ()
+
+
+class Engine:
+    """Up to `rows` samples in flight over one model."""
+
+    def __init__(self, adapter: Adapter, resident: Resident, run_seed: int, rows: int, padded: bool) -> None:
+        if rows < 1:
+            raise ConfigError(f"an engine of {rows} rows was asked for, but a forward has at least 1; raise it.")
+        self.adapter = adapter
+        self.resident = resident
+        self.run_seed = run_seed
+        self.padded = padded
+        self.rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows
+        self._live: dict[RequestId, LiveRow] = {}
+        self._uncond: ConditionBatch | None = None
+
+    @property
+    def free_rows(self) -> int:
+        return self.rows - len(self._live)
+
+    @property
+    def weights(self) -> tuple[WeightsId, ...]:
+        """The sets that samples in flight need: these must not be dropped."""
+        return tuple(sorted({row.request.weights for row in self._live.values()}))
+
+    def admit(
+        self, request: Request, prompt: Prompt, attempt: int, commit_every: int = 0, flight: bytes | None = None
+    ) -> None:
+        """Take a sample in, from its first step or from where its flight is; its weights must be held.
+
+        Evaluations draw their noise with the seed of all evaluations, so that `evaluate` makes the same pictures.
+        """
+        self._check_room(request)
+        sample = request.sample
+        if prompt.id != sample.prompt:
+            raise ConfigError(
+                f"{request.id} is of prompt {sample.prompt} but came with the text of {prompt.id}; send the prompt it "
+                "was issued for."
+            )
+        check_window(sample.sampling)
+        digest = self.resident.digest_of(request.weights)
+        shape = self.adapter.latent_shape(sample.sampling.size)
+        run_seed = EVALUATION_SEED if request.work is Work.EVALUATION else self.run_seed
+        row = LiveRow(
+            request=request,
+            attempt=attempt,
+            commit_every=commit_every,
+            run_seed=run_seed,
+            sigmas=self.adapter.schedule(sample.sampling.size, sample.sampling.steps).tolist(),
+            cond=self._condition(prompt),
+            x_SC=initial_noise(run_seed, [sample], shape)[0].to(self.adapter.device),
+        )
+        if flight is not None:
+            row.resume(Flight.from_bytes(flight, request, digest, shape))
+        self._live[request.id] = row
+
+    def step(self) -> Boundary:
+        """Advance the bucket of the sample that is served first; raises Diverged, and then nothing has advanced."""
+        if not self._live:
+            return Boundary()
+        # min keeps the first of equals, and rows are in the order of their admission.
+        first = min(self._live.values(), key=lambda row: row.request.work.rank)
+        batch = [row for row in self._live.values() if row.bucket == first.bucket]
+        with self.resident.use(first.bucket.weights):
+            advanced = self._advance(batch)
+        last = [index for index, row in enumerate(batch) if row.is_last_step]
+        if last:
+            check_finite([batch[index].request.sample for index in last], advanced.x_BSC[last])
+        for drawn in advanced.drawn:
+            for entry, index in enumerate(drawn.rows):
+                batch[index].record(entry, drawn)
+        for row, x_SC in zip(batch, advanced.x_BSC.unbind(), strict=True):
+            row.x_SC, row.step = x_SC.clone(), row.step + 1
+        finished = [self._finish(row) for row in batch if row.is_finished]
+        due = [row.request.id for row in batch if row.is_commit_due and not row.is_finished]
+        return Boundary(
+            work=first.request.work, rows=len(batch), finished=tuple(finished), commits=tuple(self.commit(due))
+        )
+
+    def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
+        """Flights of these samples as of now; those that are not here, or took no step yet, have none."""
+        rows = [self._live[request] for request in ids if request in self._live]
+        return [self._committed(row) for row in rows if row.step]
+
+    def withdraw(self, request: RequestId) -> Committed | None:
+        """End an attempt here and hand it out; None if it is not here."""
+        row = self._live.pop(request, None)
+        return None if row is None else self._committed(row)
+
+    def fence(self, request: RequestId, attempt: int) -> bool:
+        """Drop an attempt that is no longer current; tells whether it was here."""
+        row = self._live.get(request)
+        if row is None or row.attempt != attempt:
+            return False
+        del self._live[request]
+        return True
+
+    def discard(self, work: Work) -> list[RequestId]:
+        """Drop every sample of this kind; nothing of them is kept."""
+        gone = [request for request, row in self._live.items() if row.request.work is work]
+        for request in gone:
+            del self._live[request]
+        return gone
+
+    def progress(self) -> tuple[Progress, ...]:
+        """How far every sample in flight is; may be called from any thread."""
+        return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self._live.values()))
+
+    def _advance(self, batch: list[LiveRow]) -> Advanced:
+        return advance(
+            self.adapter,
+            torch.stack([row.x_SC for row in batch]),
+            [row.place for row in batch],
+            joined_conditions([row.cond for row in batch]),
+            self._unconditions(batch),
+            rows=self.rows if self.padded else len(batch),
+        )
+
+    def _finish(self, row: LiveRow) -> Finished:
+        del self._live[row.request.id]
+        digest = self.resident.digest_of(row.request.weights)
+        return Finished(
+            request=row.request,
+            attempt=row.attempt,
+            weights_digest=digest,
+            payload=row.payload(digest),
+            steps=row.step - row.began,
+        )
+
+    def _committed(self, row: LiveRow) -> Committed:
+        flight = row.flight(self.resident.digest_of(row.request.weights)).to_bytes() if row.step else None
+        row.committed = row.step
+        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight)
+
+    def _condition(self, prompt: Prompt) -> ConditionBatch:
+        """Of one row; that of a sample of the same prompt where one is in flight."""
+        for row in self._live.values():
+            if row.request.sample.prompt == prompt.id:
+                return row.cond
+        return self.adapter.collate(self.adapter.encode([prompt]))
+
+    def _unconditions(self, batch: list[LiveRow]) -> ConditionBatch | None:
+        if batch[0].request.sample.sampling.guidance == 1.0:
+            return None
+        if self._uncond is None:
+            self._uncond = self.adapter.collate([self.adapter.unconditional()])
+        return joined_conditions([self._uncond] * len(batch))
+
+    def _check_room(self, request: Request) -> None:
+        if request.id in self._live:
+            raise ConfigError(
+                f"{request.id} was to be taken in but is in flight here, and a sample has one live attempt; withdraw "
+                "the first."
+            )
+        if not self.free_rows:
+            raise ConfigError(
+                f"{request.id} was to be taken in, but all {self.rows} rows are in flight; pull no more than free_rows."
+            )
+
+
+@torch.no_grad()
+def decode_images(adapter: Adapter, finished: Sequence[Finished]) -> list[Image]:
+    """Pictures as uint8 height x width x 3, in order; it may run in another thread while the engine steps on."""
+    images: list[Image] = []
+    for done in finished:
+        x0_BSC = done.payload.x0_SC.unsqueeze(0).to(adapter.device)
+        images += to_images(adapter.decode(x0_BSC, done.request.sample.sampling.size))
+    return images

@@ -1,0 +1,189 @@
+"""A sample between two steps, and a finished one, as bytes that any worker or trainer can take up.
+
+Invariant: a flight that is continued anywhere gives the bits of the undisturbed sample
+(tests/processes/test_flight_processes.py), and it is refused unless it is of the very request, made with the very
+weights and as far as its step says (tests/unit/test_flight.py). Only the window steps already taken are in it.
+Shapes: S image tokens, C channels, K window steps, R of them taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from spotlight.compute.rollout.denoise import Rollout, recorded_steps
+from spotlight.compute.rollout.sealed import SealError, sealed, unsealed
+from spotlight.core.types import Sampling
+from spotlight.core.work import Request
+
+FLIGHT_SCHEMA = "spotlight-flight-1"
+PAYLOAD_SCHEMA = "spotlight-payload-1"
+
+
+class _FlightFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    request: Request
+    attempt: int
+    step: int
+    weights_digest: str
+
+
+class _PayloadFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    request: Request
+    weights_digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flight:
+    """One sample after `step` steps, on the host; recorded tensors hold the window steps taken so far."""
+
+    request: Request
+    attempt: int
+    step: int
+    weights_digest: str
+    x_SC: Tensor
+    path_RSC: Tensor
+    """Latents before each window step taken and after the last one: R + 1 of them, none where R is 0."""
+    log_prob_R: Tensor
+    mean_RSC: Tensor
+
+    def to_bytes(self) -> bytes:
+        facts = _FlightFacts(
+            request=self.request, attempt=self.attempt, step=self.step, weights_digest=self.weights_digest
+        )
+        tensors = {"x": self.x_SC, "path": self.path_RSC, "log_prob": self.log_prob_R, "mean": self.mean_RSC}
+        return sealed(FLIGHT_SCHEMA, facts, tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, request: Request, weights_digest: str, shape: tuple[int, int]) -> "Flight":
+        """The flight of this request, for a model with these weights and latents of this shape (S, C)."""
+        facts, tensors = unsealed(FLIGHT_SCHEMA, data, _FlightFacts)
+        told = f"a flight of {facts.request.id} at step {facts.step}"
+        if facts.request != request:
+            raise SealError(
+                f"{told} came for {request.id}, but a flight continues only the sample it was made for; resume it "
+                "there, or start this one from its first step.",
+                request.id,
+            )
+        if facts.weights_digest != weights_digest:
+            raise SealError(
+                f"{told} was made with weights {facts.weights_digest} but this worker holds {weights_digest} as "
+                f"{request.weights}, and no sample may mix two; load the weights of the flight.",
+                request.id,
+            )
+        sampling = request.sample.sampling
+        if not 0 < facts.step < sampling.steps:
+            raise SealError(
+                f"{told} of {sampling.steps} is not between two steps; start it from its first step.", request.id
+            )
+        taken = _taken(sampling, facts.step)
+        _check_tensors(told, request, tensors, "x", shape, taken)
+        return cls(
+            request=facts.request,
+            attempt=facts.attempt,
+            step=facts.step,
+            weights_digest=facts.weights_digest,
+            x_SC=tensors["x"],
+            path_RSC=tensors["path"],
+            log_prob_R=tensors["log_prob"],
+            mean_RSC=tensors["mean"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """What training needs of one finished sample, on the host: row i of a Rollout."""
+
+    request: Request
+    weights_digest: str
+    x0_SC: Tensor
+    path_KSC: Tensor
+    log_prob_K: Tensor
+    mean_KSC: Tensor
+
+    def to_bytes(self) -> bytes:
+        facts = _PayloadFacts(request=self.request, weights_digest=self.weights_digest)
+        tensors = {"x0": self.x0_SC, "path": self.path_KSC, "log_prob": self.log_prob_K, "mean": self.mean_KSC}
+        return sealed(PAYLOAD_SCHEMA, facts, tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, request: Request) -> "Payload":
+        try:
+            facts, tensors = unsealed(PAYLOAD_SCHEMA, data, _PayloadFacts)
+        except SealError as problem:
+            raise SealError(f"the tensors of {request.id} are unusable: {problem}", request.id) from problem
+        if facts.request != request:
+            raise SealError(
+                f"the tensors of {facts.request.id} came as those of {request.id}, which they would train wrongly; "
+                "name the file of that sample.",
+                request.id,
+            )
+        shape = tuple(tensors["x0"].shape) if "x0" in tensors else ()
+        told = f"the payload of {request.id}"
+        _check_tensors(told, request, tensors, "x0", shape, recorded_steps(request.sample.sampling))
+        return cls(
+            request=facts.request,
+            weights_digest=facts.weights_digest,
+            x0_SC=tensors["x0"],
+            path_KSC=tensors["path"],
+            log_prob_K=tensors["log_prob"],
+            mean_KSC=tensors["mean"],
+        )
+
+
+def join_payloads(requests: Sequence[Request], payloads: Sequence[bytes | Path], device: torch.device) -> Rollout:
+    """The rollout that these finished samples are, in the order of the requests; a path is read as a file."""
+    read = [
+        Payload.from_bytes(_read(request, payload), request)
+        for request, payload in zip(requests, payloads, strict=True)
+    ]
+    return Rollout(
+        samples=tuple(request.sample for request in requests),
+        x0_BSC=_stacked([payload.x0_SC for payload in read], device),
+        path_BKSC=_stacked([payload.path_KSC for payload in read], device),
+        log_prob_BK=_stacked([payload.log_prob_K for payload in read], device),
+        mean_BKSC=_stacked([payload.mean_KSC for payload in read], device),
+    )
+
+
+def _stacked(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    return torch.stack(list(tensors)).to(device)
+
+
+def _read(request: Request, payload: bytes | Path) -> bytes:
+    if isinstance(payload, bytes):
+        return payload
+    try:
+        return payload.read_bytes()
+    except OSError as problem:
+        raise SealError(
+            f"the tensors of {request.id} cannot be read from {payload} ({problem}), so the file was lost; make the "
+            "sample again.",
+            request.id,
+        ) from problem
+
+
+def _taken(sampling: Sampling, step: int) -> int:
+    """R: window steps among the first `step` steps."""
+    return min(max(step - sampling.window.start, 0), recorded_steps(sampling))
+
+
+def _check_tensors(
+    told: str, request: Request, tensors: dict[str, Tensor], latents: str, shape: tuple[int, ...], taken: int
+) -> None:
+    wanted = {
+        latents: shape,
+        "path": (taken + 1 if taken else 0, *shape),
+        "log_prob": (taken,),
+        "mean": (taken, *shape),
+    }
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    types = sorted({str(tensor.dtype) for tensor in tensors.values()})
+    if found != wanted or types != ["torch.float32"]:
+        raise SealError(
+            f"{told} holds tensors {found} of {', '.join(types)}, but {request.sample.sampling} needs {wanted} of "
+            "torch.float32; make it again with this version of the code.",
+            request.id,
+        )

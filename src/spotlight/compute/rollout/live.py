@@ -1,0 +1,118 @@
+"""One row of the engine: a sample in mid-denoising on the model's device, and its way to flight and payload."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.rollout.flight import Flight, Payload
+from spotlight.compute.rollout.step import Drawn, Place
+from spotlight.core.types import Size
+from spotlight.core.work import Request, WeightsId
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What rows must share to be in one forward. Steps, windows and samplers are each row's own."""
+
+    weights: WeightsId
+    size: Size
+    guidance: float
+    text_width: int
+    """Of the row's own padded conditioning: were it padded to a longer neighbour, its last bits would change."""
+
+
+@dataclass(kw_only=True)
+class LiveRow:
+    """Latents and recorded window steps stay on the device until they are asked for."""
+
+    request: Request
+    attempt: int
+    commit_every: int
+    run_seed: int
+    sigmas: list[float]
+    cond: ConditionBatch
+    """Of one row."""
+    x_SC: Tensor
+    step: int = 0
+    began: int = 0
+    """Step at which this attempt took over."""
+    committed: int = 0
+    """Step up to which another worker need not redo anything."""
+    path: list[Tensor] = field(default_factory=list)
+    log_prob: list[Tensor] = field(default_factory=list)
+    mean: list[Tensor] = field(default_factory=list)
+
+    def resume(self, flight: Flight) -> None:
+        """Take up the state of a flight; copied, because what came out of a message aliases its bytes."""
+        device = self.x_SC.device
+        self.step = self.began = self.committed = flight.step
+        self.x_SC = flight.x_SC.clone().to(device)
+        self.path = list(flight.path_RSC.clone().to(device))
+        self.log_prob = list(flight.log_prob_R.clone().to(device))
+        self.mean = list(flight.mean_RSC.clone().to(device))
+
+    @property
+    def bucket(self) -> Bucket:
+        sampling = self.request.sample.sampling
+        return Bucket(self.request.weights, sampling.size, sampling.guidance, self.cond.mask.shape[1])
+
+    @property
+    def place(self) -> Place:
+        return Place(self.request.sample, self.step, self.sigmas, self.run_seed)
+
+    @property
+    def is_last_step(self) -> bool:
+        return self.step + 1 == self.request.sample.sampling.steps
+
+    @property
+    def is_finished(self) -> bool:
+        return self.step == self.request.sample.sampling.steps
+
+    @property
+    def is_commit_due(self) -> bool:
+        return 0 < self.commit_every <= self.step - self.committed
+
+    def record(self, entry: int, drawn: Drawn) -> None:
+        """Keep what entry `entry` of a stochastic step drew; rows are copied, so that no batch is kept alive."""
+        if not self.path:
+            self.path.append(drawn.before_RSC[entry].clone())
+        self.path.append(drawn.after_RSC[entry].clone())
+        self.log_prob.append(drawn.log_prob_R[entry].clone())
+        self.mean.append(drawn.mean_RSC[entry].clone())
+
+    def flight(self, weights_digest: str) -> Flight:
+        return Flight(
+            request=self.request,
+            attempt=self.attempt,
+            step=self.step,
+            weights_digest=weights_digest,
+            x_SC=self.x_SC.cpu(),
+            path_RSC=self._stacked(self.path),
+            log_prob_R=torch.tensor(self.log_prob, dtype=torch.float32),
+            mean_RSC=self._stacked(self.mean),
+        )
+
+    def payload(self, weights_digest: str) -> Payload:
+        return Payload(
+            request=self.request,
+            weights_digest=weights_digest,
+            x0_SC=self.x_SC.cpu(),
+            path_KSC=self._stacked(self.path),
+            log_prob_K=torch.tensor(self.log_prob, dtype=torch.float32),
+            mean_KSC=self._stacked(self.mean),
+        )
+
+    def _stacked(self, latents: list[Tensor]) -> Tensor:
+        return torch.stack(latents).cpu() if latents else torch.zeros(0, *self.x_SC.shape)
+
+
+def joined_conditions(conditions: list[ConditionBatch]) -> ConditionBatch:
+    """Batches of one width, row after row."""
+    pooled = [cond.pooled for cond in conditions if cond.pooled is not None]
+    return ConditionBatch(
+        torch.cat([cond.embeds for cond in conditions]),
+        torch.cat([cond.mask for cond in conditions]),
+        torch.cat(pooled) if pooled else None,
+    )

@@ -1,0 +1,91 @@
+"""The trainer's whole state on disk, through torch.distributed.checkpoint: theta, its copies, and the optimizer.
+
+Invariant: after `restore` the next steps give the same bits as they would have without it (tests/unit/
+test_checkpoint.py); a checkpoint under its final name is whole, because it is written aside and renamed.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
+
+from spotlight.compute.train.trainer import Trainer
+from spotlight.core.errors import WeightsError
+
+ADAMW = "adamw"
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW keeps per parameter."""
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    scratch = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    save_state(_state(trainer), checkpoint_id=scratch, no_dist=True)
+    _sync(scratch)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(scratch, folder)
+    _sync_folder(folder.parent)
+
+
+def restore(trainer: Trainer, folder: Path) -> None:
+    """Into a trainer of the same recipe; a parameter that never had a gradient has no moments, there and here."""
+    if not folder.is_dir():
+        raise WeightsError(f"the checkpoint {folder} does not exist; resume from another one, or start the run anew.")
+    try:
+        saved = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+        for name, parameter in trainer.sets.theta.items():
+            trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in saved else {}
+        state = _state(trainer)
+        if state.keys() != saved:
+            raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, not all of the same names")
+        load_state(state, checkpoint_id=folder, no_dist=True)
+    except (Exception, CheckpointException) as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        raise WeightsError(
+            f"the checkpoint {folder} cannot be read ({reason}), so it is damaged or of another recipe; resume from "
+            "another one."
+        ) from error
+
+
+def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
+    return {
+        "step": torch.zeros((), dtype=torch.float32),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }
+
+
+def _state(trainer: Trainer) -> dict[str, Tensor]:
+    """Flat, and aliasing the trainer's own tensors: loading writes into them."""
+    state: dict[str, Tensor] = {}
+    for name, parameter in trainer.sets.theta.items():
+        state[f"theta.{name}"] = parameter.data
+        for which in trainer.sets.names:
+            state[f"{which.value}.{name}"] = trainer.sets[which][name]
+        moments = trainer.optimizer.state.get(parameter, {})
+        for moment in MOMENTS:
+            if moment in moments:
+                state[f"{ADAMW}.{moment}.{name}"] = moments[moment]
+    return state
+
+
+def _sync(folder: Path) -> None:
+    for child in folder.iterdir():
+        with child.open("rb") as file:
+            os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,150 @@
+"""A process that imports the model once and forks a worker for every order; run by test_flight_processes.py.
+
+Each line of standard input is an order: roll out the sample of a scenario by a model, from a flight or from its
+beginning, among other neighbours. A worker with `stop` commits its flight at that step boundary, passes it up a pipe
+and waits to be killed; one without runs to the end. The answer on standard output is one line.
+"""
+
+import hashlib
+import os
+import signal
+import struct
+import sys
+from base64 import b64decode, b64encode
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from tiny_models import tiny_adapter
+
+from spotlight.compute.models import families
+from spotlight.compute.models.pixels import PixelAdapter
+from spotlight.compute.rollout.engine import Engine, Finished
+from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.store import NodeStore
+from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Version, Window
+from spotlight.core.work import Request, WeightsId, Work
+
+RUN_SEED, ROWS, STEPS = 11, 4, 10
+WEIGHTS = WeightsId(Version(1))
+MODELS = {"tiny": tiny_adapter, "words": partial(families.load, "words")}
+PROMPTS = [Prompt(text=f'the word "{word}"') for word in ("badge", "fed", "cab")]
+WINDOWS = {"ode": NO_WINDOW, "sde": Window(3, 3)}
+
+
+class Order(msgspec.Struct):
+    model: str
+    scenario: str
+    stop: int | None = None
+    flight: str | None = None
+    neighbours: int = 0
+
+
+class Answer(msgspec.Struct):
+    pid: int
+    signal: int
+    step: int = 0
+    flight: str | None = None
+    digest: str = ""
+    steps: int = 0
+
+
+def sampling(adapter: PixelAdapter, scenario: str) -> Sampling:
+    window = WINDOWS[scenario]
+    kind = SamplerKind.FLOW_SDE if window.size else SamplerKind.ODE
+    level = 0.7 if window.size else 0.0
+    return Sampling(steps=STEPS, size=adapter.native_size, sampler=kind, noise_level=level, window=window)
+
+
+def request(adapter: PixelAdapter, scenario: str, seed: int) -> Request:
+    sample = Sample(
+        prompt=PROMPTS[seed % 3].id, seed=seed, sampling=sampling(adapter, scenario), version=WEIGHTS.version
+    )
+    return Request(work=Work.ROLLOUT, iteration=0, group=seed % 3, sample=sample)
+
+
+def work(adapter: PixelAdapter, store: NodeStore, order: Order, up: int) -> None:
+    """The worker: never returns."""
+    resident = Resident(adapter.transformer, "base")
+    resident.load(store.open(WEIGHTS))
+    engine = Engine(adapter, resident, RUN_SEED, ROWS, padded=True)
+    for seed in range(order.neighbours):
+        engine.admit(request(adapter, "sde", 100 + seed), PROMPTS[(100 + seed) % 3], 1)
+        engine.step()
+    target = request(adapter, order.scenario, seed=0)
+    engine.admit(target, PROMPTS[0], 1, 1, b64decode(order.flight) if order.flight else None)
+    while True:
+        boundary = engine.step()
+        for commit in boundary.commits:
+            if commit.step == order.stop and commit.flight is not None:
+                send(up, commit.flight)
+                signal.pause()
+        for finished in boundary.finished:
+            if finished.request.id == target.id:
+                send(up, f"{digest(finished)} {finished.steps}".encode())
+                os._exit(0)
+
+
+def digest(finished: Finished) -> str:
+    """Of every bit that training would see."""
+    payload = finished.payload
+    hasher = hashlib.blake2b(digest_size=16)
+    for tensor in (payload.x0_SC, payload.path_KSC, payload.log_prob_K, payload.mean_KSC):
+        hasher.update(tensor.numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def send(up: int, data: bytes) -> None:
+    with os.fdopen(os.dup(up), "wb") as pipe:
+        pipe.write(struct.pack("<Q", len(data)) + data)
+
+
+def receive(down: int) -> bytes:
+    with os.fdopen(down, "rb") as pipe:
+        (size,) = struct.unpack("<Q", pipe.read(8))
+        return pipe.read(size)
+
+
+def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order) -> Answer:
+    down, up = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work(adapter, store, order, up)
+        finally:
+            os._exit(1)
+    os.close(up)
+    data = receive(down)
+    if order.stop is not None:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    answer = Answer(pid=child, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+    if order.stop is not None:
+        answer.step, answer.flight = order.stop, b64encode(data).decode()
+    else:
+        answer.digest, steps = data.decode().split()
+        answer.steps = int(steps)
+    return answer
+
+
+def main(folder: Path) -> None:
+    # Before any kernel runs, so that no thread pool exists when a worker is forked.
+    torch.set_num_threads(1)
+    nodes = {name: (build(), NodeStore(folder / name)) for name, build in MODELS.items()}
+    for adapter, store in nodes.values():
+        state = {name: p.detach() * 1.01 for name, p in adapter.transformer.named_parameters()}
+        store.publish(WEIGHTS, adapter.family, state, "base")
+    for line in sys.stdin:
+        order = msgspec.json.decode(line, type=Order)
+        answer = carry_out(*nodes[order.model], order)
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        sys.stdout.flush()
+    # Tearing down an interpreter that holds torch takes seconds.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,80 @@
+"""A rollout whose worker is killed at a step boundary ends, elsewhere, with the bits of the undisturbed one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STEPS = 10
+SCENARIOS = ["ode", "sde"]
+
+
+class Nursery:
+    """One process that forks a worker for every order, so that the models are imported once."""
+
+    def __init__(self, store: Path) -> None:
+        script = Path(__file__).with_name("flight_nursery.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(store)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def order(self, **order: object) -> dict:
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def killed_at(self, stop: int, **order: object) -> str:
+        """The flight that a worker committed before it was killed."""
+        answer = self.order(stop=stop, **order)
+        assert answer["signal"] == signal.SIGKILL
+        return answer["flight"]
+
+    def finished(self, **order: object) -> tuple[str, int]:
+        """Digest of the finished sample, and the steps that this worker took."""
+        answer = self.order(**order)
+        assert answer["signal"] == 0
+        return answer["digest"], answer["steps"]
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory) -> Iterator[Nursery]:
+    started = Nursery(tmp_path_factory.mktemp("store"))
+    yield started
+    started.process.stdin.close()
+    started.process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_rollout_killed_at_every_boundary_and_resumed_elsewhere_is_bit_identical(nursery, scenario):
+    """The one who resumes has other neighbours at other steps than the one who was killed."""
+    sample = {"model": "tiny", "scenario": scenario}
+    digest, steps = nursery.finished(**sample)
+    assert steps == STEPS
+    for stop in range(1, STEPS):
+        flight = nursery.killed_at(stop, **sample, neighbours=stop % 3)
+        resumed = nursery.finished(**sample, flight=flight, neighbours=(stop + 1) % 3)
+        assert resumed == (digest, STEPS - stop)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_rollout_of_words_whose_every_worker_is_killed_after_one_step_is_bit_identical(nursery, scenario):
+    sample = {"model": "words", "scenario": scenario}
+    flight = None
+    for stop in range(1, STEPS):
+        flight = nursery.killed_at(stop, **sample, flight=flight, neighbours=stop % 2)
+    assert nursery.finished(**sample, flight=flight) == (nursery.finished(**sample)[0], 1)
+
+
+def test_scenarios_differ(nursery):
+    """The SDE's window draws noise: were it lost on the way, both would end alike."""
+    ode, sde = (nursery.finished(model="tiny", scenario=scenario)[0] for scenario in SCENARIOS)
+    assert ode != sde

@@ -1,0 +1,65 @@
+"""Checkpoints: what comes after a restore is what would have come without it, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import FLOW, GROUPS, LORA, NFT, experience_for, theta_of, tiny_trainer
+
+from spotlight.compute.train import checkpoint
+from spotlight.compute.train.weight_sets import WeightSet
+from spotlight.compute.weights.digest import digest
+from spotlight.core.errors import WeightsError
+
+
+@pytest.mark.parametrize(("algorithm", "lora"), [(NFT, None), (NFT, LORA), (FLOW, None)])
+def test_restored_trainer_goes_on_to_the_same_bits(algorithm, lora, tmp_path: Path):
+    undisturbed = tiny_trainer(algorithm, lora=lora)
+    experience = experience_for(undisturbed)
+    undisturbed.run_iteration(experience, GROUPS)
+    checkpoint.save(undisturbed, tmp_path / "step_2")
+
+    restored = tiny_trainer(algorithm, lora=lora)
+    checkpoint.restore(restored, tmp_path / "step_2")
+    assert digest(theta_of(restored)) == digest(theta_of(undisturbed))
+    for trainer in (undisturbed, restored):
+        trainer.run_iteration(experience, GROUPS)
+    assert digest(theta_of(restored)) == digest(theta_of(undisturbed))
+    assert digest(restored.sets[WeightSet.EMA]) == digest(undisturbed.sets[WeightSet.EMA])
+
+
+def test_optimizer_moments_are_part_of_it(tmp_path: Path):
+    trainer = tiny_trainer()
+    experience = experience_for(trainer)
+    trainer.run_iteration(experience, GROUPS)
+    checkpoint.save(trainer, tmp_path / "step_2")
+    forgetful = tiny_trainer()
+    checkpoint.restore(forgetful, tmp_path / "step_2")
+    for moments in filter(None, forgetful.optimizer.state.values()):
+        moments["exp_avg"].zero_()
+    for each in (trainer, forgetful):
+        each.run_iteration(experience, GROUPS)
+    assert digest(theta_of(forgetful)) != digest(theta_of(trainer))
+
+
+def test_half_written_checkpoint_is_not_taken_for_one(tmp_path: Path):
+    trainer = tiny_trainer()
+    checkpoint.save(trainer, tmp_path / "step_2")
+    (tmp_path / "step_2").rename(tmp_path / "step_2.part")
+    with pytest.raises(WeightsError, match="step_2 does not exist"):
+        checkpoint.restore(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.restore(trainer, tmp_path / "step_2")
+
+
+def test_damaged_or_foreign_checkpoint_is_refused_with_a_sentence(tmp_path: Path):
+    trainer = tiny_trainer()
+    checkpoint.save(trainer, tmp_path / "step_2")
+    with pytest.raises(WeightsError, match="damaged or of another recipe"):
+        checkpoint.restore(tiny_trainer(lora=LORA), tmp_path / "step_2")
+    for file in (tmp_path / "step_2").glob("*.distcp"):
+        file.write_bytes(b"")
+    before = {name: tensor.clone() for name, tensor in theta_of(trainer).items()}
+    with pytest.raises(WeightsError, match="damaged or of another recipe"):
+        checkpoint.restore(trainer, tmp_path / "step_2")
+    assert all(torch.equal(before[name], tensor) for name, tensor in theta_of(trainer).items())
