@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: setup demo test test-full lint clean
+.PHONY: setup demo test test-full lint clean storm
 
 setup: $(VENV)/.installed
 
@@ -20,13 +20,19 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/python benchmarks/learn.py --preset laptop --out runs/demo
+	$(BIN)/spotlight train
 
 test: setup lint
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-full: setup lint
 	$(BIN)/python -m pytest -n 2
+
+# Fault storms over the real control plane: any range of seeds, in virtual time; a failing seed reproduces itself.
+SEEDS ?= 300
+START ?= 0
+storm: setup
+	$(BIN)/python -m spotlight.runtime.sim.storm --seeds $(SEEDS) --start $(START)
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks

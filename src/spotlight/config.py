@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from spotlight.assets import asset
+from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.data.worlds import world
@@ -20,8 +21,11 @@ from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
 from spotlight.compute.rollout.config import EvalConfig, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.control.explore.config import ExploreConfig, PlanKind, SelectedNoise
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
+from spotlight.folder import OutputConfig
+from spotlight.runtime.config import ClusterConfig, MarketConfig
 
 LOSSES: Mapping[str, type[Section]] = {"nft": NftConfig, "flow_grpo": FlowGrpoConfig}
 DEFAULT_LOSS = "nft"
@@ -40,6 +44,17 @@ class RunConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
+    explore: ExploreConfig = ExploreConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    market: MarketConfig = MarketConfig()
+    budget: BudgetConfig = BudgetConfig()
+    output: OutputConfig = OutputConfig()
+    deterministic: bool = False
+    """Same bits whatever dies: fixed row counts, a fixed preview plan, planned previews awaited. Slower."""
+
+    @property
+    def explores(self) -> bool:
+        return self.explore.is_on(self.algorithm.kind)
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -49,6 +64,27 @@ class RunConfig(Section):
                 registry.check_name(reward)
         if not self.model.name.endswith(".safetensors"):
             load_prompts(self.data.prompts, world(self.model.name))
+        return self
+
+    @model_validator(mode="after")
+    def _paths_are_whole(self) -> Self:
+        explore = self.explore
+        whole = explore.plan is PlanKind.FIXED and explore.steps == self.rollout.steps
+        if self.explores and explore.noise is SelectedNoise.PATH and not whole:
+            raise ConfigError(
+                f"explore.noise is path but explore.plan is {explore.plan.value} with {explore.steps} of "
+                f"{self.rollout.steps} steps, and a shorter preview cannot draw the noise of the whole path; set "
+                f"explore.plan to fixed and explore.steps to {self.rollout.steps}, or explore.noise to initial."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _deterministic_plans_are_fixed(self) -> Self:
+        if self.deterministic and self.explores and self.explore.plan is not PlanKind.FIXED:
+            raise ConfigError(
+                f"deterministic is on but explore.plan is {self.explore.plan.value}, which follows measured times; set "
+                "explore.plan to fixed, or explore.enabled to off."
+            )
         return self
 
     @model_validator(mode="after")

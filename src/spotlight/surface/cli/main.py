@@ -11,7 +11,7 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import evaluate, pretrain, rewards
+from spotlight.surface.cli import evaluate, orders, pretrain, report, rewards, train
 
 app = typer.Typer(
     name="spotlight",
@@ -20,6 +20,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train.train)
+app.command("resume")(train.resume)
+app.command("status")(report.status)
+app.command("report")(report.report)
+app.command("audit")(report.audit)
+app.command("drain")(orders.drain)
+app.command("drill")(orders.drill)
 app.command("pretrain")(pretrain.pretrain)
 app.command("evaluate")(evaluate.evaluate)
 app.command("rewards")(rewards.rewards)

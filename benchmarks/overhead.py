@@ -1,0 +1,190 @@
+"""What commits and scheduling cost against the rollout itself, on `words`: one worker, the real controller's code.
+
+    python benchmarks/overhead.py [--json] [--out docs/results/overhead]
+
+One worker rolls out batch after batch. Its denoising steps are timed apart from everything that exists only because
+machines may vanish: flights made at every second step, messages framed and sent over a socket and read back, ledger,
+scheduler and journal (on disk, synced as a run does by default). Both in one process and one run; the figure is their
+ratio. Scoring and decoding are left out: they are needed anyway.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROWS = 16
+BATCHES = 3
+COMMIT_EVERY = 2
+STEPS = 10
+REPEATS = 5
+
+
+class Stopwatch:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+
+
+def measure(stochastic: bool, seed: int) -> dict[str, float]:
+    """Seconds spent on steps, commits, messages and control for some batches of one worker."""
+    import torch
+
+    from spotlight.compute.data.worlds import world
+    from spotlight.compute.models import families
+    from spotlight.compute.rollout.engine import Engine
+    from spotlight.compute.weights.resident import Resident
+    from spotlight.control.directory import PublishedSet
+    from spotlight.control.dispatch import Dispatcher
+    from spotlight.control.ledger import Ledger
+    from spotlight.control.scheduler import Scheduler
+    from spotlight.core import messages as m
+    from spotlight.core.clock import RealClock
+    from spotlight.core.events import SCHEMA
+    from spotlight.core.journal import Journal
+    from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
+    from spotlight.core.work import Request, SlotClass, WeightsId, Work
+    from spotlight.runtime.payloads import PayloadFolder
+    from spotlight.runtime.wire import Connection
+
+    torch.set_num_threads(1)
+    watch = Stopwatch()
+    content = families.read_weights("words")
+    adapter = families.build(content)
+    adapter.transformer.requires_grad_(True)
+    engine = Engine(adapter, Resident(adapter.transformer, content.digest), seed, ROWS, padded=False)
+    sampling = Sampling(steps=STEPS, size=adapter.native_size)
+    if stochastic:
+        sampling = Sampling(
+            steps=STEPS, size=adapter.native_size, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=Window(1, 3)
+        )
+    prompts = world("words").prompts("train")[: BATCHES * 2]
+    node, worker = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
+    with tempfile.TemporaryDirectory() as folder:
+        clock = RealClock()
+        journal = Journal.create(Path(folder) / "journal", clock.now)
+        ledger = Ledger(journal.append)
+        dispatcher = Dispatcher(
+            ledger, Scheduler(ledger), PayloadFolder(Path(folder), lambda: None), journal.append, lambda at: at,
+            commit_every=COMMIT_EVERY,
+        )  # fmt: skip
+        ends = socket.socketpair()
+        # One thread plays both ends, so a whole flight must fit into the socket's buffer.
+        ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+        here, there = (Connection(end) for end in ends)
+
+        def say(message: m.AnyMessage, blob: bytes = b"") -> None:
+            """Worker to controller, through a real socket, then whatever the controller does about it."""
+            with watch.on("messages"):
+                here.send(m.Envelope(worker, message), blob)
+                envelope, arrived = there.recv() or (None, b"")
+            with watch.on("control"):
+                dispatcher.handle(node, envelope, arrived, clock.now())
+
+        dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=1))
+        weights = WeightsId(Version(0))
+        dispatcher.publish(weights, PublishedSet(content.digest, ""), [])
+        requests = [
+            Request(
+                work=Work.ROLLOUT, iteration=0, group=group,
+                sample=Sample(prompt=prompt.id, seed=number, sampling=sampling, version=Version(0)),
+            )
+            for group, prompt in enumerate(prompts) for number in range(ROWS // 2)
+        ]  # fmt: skip
+        with watch.on("control"):
+            dispatcher.issue(requests, prompts, list(range(len(prompts))))
+        say(m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=ROWS, pid=0))
+        say(m.Held(weights=weights, digest=content.digest))
+        finished, grants = 0, 0
+        while finished < len(requests):
+            say(m.Pull(free_rows=engine.free_rows, answered=grants))
+            for outgoing in dispatcher.take_outbox():
+                if isinstance(outgoing.message, m.Grant):
+                    grants += 1
+                    for lease in outgoing.message.leases:
+                        with watch.on("steps"):
+                            engine.admit(lease.request, lease.prompt, lease.attempt)
+            while engine.free_rows < ROWS:
+                with watch.on("steps"):
+                    boundary = engine.step()
+                progress = engine.progress()
+                if progress and progress[0].step % COMMIT_EVERY == 0:
+                    with watch.on("commits"):
+                        commits = engine.commit([each.request for each in progress])
+                    for commit in commits:
+                        say(m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step), commit.flight)
+                say(m.Alive(progress=progress))
+                for done in boundary.finished:
+                    result = m.Result(
+                        request=done.request.id, attempt=done.attempt, digest=done.weights_digest, steps=done.steps,
+                        score=m.Score(reward=0.5),
+                    )  # fmt: skip
+                    with watch.on("steps"):
+                        payload = done.payload.to_bytes()
+                    say(result, payload)
+                    finished += 1
+        journal.close()
+    return watch.seconds
+
+
+def share(seconds: dict[str, float]) -> float:
+    """Everything but the steps, over the steps."""
+    return sum(value for what, value in seconds.items() if what != "steps") / seconds["steps"]
+
+
+def spread(values: Sequence[float], unit: str) -> dict[str, float | str]:
+    return {"value": statistics.median(values), "low": min(values), "high": max(values), "unit": unit}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    parser.add_argument("--out", type=Path, help="write the JSON object to OUT.json too")
+    args = parser.parse_args()
+    from provenance import provenance
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = {name: [measure(name == "sde", seed) for seed in range(REPEATS)] for name in ("ode", "sde")}
+    figures = {"overhead_share": spread([share(run) for run in runs["ode"]], "of rollout time")}
+    figures["overhead_share_sde"] = spread([share(run) for run in runs["sde"]], "of rollout time")
+    for what in ("commits", "messages", "control"):
+        figures[f"{what}_share"] = spread([run[what] / run["steps"] for run in runs["ode"]], "of rollout time")
+    result = {
+        "benchmark": "overhead",
+        **provenance(),
+        "seeds": list(range(REPEATS)),
+        "settings": {"rows": ROWS, "steps": STEPS, "commit_every": COMMIT_EVERY, "samples": ROWS * BATCHES},
+        "figures": figures,
+    }
+    table = Table(title=f"{result['hardware']}, {result['commit']}")
+    for column in ("figure", "median", "lowest", "highest"):
+        table.add_column(column)
+    for name, figure in figures.items():
+        table.add_row(name, *(f"{100 * float(figure[part]):.2f} %" for part in ("value", "low", "high")))
+    Console(stderr=True).print(table)
+    if args.out is not None:
+        args.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Section `budget` of a recipe, and the limits that stop a run so that it can be resumed."""
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from spotlight.core.errors import Stopped
+from spotlight.core.section import Section
+
+
+class BudgetConfig(Section):
+    """What a run may use; None is without limit."""
+
+    max_hours: float | None = Field(default=None, gt=0)
+    """Hours since the run first started, over all its restarts."""
+    max_dollars: float | None = Field(default=None, gt=0)
+    """Dollars at list prices."""
+
+
+class Budget:
+    """Looked at between iterations."""
+
+    def __init__(
+        self, config: BudgetConfig, hours: Callable[[], float], dollars: Callable[[], float], name: str
+    ) -> None:
+        self._config = config
+        self._hours = hours
+        self._dollars = dollars
+        self._name = name
+        self.drain_asked = False
+
+    def check(self) -> None:
+        """Raises Stopped when it is spent, or when somebody asked the run to drain."""
+        hours, dollars = self._hours(), self._dollars()
+        if self.drain_asked:
+            raise Stopped(f"the run was asked to drain; `spotlight resume {self._name}` goes on.")
+        if self._config.max_hours is not None and hours >= self._config.max_hours:
+            raise Stopped(
+                f"the run has used {hours:.2f} of its {self._config.max_hours:g} hours (budget.max_hours), so it "
+                f"stops; `spotlight resume {self._name} --set budget.max_hours=H` goes on."
+            )
+        if self._config.max_dollars is not None and dollars >= self._config.max_dollars:
+            raise Stopped(
+                f"the run has cost ${dollars:.2f} of its ${self._config.max_dollars:g} (budget.max_dollars), so it "
+                f"stops; `spotlight resume {self._name} --set budget.max_dollars=D` goes on."
+            )

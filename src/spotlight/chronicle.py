@@ -1,0 +1,112 @@
+"""A run's journal and everything that is a fold of it: state, ledger, planner, meter.
+
+Invariant: an event is in the journal before anything else knows of it; so whatever the process was doing when it died,
+`reopen` gives the same folds that it had (tests/storm checks it at every restart).
+"""
+
+from collections.abc import Callable
+
+from spotlight import __version__
+from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.config import RunConfig
+from spotlight.control.ledger import Ledger
+from spotlight.control.market.cost import CostMeter
+from spotlight.control.planner.planner import Planner
+from spotlight.control.run_state import RunState
+from spotlight.core.clock import Clock
+from spotlight.core.errors import InputError, Stopped
+from spotlight.core.events import SCHEMA, AnyEvent, Record, RunResumed, RunStarted
+from spotlight.core.journal import Disk, Journal, read
+from spotlight.folder import RunFolder, config_digest
+
+Observer = Callable[[Record], None]
+
+
+class Chronicle:
+    """Use `begin` or `reopen`."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, journal: Journal, clock: Clock) -> None:
+        self.config = config
+        self.folder = folder
+        self.clock = clock
+        self.facts: ModelFacts = facts_of(config.model.name)
+        self.observers: list[Observer] = []
+        self.state = RunState()
+        self.ledger = Ledger(self.emit)
+        self.meter = CostMeter()
+        self.planner = Planner(config.explore)
+        self._journal = journal
+
+    @classmethod
+    def begin(
+        cls, config: RunConfig, recipe: str, folder: RunFolder, clock: Clock, disk: Disk | None = None
+    ) -> "Chronicle":
+        """The first record of a new run."""
+        settings = config.model_dump(mode="json")
+        folder.write_config(settings)
+        journal = Journal.create(folder.journal, clock.now, config.output.journal, disk)
+        chronicle = cls(config, folder, journal, clock)
+        chronicle.emit(
+            RunStarted(
+                schema=SCHEMA,
+                run_seed=config.seed,
+                recipe=recipe,
+                config_digest=config_digest(settings),
+                code=__version__,
+                base_digest=chronicle.facts.digest,
+                wall=clock.wall(),
+            )
+        )
+        return chronicle
+
+    @classmethod
+    def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "Chronicle":
+        """The run as its journal left it; what was leased is free again."""
+        journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
+        chronicle = cls(config, folder, journal, clock)
+        try:
+            chronicle._take_up()
+        except BaseException:
+            chronicle.close()
+            raise
+        return chronicle
+
+    def _take_up(self) -> None:
+        records = list(read(self.folder.journal))
+        for record in records:
+            self._fold(record)
+        self.ledger = Ledger.replay((record.event for record in records), self.emit)
+        if self.state.started is None:
+            raise InputError(
+                f"the journal of {self.folder.name} has no first record, so the run never began; delete its folder and "
+                "start it anew."
+            )
+        if self.state.finished and self.state.iterations_done >= self.config.iterations:
+            raise Stopped(
+                f"the run {self.folder.name} has done its {self.config.iterations} iterations, so nothing is left to "
+                "do; look at its report, or resume it with --set iterations=N."
+            )
+        self.emit(RunResumed(attempt=self.state.attempts + 1, wall=self.clock.wall()))
+        self.ledger.interrupt()
+
+    def emit(self, event: AnyEvent) -> None:
+        self._fold(self._journal.append(event))
+
+    @property
+    def next_seq(self) -> int:
+        return self._journal.next_seq
+
+    def run_time(self, at: float | None = None) -> float:
+        """Seconds since the run first started, now or at a reading of the clock."""
+        now = self._journal.now()
+        return now if at is None else now - (self.clock.now() - at)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _fold(self, record: Record) -> None:
+        self.state.apply(record.event)
+        self.planner.apply(record.event)
+        self.meter.apply(record)
+        for observe in self.observers:
+            observe(record)

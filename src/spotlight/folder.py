@@ -1,0 +1,124 @@
+"""Section `output` of a recipe, and the folder of a run.
+
+RUN/config.json            the resolved recipe
+   /journal/               everything that happened
+   /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
+   /weights/               published weights that may still be asked for
+   /checkpoints/STEP/      the trainer's whole state
+   /images/ITERATION/      evaluation pictures
+   /logs/ATTEMPT/          one file per process
+   /report.html
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from spotlight.core.errors import ConfigError, InputError, suggestion
+from spotlight.core.journal import JournalConfig
+from spotlight.core.section import Section
+
+CHECKPOINTS_KEPT = 2
+FREE_TO_CHANGE = ("budget", "output", "cluster", "market", "iterations")
+"""Sections that a resumed run may change: they do not change what is computed, only where, how long and how dear."""
+
+
+class OutputConfig(Section):
+    """Where a run leaves its files."""
+
+    folder: str = "runs"
+    """Folder of all runs."""
+    name: str | None = None
+    """Name of this run; None takes the recipe's name and a number."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Iterations between durable checkpoints; tensors of accepted samples are kept until one covers them."""
+    journal: JournalConfig = JournalConfig()
+
+
+class RunFolder:
+    """Paths of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.name = self.path.name
+        self.config = self.path / "config.json"
+        self.journal = self.path / "journal"
+        self.checkpoints = self.path / "checkpoints"
+        self.report = self.path / "report.html"
+
+    @classmethod
+    def create(cls, output: OutputConfig, recipe: str) -> "RunFolder":
+        """A new folder; a name that exists is refused, because a run is never overwritten."""
+        runs = Path(output.folder)
+        if output.name is None:
+            stem = Path(recipe).stem
+            number = next(n for n in range(1, 10**6) if not (runs / f"{stem}-{n}").exists())
+            path = runs / f"{stem}-{number}"
+        else:
+            path = runs / output.name
+        if path.exists():
+            raise InputError(
+                f"the run folder {path} exists, and a run is never overwritten; resume it with `spotlight resume "
+                f"{path}`, or choose another output.name."
+            )
+        path.mkdir(parents=True)
+        return cls(path)
+
+    @classmethod
+    def find(cls, run: str, runs: str = "runs") -> "RunFolder":
+        """By path, or by name below the folder of all runs."""
+        for path in (Path(run), Path(runs) / run):
+            if (path / "config.json").is_file():
+                return cls(path)
+        known = sorted(path.parent.name for path in Path(runs).glob("*/config.json"))
+        hint = suggestion(run, known) if known else f"there are no runs under {runs}/ yet; start one with train."
+        raise InputError(f"there is no run '{run}': {hint}")
+
+    def write_config(self, settings: dict[str, Any]) -> None:
+        self.config.write_text(json.dumps(settings, indent=2) + "\n")
+
+    def read_config(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.config.read_text())
+        return content
+
+    def keep_newest_checkpoints(self) -> None:
+        found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))
+        for old in found[:-CHECKPOINTS_KEPT]:
+            shutil.rmtree(old)
+
+
+def config_digest(settings: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to resume another recipe under the same name; names every key that differs."""
+    changed = [
+        f"{key} ({_shown(old)} -> {_shown(new)})"
+        for key, old, new in _differences(before, now)
+        if key.partition(".")[0] not in FREE_TO_CHANGE
+    ]
+    if changed:
+        raise ConfigError(
+            f"this run was started with other settings: {', '.join(changed)}; what is computed cannot change in the "
+            f"middle, so start a new run, or change only {', '.join(FREE_TO_CHANGE)}."
+        )
+
+
+def _differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            difference
+            for key in sorted(before.keys() | now.keys())
+            for difference in _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if before == now else [(path, before, now)]
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)

@@ -1,0 +1,96 @@
+"""The run, top to bottom: one line per thing that happens in an iteration.
+
+Each line is one call on one collaborator and does nothing where the journal shows that it is done, so the same lines
+start a run, resume it, and carry on after any loss. Serial or overlapped, with spot slots or without, exploring or not:
+properties of the collaborators, not branches here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotlight.control.run_state import RunState
+from spotlight.core.clock import Clock
+from spotlight.core.errors import Stopped
+from spotlight.core.events import AnyEvent, Compared, IterationDone
+from spotlight.core.work import Policy
+from spotlight.runtime.exploration import Explorer
+from spotlight.runtime.held_out import HeldOut
+from spotlight.runtime.rollouts import Rollouts
+from spotlight.runtime.training import Training
+
+
+class Limits(Protocol):
+    """Says when the run must stop although it is not finished."""
+
+    def check(self) -> None:
+        """Raises Stopped when a budget is spent or somebody asked for a drain."""
+
+
+@dataclass
+class Loop:
+    """The collaborators of a run, and the order in which they are called."""
+
+    rollouts: Rollouts
+    training: Training
+    explorer: Explorer
+    held_out: HeldOut
+    limits: Limits
+    state: RunState
+    clock: Clock
+    emit: Callable[[AnyEvent], None]
+    iterations: int
+    checkpoint_every: int
+
+    async def run(self) -> None:
+        """All iterations that are not done yet."""
+        await self.training.ready()
+        await self.held_out.begin(self.state.iterations_done)
+        for iteration in range(self.state.iterations_done, self.iterations):
+            await self.iterate(iteration)
+            await self.stop_if_asked()
+        await self.held_out.finished(self.iterations)
+        await self.training.checkpoint()
+
+    async def iterate(self, iteration: int) -> None:
+        """Roll out, compare, train while idle slots preview what comes next, publish."""
+        began = self.clock.now()
+        self.rollouts.issue(iteration, self.state.selected.get(iteration))
+        await self.rollouts.finished(iteration)
+        compared = self.rollouts.compare(iteration)
+        self.explorer.learn(iteration)
+        rolled_out = self.clock.now()
+
+        self.training.claim()
+        self.explorer.begin(iteration + 1)
+        await self.training.through(iteration)
+        trained = self.clock.now()
+
+        await self.held_out.finished(iteration)
+        await self.explorer.close(iteration + 1)
+        await self.training.publish(iteration + 1, Policy.BEHAVIOUR)
+        self.settle(iteration, compared, rollout_s=rolled_out - began, train_s=trained - rolled_out)
+        await self.held_out.begin(iteration + 1)
+        if (iteration + 1) % self.checkpoint_every == 0:
+            await self.training.checkpoint()
+
+    async def stop_if_asked(self) -> None:
+        """A run that stops between iterations leaves a checkpoint, so that resuming it repeats nothing."""
+        try:
+            self.limits.check()
+        except Stopped:
+            await self.training.checkpoint()
+            raise
+
+    def settle(self, iteration: int, compared: Compared, rollout_s: float, train_s: float) -> None:
+        """The iteration is history: from here on nothing of it is done again but steps after a checkpoint."""
+        rewards = [reward for group in compared.rewards for reward in group if reward == reward]
+        self.emit(
+            IterationDone(
+                iteration=iteration,
+                rollout_s=rollout_s,
+                train_s=train_s,
+                reward=sum(rewards) / len(rewards) if rewards else float("nan"),
+                figures={"flat_groups": float(sum(len(set(group)) == 1 for group in compared.rewards))},
+            )
+        )

@@ -1,0 +1,198 @@
+"""Previews for the next prompts while the gang trains, on the weights that the slots still hold.
+
+    begin(k+1): plan, issue previews of version k        close(k+1): stop, choose seeds        learn(k+1): exact rewards
+
+Previews only choose seeds. Those that are not finished when training ends are discarded, never waited for, except in
+deterministic mode, where the planned ones are awaited so that every run chooses the same seeds.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from spotlight.control.explore.choose import audit_key, audit_seeds, choose, unselected
+from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
+from spotlight.control.explore.select import Preview
+from spotlight.control.ledger import SampleState
+from spotlight.control.planner.planner import PlanInput, Planner
+from spotlight.control.run_state import RunState
+from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Previewed, Selected
+from spotlight.core.types import Version
+from spotlight.core.work import Request, Work
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.rollouts import Samples, seeds_at
+
+
+class Explorer(Protocol):
+    """What the loop sees; without exploration it is `NoExploration`."""
+
+    def begin(self, iteration: int) -> None: ...
+
+    async def close(self, iteration: int) -> None: ...
+
+    def learn(self, iteration: int) -> None: ...
+
+
+class NoExploration:
+    """Fresh seeds always."""
+
+    def begin(self, iteration: int) -> None:
+        pass
+
+    async def close(self, iteration: int) -> None:
+        pass
+
+    def learn(self, iteration: int) -> None:
+        pass
+
+
+class Exploration:
+    """Plans, previews, selects, and measures how well that went."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        samples: Samples,
+        state: RunState,
+        planner: Planner,
+        run_seed: int,
+        audit_share: float,
+        awaited: bool,
+        emit: Callable[[AnyEvent], None],
+    ) -> None:
+        self._hub = hub
+        self._samples = samples
+        self._state = state
+        self._planner = planner
+        self._run_seed = run_seed
+        self._audit_share = audit_share
+        self._awaited = awaited
+        self._emit = emit
+        self._began = 0.0
+
+    def begin(self, iteration: int) -> None:
+        """Plan for the slots that are here now, and issue."""
+        if iteration in self._state.selected:
+            return
+        prompts = self._samples.prompts(iteration)
+        plan = self._planner.plan(
+            PlanInput(
+                iteration=iteration,
+                group_size=self._samples.rollout.group_size,
+                full_steps=self._samples.rollout.steps,
+                prompts=tuple(prompt.id for prompt in prompts),
+                speeds=self._speeds(),
+            )
+        )
+        self._emit(plan)
+        requests: list[Request] = []
+        positions = self._samples.positions(iteration)
+        for group, (prompt, position, count) in enumerate(zip(prompts, positions, plan.seeds, strict=True)):
+            seeds = seeds_at(position, count)
+            requests += self._samples.previews(iteration, group, prompt, seeds, plan.steps, iteration - 1)
+        self._began = self._hub.clock.now()
+        if requests:
+            # Breadth first: whenever training ends, every prompt has had about as many previews.
+            requests.sort(key=lambda request: (request.sample.seed % (1 << 20), request.group))
+            self._hub.dispatcher.issue(requests, prompts)
+            self._hub.flush()
+
+    def _speeds(self) -> tuple[float | None, ...]:
+        """Row-steps per second of the slots that will not train, as far as they are known.
+
+        Where previews are awaited, who happens to be here must not matter: the plan is made for one slot.
+        """
+        if self._awaited:
+            return (None,)
+        if self._awaited:
+            # Who happens to be here must not change what is previewed; somebody will do it, if only the gang.
+            return (None,)
+        dispatcher = self._hub.dispatcher
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in dispatcher.directory.rolling())
+
+    async def close(self, iteration: int) -> None:
+        """Training has ended: choose from what is there."""
+        if iteration in self._state.selected:
+            return
+        ledger = self._hub.dispatcher.ledger
+        if self._awaited:
+            await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+        requests = ledger.iteration(iteration, Work.PREVIEW)
+        self._hub.dispatcher.cancel(Work.PREVIEW)
+        self._hub.flush()
+        finished = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
+        finished.sort(key=lambda request: (request.group, request.sample.seed))
+        if finished:
+            self._emit(
+                Previewed(
+                    iteration=iteration,
+                    steps=finished[0].sample.sampling.steps,
+                    version=Version(iteration - 1),
+                    groups=tuple(request.group for request in finished),
+                    seeds=tuple(request.sample.seed for request in finished),
+                    rewards=tuple(ledger.accepted(request.id).reward for request in finished),
+                )
+            )
+        self._emit(
+            ExplorationClosed(
+                iteration=iteration,
+                finished=len(finished),
+                discarded=len(requests) - len(finished),
+                seconds=self._hub.clock.now() - self._began,
+            )
+        )
+        self._select(iteration, requests)
+
+    def _select(self, iteration: int, issued: list[Request]) -> None:
+        previews = self._previews(iteration)
+        size = self._samples.rollout.group_size
+        seeds, fresh, audits = [], [], []
+        issued_by_group: dict[int, int] = {}
+        for request in issued:
+            issued_by_group[request.group] = issued_by_group.get(request.group, 0) + 1
+        positions, prompts = self._samples.positions(iteration), self._samples.prompts(iteration)
+        for group, (position, prompt) in enumerate(zip(positions, prompts, strict=True)):
+            candidates = previews.get(group, [])
+            unseen = seeds_at(position, size, skip=issued_by_group.get(group, 0))
+            chosen = choose(candidates, size, unseen)
+            seeds.append(chosen.seeds)
+            fresh.append(chosen.fresh)
+            key = audit_key(self._run_seed, iteration, prompt.id)
+            audits.append(audit_seeds(unselected(candidates, chosen), self._audit_share, key))
+        self._emit(Selected(iteration=iteration, seeds=tuple(seeds), fresh=tuple(fresh), audit=tuple(audits)))
+
+    def learn(self, iteration: int) -> None:
+        """Exact rewards of kept and audited seeds are in: how well did previews rank?"""
+        selected, previewed = self._state.selected.get(iteration), self._state.previewed.get(iteration)
+        if selected is None or not previewed or iteration in self._state.fidelity:
+            return
+        exact = self._exact(iteration)
+        groups = []
+        for group, candidates in sorted(self._previews(iteration).items()):
+            proxies = {preview.seed: preview.reward for preview in candidates}
+            pairs = {seed: Pair(proxies[seed], exact[seed]) for seed in sorted(proxies) if seed in exact}
+            kept, audit = set(selected.seeds[group]), set(selected.audit[group])
+            groups.append(
+                AuditedGroup(
+                    kept=tuple(pair for seed, pair in pairs.items() if seed in kept),
+                    audited=tuple(pair for seed, pair in pairs.items() if seed in audit),
+                    share=self._audit_share,
+                    previewed=len(candidates),
+                )
+            )
+        self._emit(Fidelity(iteration=iteration, steps=previewed[0].steps, figures=fidelity(groups)))
+
+    def _previews(self, iteration: int) -> dict[int, list[Preview]]:
+        groups: dict[int, list[Preview]] = {}
+        for batch in self._state.previewed.get(iteration, ()):
+            for group, seed, reward in zip(batch.groups, batch.seeds, batch.rewards, strict=True):
+                groups.setdefault(group, []).append(Preview(seed, reward))
+        return groups
+
+    def _exact(self, iteration: int) -> dict[int, float]:
+        ledger = self._hub.dispatcher.ledger
+        return {
+            request.sample.seed: ledger.accepted(request.id).reward
+            for work in (Work.ROLLOUT, Work.AUDIT)
+            for request in ledger.iteration(iteration, work)
+            if ledger.state(request.id) in (SampleState.ACCEPTED, SampleState.TRAINED)
+        }

@@ -1,0 +1,152 @@
+"""The controller's ear and mouth: feeds the dispatcher, sends what it says, wakes whoever waits for a change.
+
+One per run. Consumes messages and losses; a waiting `until` is woken by every message, loss and tick. The simulator
+drives the same class through `receive` and its own `send`; `serve_socket` is the real door.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from spotlight import __version__
+from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.core import messages as m
+from spotlight.core.clock import Clock
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId
+from spotlight.runtime import wire
+
+TICK_S = 0.25
+"""Between looks at silent workers and stragglers; a tenth of the shortest silence that is worth fencing for."""
+
+
+class Hub:
+    """Delivers in and out; everything runs in one event loop, so the dispatcher is never entered twice."""
+
+    def __init__(self, dispatcher: Dispatcher, clock: Clock, send: Callable[[Outgoing], None]) -> None:
+        self.dispatcher = dispatcher
+        self.clock = clock
+        self._send = send
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
+        if self._failure is None:
+            self.dispatcher.handle(node, envelope, blob, self.clock.now())
+            self.flush()
+
+    def node_joined(self, hello: m.NodeHello) -> None:
+        if self._failure is None:
+            self.dispatcher.node_joined(hello)
+            self.flush()
+
+    def node_lost(self, node: NodeId, cause: str) -> None:
+        if self._failure is None:
+            self.dispatcher.node_lost(node, cause, self.clock.now())
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is waiting and wake those who wait for a change."""
+        self.dispatcher.serve(self.clock.now())
+        for outgoing in self.dispatcher.take_outbox():
+            self._send(outgoing)
+        self._changed.set()
+
+    def fail(self, failure: BaseException) -> None:
+        """Whoever waits gets this instead: nothing that dies in the background may leave the run hanging.
+
+        From now on nothing that arrives is acted on: what failed may have left a decision half made, and only a
+        restart, which releases everything, puts that right.
+        """
+        self._failure = failure
+        self._changed.set()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until it is so; looked at after every change."""
+        while not done():
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._failure is None:
+                self.dispatcher.tick(self.clock.now())
+                self.flush()
+
+
+class SocketDoor:
+    """Agents dial in here. One connection per node; when it breaks, the node is lost."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    async def open(self, path: Path, hub: Hub) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._guarded(hub), str(path), limit=wire.STREAM_LIMIT)
+        path.chmod(0o600)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def send(self, outgoing: Outgoing) -> None:
+        writer = self._writers.get(outgoing.node)
+        if writer is not None and not writer.is_closing():
+            wire.write(writer, m.Envelope(outgoing.worker, outgoing.message), outgoing.blob)
+
+    def _guarded(self, hub: Hub) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._serve(hub, reader, writer)
+            except (ConnectionError, asyncio.CancelledError):
+                pass
+            except wire.WireError as error:
+                # A stranger at the door, or a damaged agent: its node is lost, the run goes on.
+                hub.dispatcher.problems.append(str(error))
+            except Exception as error:
+                hub.fail(error)
+            finally:
+                writer.close()
+
+        return serve
+
+    async def _serve(self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await wire.read(reader)
+        if first is None or not isinstance(first[0].message, m.NodeHello):
+            return
+        hello = first[0].message
+        problem = self._problem(hello)
+        if problem:
+            wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)), b"")
+            await writer.drain()
+            return
+        self._writers[hello.node] = writer
+        hub.node_joined(hello)
+        try:
+            while (received := await wire.read(reader)) is not None:
+                hub.receive(hello.node, *received)
+        finally:
+            del self._writers[hello.node]
+            with contextlib.suppress(RuntimeError):
+                hub.node_lost(hello.node, "connection lost")
+
+    def _problem(self, hello: m.NodeHello) -> str:
+        if hello.schema != SCHEMA or hello.code != __version__:
+            return (
+                f"node {hello.node} runs spotlight {hello.code} (messages {hello.schema}), but this run is on "
+                f"{__version__} (messages {SCHEMA}), and mixed versions could disagree silently; install the same one."
+            )
+        if hello.token != self.token:
+            return f"node {hello.node} brought a wrong token; start it with the one of this run."
+        return ""

@@ -1,0 +1,84 @@
+"""What an agent and a worker are told when they are started: typed, and passed as bytes, never as pickle."""
+
+import msgspec
+
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, SlotClass
+from spotlight.runtime.pool import NodeSpec
+
+
+class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bytes that a worker's entry function gets are the msgpack of this."""
+
+    node: NodeId
+    slot_class: SlotClass
+    rows: int
+    trains: bool
+    threads: int
+    heartbeat_s: float
+    """An Alive is due this often, whatever else the worker does."""
+    store: str
+    """Folder of the node's weights; every Load names a file in it."""
+    settings: bytes
+    """What the run tells all its workers."""
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "WorkerLaunch":
+        return msgspec.msgpack.decode(data, type=cls)
+
+
+class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The JSON file that an agent is started with; readable by its owner alone, because of the token."""
+
+    node: NodeId
+    spec: NodeSpec
+    controller: str
+    """Unix socket that it dials."""
+    nursery: str
+    token: str
+    store: str
+    logs: str
+    reward: str
+    reward_processes: int
+    threads: int
+    heartbeat_s: float
+    silence_s: float
+    """A worker that says nothing for so long hangs, and is killed."""
+    start_s: float
+    """The same until its first word, which comes after the model is loaded."""
+    drain_s: float
+    """How long workers may take to hand back and exit."""
+    settings: bytes
+
+    def for_workers(self) -> WorkerLaunch:
+        return WorkerLaunch(
+            node=self.node,
+            slot_class=self.spec.slot_class,
+            rows=self.spec.rows,
+            trains=self.spec.trains,
+            threads=self.threads,
+            heartbeat_s=self.heartbeat_s,
+            store=self.store,
+            settings=self.settings,
+        )
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """What the pool tells a running agent, as lines of JSON on its stdin; the end of stdin ends the node."""
+
+
+class GiveNotice(Order, frozen=True, kw_only=True):
+    """The machine will be taken."""
+
+    kind: NoticeKind
+    seconds: float
+
+
+class KillWorker(Order, frozen=True, kw_only=True):
+    worker: WorkerId
+
+
+AnyOrder = GiveNotice | KillWorker

@@ -1,0 +1,374 @@
+"""Simulated nodes on this machine: one agent process per node, all workers forked from one nursery.
+
+Each node is a process group, so that losing it is one SIGKILL to all its processes, as a machine's loss is. A node
+that was killed comes back when it is added again; one whose agent died unasked is started again by the pool.
+
+Invariant: when the pool stops, or its process dies in whatever way, none of its processes is left
+(tests/processes/test_pool.py). Agents die with their parent (kernel); the nursery sees its stdin close and kills
+the groups of all agents. What is left in shared memory after a SIGKILL is removed by the next start of the same run.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind
+from spotlight.runtime.config import ClusterConfig
+from spotlight.runtime.launch import AgentLaunch, GiveNotice, KillWorker, Order
+from spotlight.runtime.nursery import READY
+from spotlight.runtime.pool import Departure, NodeDown, NodeSpec, NodeUp, PoolEvent
+
+SHARED_MEMORY = Path("/dev/shm")
+PRELOAD_S = 300.0
+"""Until the nursery serves: its imports take seconds on a quiet machine, minutes on a cold and busy one."""
+REAP_S = 10.0
+"""Until killed processes are gone; the kernel needs milliseconds."""
+GOOD_LIFE_S = 30.0
+"""An agent that lived this long did not fail to start."""
+RESTARTS = 5
+"""Failed starts in a row before a node is given up: what fails five times fails because of a setting."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""For the nursery, which must not have a thread pool when it forks; workers set their own number of threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPoolSettings:
+    """What a run tells its pool."""
+
+    run: Path
+    """The run's folder; logs and the count of incarnations are kept in it."""
+    controller: Path
+    """Unix socket that agents dial; `sockets(run)` is a folder whose paths are short enough."""
+    token: str
+    entry: str
+    """`package.module:function` that a worker runs."""
+    preload: tuple[str, ...]
+    """Modules that all workers need."""
+    worker_settings: bytes
+    reward: str
+    reward_processes: int
+    cluster: ClusterConfig
+
+
+def sockets(run: Path) -> Path:
+    """The run's folder in shared memory: short, because a unix socket's path has at most 107 bytes, and private."""
+    name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+    return SHARED_MEMORY / f"spotlight-{run.resolve().name[:32]}-{name}"
+
+
+@dataclass
+class _Node:
+    spec: NodeSpec
+    node: NodeId
+    process: subprocess.Popen[bytes]
+    store: Path
+    born: float
+    gone: asyncio.Event
+    is_killed: bool = False
+
+
+class LocalPool:
+    """Waits for agents to end (their pidfds wake it) and for nothing else. Implements `runtime.pool.Pool`."""
+
+    def __init__(self, settings: LocalPoolSettings) -> None:
+        self._settings = settings
+        self._shared = sockets(settings.run)
+        self._lock: int | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._nodes: dict[str, _Node] = {}
+        self._failed_starts: dict[str, int] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+        self._restarts: dict[str, asyncio.Task[None]] = {}
+        self._starting_nursery = asyncio.Lock()
+        self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
+        self._is_stopping = False
+        self._counts = _Incarnations(settings.run / "incarnations.json")
+
+    async def start(self) -> None:
+        """Take the run's shared memory and have the nursery ready; takes as long as the imports do."""
+        self._settings.run.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(exist_ok=True)
+        self._lock = _claim(self._shared, keep=self._settings.controller)
+        await self._need_nursery()
+
+    async def events(self) -> AsyncIterator[PoolEvent]:
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(self._nodes[name].node for name in sorted(self._nodes))
+
+    async def add_node(self, spec: NodeSpec) -> NodeId:
+        self._forget_restart(spec.name)
+        await self._need_nursery()
+        if spec.name in self._nodes:
+            return self._nodes[spec.name].node
+        node = spec.incarnation(self._counts.next(spec.name))
+        store = self._shared / spec.name
+        store.mkdir(mode=0o700, exist_ok=True)
+        process = self._start_agent(spec, node, store)
+        loop = asyncio.get_running_loop()
+        here = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(pidfd, self._ended, here, pidfd)
+        self._events.put_nowait(NodeUp(node=node, spec=spec))
+        return node
+
+    async def warn(self, node: NodeId, kind: NoticeKind, seconds: float) -> None:
+        self._order(node, GiveNotice(kind=kind, seconds=seconds))
+
+    async def kill_worker(self, worker: WorkerId) -> None:
+        self._order(NodeId(worker.partition("/")[0]), KillWorker(worker=worker))
+
+    async def kill_node(self, node: NodeId) -> None:
+        self._forget_restart(node.rpartition(".")[0])
+        here = self._find(node)
+        if here is None:
+            return
+        # Once reaped, its number may be another's.
+        if here.process.returncode is None:
+            here.is_killed = True
+            # The agent by itself too: in its first moments it does not lead its group yet.
+            here.process.kill()
+            _kill_group(here.process.pid)
+        await here.gone.wait()
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        for name in list(self._restarts):
+            self._forget_restart(name)
+        await asyncio.gather(*(self.kill_node(node) for node in self.nodes()))
+        if self._nursery is not None:
+            _close(self._nursery)
+            await asyncio.to_thread(_wait_or_kill, self._nursery)
+            self._nursery = None
+        if self._lock is not None:
+            shutil.rmtree(self._shared, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+            self._events.put_nowait(None)
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _logs(self) -> Path:
+        return self._settings.run / "logs"
+
+    async def _need_nursery(self) -> None:
+        """One that died is replaced; its workers died with it, and their agents then."""
+        async with self._starting_nursery:
+            if self._nursery is None or self._nursery.poll() is not None:
+                await self._start_nursery()
+
+    async def _start_nursery(self) -> None:
+        settings, log = self._settings, self._logs / "nursery.log"
+        preload = [part for module in settings.preload for part in ("--preload", module)]
+        command = ["-m", "spotlight.runtime.nursery", "--socket", str(self._nursery_socket), "--entry", settings.entry]
+        with log.open("ab") as errors:
+            nursery = self._nursery = subprocess.Popen(
+                [sys.executable, *command, *preload],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | ONE_THREAD,
+                process_group=0,
+            )
+        assert nursery.stdout is not None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), nursery.stdout)
+        try:
+            ready = await asyncio.wait_for(reader.readline(), PRELOAD_S)
+        finally:
+            transport.close()
+        if ready != READY:
+            last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise EnvironmentProblem(
+                f"the process that workers are forked from could not import {settings.entry} and "
+                f"{', '.join(settings.preload) or 'nothing else'} ({last}), so that no worker can start; see {log}."
+            )
+
+    def _start_agent(self, spec: NodeSpec, node: NodeId, store: Path) -> subprocess.Popen[bytes]:
+        settings = self._settings
+        launch = AgentLaunch(
+            node=node,
+            spec=spec,
+            controller=str(settings.controller),
+            nursery=str(self._nursery_socket),
+            token=settings.token,
+            store=str(store),
+            logs=str(self._logs),
+            reward=settings.reward,
+            reward_processes=settings.reward_processes,
+            threads=settings.cluster.threads,
+            heartbeat_s=settings.cluster.heartbeat_s,
+            silence_s=settings.cluster.silence_s,
+            start_s=settings.cluster.start_s,
+            drain_s=settings.cluster.drain_s,
+            settings=settings.worker_settings,
+        )
+        path = self._shared / f"{spec.name}.json"
+        path.write_bytes(msgspec.json.encode(launch))
+        with (self._logs / f"{node}.log").open("ab") as output:
+            # Started from the loop's own thread: the agent dies when the thread that started it does.
+            return subprocess.Popen(
+                [sys.executable, "-m", "spotlight.runtime.agent", "--launch", str(path)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=os.environ | ONE_THREAD,
+            )
+
+    def _ended(self, here: _Node, pidfd: int) -> None:
+        """The agent is dead, but not reaped yet: until it is, its process group cannot be another's."""
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        _kill_group(here.process.pid)
+        status = here.process.wait()
+        _close(here.process)
+        burial = asyncio.create_task(self._bury(here, status))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
+
+    async def _bury(self, here: _Node, status: int) -> None:
+        await _group_is_dead(here.process.pid)
+        shutil.rmtree(here.store, ignore_errors=True)
+        name = here.spec.name
+        del self._nodes[name]
+        departure = Departure.KILLED if here.is_killed else Departure.LEFT if status == 0 else Departure.CRASHED
+        has_lived = asyncio.get_running_loop().time() - here.born > GOOD_LIFE_S
+        has_failed = departure is Departure.CRASHED and not has_lived
+        failed = self._failed_starts[name] = self._failed_starts.get(name, 0) + 1 if has_failed else 0
+        returns = departure is Departure.CRASHED and failed <= RESTARTS and not self._is_stopping
+        cause = f"agent ended with status {status}, see {self._logs / f'{here.node}.log'}"
+        self._events.put_nowait(
+            NodeDown(node=here.node, spec=here.spec, departure=departure, cause=cause, returns=returns)
+        )
+        if returns:
+            self._restarts[name] = asyncio.create_task(self._restart(here.spec, 0.25 * 2**failed))
+        here.gone.set()
+
+    async def _restart(self, spec: NodeSpec, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        del self._restarts[spec.name]
+        await self.add_node(spec)
+
+    def _forget_restart(self, name: str) -> None:
+        """Whoever adds or kills a node decides about it now."""
+        restart = self._restarts.pop(name, None)
+        if restart is not None:
+            restart.cancel()
+
+    # -- small things --------------------------------------------------------------------------------------------------
+
+    @property
+    def _nursery_socket(self) -> Path:
+        return self._shared / "nursery.sock"
+
+    def _find(self, node: NodeId) -> _Node | None:
+        return next((here for here in self._nodes.values() if here.node == node), None)
+
+    def _order(self, node: NodeId, order: Order) -> None:
+        here = self._find(node)
+        if here is not None and here.process.stdin is not None:
+            # A node that is going needs no orders, and one that reads none must not stop the controller.
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                os.write(here.process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+
+
+class _Incarnations:
+    """How often each node has come in this run, over restarts of the controller: a worker's id is never used twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def next(self, name: str) -> int:
+        counts: dict[str, int] = msgspec.json.decode(self._path.read_bytes()) if self._path.exists() else {}
+        counts[name] = counts.get(name, 0) + 1
+        scratch = self._path.with_suffix(".part")
+        scratch.write_bytes(msgspec.json.encode(counts))
+        os.replace(scratch, self._path)
+        return counts[name]
+
+
+def _claim(folder: Path, keep: Path) -> int:
+    """Make the run's folder ours and empty, but for the controller's socket; the lock dies with this process."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise EnvironmentProblem(
+            f"another process works on this run already (it holds {folder / 'owner.lock'}), and two would do its work "
+            "twice; stop that one first."
+        ) from error
+    for left in folder.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        elif left not in (folder / "owner.lock", keep):
+            left.unlink()
+    return lock
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+        os.killpg(group, signal.SIGKILL)
+
+
+async def _group_is_dead(group: int) -> None:
+    """Waits until the kernel has ended all of a killed group."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REAP_S):
+            while _has_members(group) and _living_members(group):
+                await asyncio.sleep(0.005)
+
+
+def _has_members(group: int) -> bool:
+    """Zombies count. Signal 0 hurts nobody, even if the number is another's by now."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _living_members(group: int) -> list[int]:
+    """Zombies do not count: orphaned judges are reaped by init, which takes its time in some containers."""
+    living = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, member_of = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
+                if int(member_of) == group and state not in "ZX":
+                    living.append(int(entry))
+    return living
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(REAP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,81 @@
+"""Orders to a live run from another terminal: a line of JSON in, one out, on a socket in the run's private folder.
+
+`spotlight drain RUN` finishes the iteration, saves and stops; `spotlight drill RUN` kills workers, for real.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from spotlight.core.errors import InputError
+
+SOCKET = "orders.sock"
+LINE_LIMIT = 1 << 16
+ANSWER_S = 30.0
+
+
+class DrainRun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Stop at the end of the iteration, resumably."""
+
+
+class DrillRun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Kill this share of the workers, at least one; reserved ones too if `reserved`."""
+
+    share: float
+    reserved: bool = False
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was done, and to whom."""
+
+    sentence: str
+    workers: tuple[str, ...] = ()
+    seq: int = 0
+    """The journal's next record at that moment: what comes of it is written from there on."""
+
+
+RunOrder = DrainRun | DrillRun
+_ORDER = msgspec.json.Decoder(RunOrder)
+_DONE = msgspec.json.Decoder(Done)
+
+
+async def listen(folder: Path, obey: Callable[[RunOrder], Awaitable[Done]]) -> None:
+    """Serve orders until cancelled; a line that is no order is answered by closing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            done = await obey(_ORDER.decode(await reader.readline()))
+            writer.write(msgspec.json.encode(done) + b"\n")
+            await writer.drain()
+        except (msgspec.MsgspecError, ConnectionError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+    path = folder / SOCKET
+    path.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(serve, str(path), limit=LINE_LIMIT)
+    path.chmod(0o600)
+    async with server:
+        await server.serve_forever()
+
+
+def give(folder: Path, name: str, order: RunOrder) -> Done:
+    """Send one order and wait for the answer."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(ANSWER_S)
+        try:
+            sock.connect(str(folder / SOCKET))
+        except OSError as error:
+            raise InputError(
+                f"the run {name} is not running on this machine ({error.strerror}), so it takes no orders; start it "
+                f"with `spotlight resume {name}`."
+            ) from error
+        sock.sendall(msgspec.json.encode(order) + b"\n")
+        answer = sock.makefile("rb").readline()
+    if not answer:
+        raise InputError(f"the run {name} did not answer, so it is ending or of another version; look at its status.")
+    return _DONE.decode(answer)

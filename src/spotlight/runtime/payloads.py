@@ -1,0 +1,111 @@
+"""The run's files: tensors of rollouts until a checkpoint covers them, pictures of evaluations, published weights.
+
+Invariant: a file under its final name is whole (written aside, then renamed); its digest is in the journal, and a file
+that is missing or differs after a crash is told, so that its sample can be made again (tests/unit/test_payloads.py).
+"""
+
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+from PIL import Image as PilImage
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load
+
+from spotlight.core.errors import Stopped
+from spotlight.core.work import Request, WeightsId, Work
+
+PICTURES = 24
+"""Kept per evaluation, always of the same prompts: enough to see what changes."""
+
+
+class Storage(Protocol):
+    """Where a run keeps what is too large for its journal."""
+
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        """What is worth keeping of a finished sample: its name and digest."""
+
+    def is_whole(self, name: str, digest: str) -> bool: ...
+
+    def has_weights(self, weights: WeightsId, digest: str) -> bool:
+        """Whether the set is there with these bytes; another gang may have left others under its name."""
+
+    def weights_path(self, weights: WeightsId) -> str: ...
+
+    def keep_weights(self, wanted: Collection[WeightsId]) -> None:
+        """Delete all published weights but these."""
+
+    def covered(self, iteration: int) -> None:
+        """A durable checkpoint has all before this iteration: tensors and checkpoints that it replaces can go."""
+
+
+class PayloadFolder:
+    """`payloads/ITERATION/GROUP-SEED.safetensors` and `images/ITERATION/GROUP.png` under the run's folder."""
+
+    def __init__(self, folder: Path, keep_newest_checkpoints: Callable[[], None]) -> None:
+        self._run_folder = folder
+        self._keep_newest_checkpoints = keep_newest_checkpoints
+
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        """A rollout's tensors as they came; the picture of one of the first held-out prompts."""
+        if request.work is Work.ROLLOUT:
+            name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}.safetensors"
+            return self._write(request, name, blob)
+        if request.work is Work.EVALUATION and request.group < PICTURES:
+            return self._write(request, f"images/{request.iteration:06d}/{request.group:03d}.png", _png(blob))
+        return None
+
+    def _write(self, request: Request, name: str, blob: bytes) -> tuple[str, str]:
+        path = self._run_folder / name
+        scratch = path.with_suffix(".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch.write_bytes(blob)
+            os.replace(scratch, path)
+        except OSError as error:
+            raise Stopped(
+                f"the finished sample {request.id} ({len(blob)} bytes) cannot be written to {path} ({error.strerror}), "
+                "so the run stops before anything is lost; free some space there, then `spotlight resume` goes on."
+            ) from error
+        return name, content_digest(blob)
+
+    def is_whole(self, name: str, digest: str) -> bool:
+        path = self._run_folder / name
+        return path.is_file() and content_digest(path.read_bytes()) == digest
+
+    def has_weights(self, weights: WeightsId, digest: str) -> bool:
+        try:
+            with safe_open(self.weights_path(weights), framework="np") as file:
+                return (file.metadata() or {}).get("digest") == digest
+        except (OSError, SafetensorError):
+            return False
+
+    def weights_path(self, weights: WeightsId) -> str:
+        return str(self._run_folder / "weights" / f"{weights}.safetensors")
+
+    def keep_weights(self, wanted: Collection[WeightsId]) -> None:
+        names = {str(weights) for weights in wanted}
+        for path in sorted((self._run_folder / "weights").glob("*.safetensors")):
+            if path.stem not in names:
+                path.unlink()
+
+    def covered(self, iteration: int) -> None:
+        self._keep_newest_checkpoints()
+        folder = self._run_folder / "payloads"
+        for child in sorted(folder.glob("[0-9]*")):
+            if int(child.name) < iteration:
+                shutil.rmtree(child)
+
+
+def _png(blob: bytes) -> bytes:
+    file = io.BytesIO()
+    PilImage.fromarray(load(blob)["image"]).save(file, "PNG")
+    return file.getvalue()
+
+
+def content_digest(blob: bytes) -> str:
+    return hashlib.blake2b(blob, digest_size=16).hexdigest()

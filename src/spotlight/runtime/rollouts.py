@@ -1,0 +1,164 @@
+"""The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
+from spotlight.compute.train.config import AdvantageConfig
+from spotlight.control.advantage import group_advantages
+from spotlight.control.explore.config import SelectedNoise
+from spotlight.control.ledger import SampleState
+from spotlight.control.run_state import RunState
+from spotlight.core.events import AnyEvent, Compared, Selected
+from spotlight.core.types import NO_WINDOW, Prompt, Sample, Sampling, Size, Version
+from spotlight.core.work import Request, RequestId, Work
+from spotlight.runtime.hub import Hub
+
+SEEDS_PER_PROMPT = 1 << 20
+"""Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
+
+
+def seeds_at(position: int, count: int, skip: int = 0) -> list[int]:
+    """Seeds number skip .. skip+count-1 of the prompt at this place of the order."""
+    return [position * SEEDS_PER_PROMPT + skip + number for number in range(count)]
+
+
+class Samples:
+    """What a prompt's samples look like: the one place where requests are made from settings."""
+
+    def __init__(
+        self, rollout: RolloutConfig, noise: SelectedNoise, size: Size, order: PromptOrder, run_seed: int
+    ) -> None:
+        self.rollout = rollout
+        self.noise = noise
+        self.size = size
+        self._order = order
+        self._run_seed = run_seed
+
+    def positions(self, iteration: int) -> list[int]:
+        """Places of the iteration's prompts in the order."""
+        first = iteration * self.rollout.prompts
+        return list(range(first, first + self.rollout.prompts))
+
+    def prompts(self, iteration: int) -> list[Prompt]:
+        return self._order.take(iteration * self.rollout.prompts, self.rollout.prompts)
+
+    def exact(self, work: Work, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int]) -> list[Request]:
+        window = self.rollout.window_of_group(self._run_seed, iteration, group)
+        return self._requests(
+            work, iteration, group, prompt, seeds, self.rollout.sampling(self.size, window), iteration
+        )
+
+    def previews(
+        self, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], steps: int, version: int
+    ) -> list[Request]:
+        """Few ODE steps, which tell a good start from a bad one; or the whole path, with the rollout's very noise."""
+        window = self.rollout.window_of_group(self._run_seed, iteration, group)
+        if self.noise is SelectedNoise.PATH:
+            sampling = self.rollout.sampling(self.size, window)
+        else:
+            sampling = Sampling(steps=steps, size=self.size, guidance=self.rollout.guidance)
+        return self._requests(Work.PREVIEW, iteration, group, prompt, seeds, sampling, version)
+
+    def _requests(
+        self,
+        work: Work,
+        iteration: int,
+        group: int,
+        prompt: Prompt,
+        seeds: Sequence[int],
+        sampling: Sampling,
+        version: int,
+    ) -> list[Request]:
+        shared = (
+            seeds[0] if self.rollout.initial_noise is InitialNoise.SHARED and sampling.window != NO_WINDOW else None
+        )
+        return [
+            Request(
+                work=work,
+                iteration=iteration,
+                group=group,
+                sample=Sample(
+                    prompt=prompt.id, seed=seed, sampling=sampling, version=Version(version), shared_start=shared
+                ),
+            )
+            for seed in seeds
+        ]
+
+
+class Rollouts:
+    """Issue, wait, compare; each does nothing where the journal shows that it was done before."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        samples: Samples,
+        state: RunState,
+        advantage: AdvantageConfig,
+        emit: Callable[[AnyEvent], None],
+    ) -> None:
+        self._hub = hub
+        self._samples = samples
+        self._state = state
+        self._advantage = advantage
+        self._emit = emit
+
+    def issue(self, iteration: int, selected: Selected | None) -> None:
+        """The groups of the iteration, with selected seeds where there are any, and the seeds that audit previews."""
+        dispatcher, prompts = self._hub.dispatcher, self._samples.prompts(iteration)
+        if dispatcher.ledger.iteration(iteration, Work.ROLLOUT):
+            return
+        positions = self._samples.positions(iteration)
+        size = self._samples.rollout.group_size
+        rollouts: list[Request] = []
+        audits: list[Request] = []
+        for group, (prompt, position) in enumerate(zip(prompts, positions, strict=True)):
+            seeds = selected.seeds[group] if selected is not None else seeds_at(position, size)
+            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, prompt, seeds)
+            if selected is not None and selected.audit:
+                audits += self._samples.exact(Work.AUDIT, iteration, group, prompt, selected.audit[group])
+        dispatcher.issue(rollouts, prompts, positions)
+        if audits:
+            dispatcher.issue(audits, prompts)
+        self._hub.flush()
+
+    async def finished(self, iteration: int) -> None:
+        await self._hub.until(lambda: self.are_finished(iteration))
+
+    def are_finished(self, iteration: int) -> bool:
+        ledger = self._hub.dispatcher.ledger
+        return not any(ledger.outstanding(iteration, work) for work in (Work.ROLLOUT, Work.AUDIT))
+
+    def compare(self, iteration: int) -> Compared:
+        """Advantages within groups; a dropped sample counts as one without a usable reward."""
+        known = self._state.compared.get(iteration)
+        if known is not None:
+            return known
+        groups = self.requests_by_group(iteration)
+        rewards = [np.array([self._reward(request.id) for request in group]) for group in groups]
+        found = group_advantages(
+            rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
+        )
+        compared = Compared(
+            iteration=iteration,
+            rewards=tuple(tuple(group.tolist()) for group in rewards),
+            advantages=tuple(tuple(group.advantages.tolist()) for group in found),
+            kept=tuple(tuple(group.kept.tolist()) for group in found),
+            problems=tuple(problem for group in found for problem in group.problems),
+        )
+        self._emit(compared)
+        return compared
+
+    def requests_by_group(self, iteration: int) -> list[list[Request]]:
+        groups: dict[int, list[Request]] = {}
+        for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT):
+            groups.setdefault(request.group, []).append(request)
+        return [groups[group] for group in sorted(groups)]
+
+    def _reward(self, request: RequestId) -> float:
+        ledger = self._hub.dispatcher.ledger
+        if ledger.state(request) is SampleState.DROPPED:
+            return float("nan")
+        return ledger.accepted(request).reward

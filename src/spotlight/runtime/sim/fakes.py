@@ -1,0 +1,50 @@
+"""Stand-ins for numbers: latents, rewards, weights and steps as hashes of what they depend on.
+
+A latent hashes the sample, the weights and the steps taken; theta hashes the step before, and every tensor and
+advantage that the step used, in their order. So two runs end with the same theta only if they trained on the same
+things in the same order, once (tests/storm/test_storm.py).
+"""
+
+import hashlib
+import random
+
+from spotlight.core.types import Sample
+
+
+def mark(*parts: object) -> str:
+    """16 hex digits that stand for these parts."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def first_latent(sample: Sample) -> str:
+    return mark("latent", sample.prompt, sample.seed, sample.start, repr(sample.sampling))
+
+
+def next_latent(latent: str, step: int, weights_digest: str) -> str:
+    return mark(latent, step, weights_digest)
+
+
+def latent_at(sample: Sample, step: int, weights_digest: str) -> str:
+    """What the latent must be after so many steps, whoever takes them."""
+    latent = first_latent(sample)
+    for taken in range(step):
+        latent = next_latent(latent, taken, weights_digest)
+    return latent
+
+
+def reward_of(sample: Sample, weights_digest: str) -> float:
+    """In [0, 1), with few distinct values, so that flat groups occur."""
+    return int(mark("reward", sample.prompt, sample.seed, repr(sample.sampling), weights_digest)[:4], 16) % 64 / 64
+
+
+class Streams:
+    """Named sources of chance: one more name changes nothing for the others."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._streams: dict[str, random.Random] = {}
+
+    def __getitem__(self, name: str) -> random.Random:
+        if name not in self._streams:
+            self._streams[name] = random.Random(f"{self._seed}/{name}")
+        return self._streams[name]

@@ -1,0 +1,231 @@
+"""A simulated node: the agent's part of the protocol, one connection, and a worker on every slot, life after life.
+
+Invariant, as of the real agent: what a worker said is sent in order; `Gone` follows all of it, the verdicts on what
+the worker had finished included; when the controller is gone, so is the node.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from spotlight import __version__
+from spotlight.core import messages as m
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Request, WeightsId, Work
+from spotlight.runtime.pool import NodeSpec
+from spotlight.runtime.sim.fakes import reward_of
+from spotlight.runtime.sim.fate import Calm
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.trainer import SimTrainer
+from spotlight.runtime.sim.worker import Moment, SimWorker
+
+SCORER = "sim-1"
+
+
+class Pipe:
+    """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
+
+    def __init__(self, delay: Callable[[], float], deliver: Callable[[bytes, bytes], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._delay = delay
+        self._deliver = deliver
+        self._on_their_way: deque[tuple[bytes, bytes]] = deque()
+        self._last = 0.0
+        self._is_cut = False
+
+    def put(self, frame: bytes, blob: bytes) -> None:
+        if self._is_cut:
+            return
+        self._last = max(self._last, self._loop.time() + self._delay())
+        self._on_their_way.append((frame, blob))
+        self._loop.call_at(self._last, self._next)
+
+    def stall(self, seconds: float) -> None:
+        """What is sent from now on arrives after that."""
+        self._last = max(self._last, self._loop.time() + seconds)
+
+    def drop_all(self) -> None:
+        self._on_their_way.clear()
+
+    def cut(self) -> None:
+        self.drop_all()
+        self._is_cut = True
+
+    def _next(self) -> None:
+        if self._on_their_way:
+            self._deliver(*self._on_their_way.popleft())
+
+
+class Surface(Protocol):
+    """What a node needs of the world."""
+
+    fate: Calm
+    storage: SimStorage
+    is_exact: bool
+    """Whether samples and steps are the same bits whoever makes them."""
+
+    def arrived(self, node: NodeId, frame: bytes, blob: bytes) -> None: ...
+
+    def broke(self, error: BaseException) -> None:
+        """A simulated machine did what no machine does."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SimNode:
+    """Alive from its making until `die`."""
+
+    def __init__(self, node: NodeId, spec: NodeSpec, world: Surface) -> None:
+        self.id = node
+        self.spec = spec
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        self.up = Pipe(lambda: world.fate.latency_s(node), lambda frame, blob: world.arrived(node, frame, blob))
+        self.down = Pipe(lambda: world.fate.latency_s(node), self._hear)
+        self._loads: dict[WeightsId, m.Load] = {}
+        self._copied: dict[WeightsId, tuple[str, str]] = {}
+        """Of each set: the announced digest, and that of the bytes that were copied."""
+        self.workers: dict[int, SimWorker] = {}
+        self._lives: dict[int, asyncio.Task[str]] = {}
+        self._judging: dict[WorkerId, int] = {}
+        self.is_alive = True
+        hello = m.NodeHello(
+            schema=SCHEMA,
+            code=__version__,
+            node=node,
+            slot_class=spec.slot_class,
+            slots=spec.slots,
+            price=spec.price,
+        )
+        self._send(None, hello)
+        self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
+
+    def die(self) -> None:
+        """At once and with all its workers; what it has sent may still arrive."""
+        self.is_alive = False
+        self.down.cut()
+        for task in (*self._slots, *self._lives.values()):
+            task.cancel()
+
+    def kill_worker(self, number: int) -> None:
+        life = self._lives.get(number)
+        if life is not None:
+            life.cancel()
+
+    def warn(self, warned: m.Warned) -> None:
+        self._send(None, warned)
+
+    def worker_ids(self) -> list[WorkerId]:
+        return [worker.id for _, worker in sorted(self.workers.items())]
+
+    # -- for workers ---------------------------------------------------------------------------------------------------
+
+    def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+        self._send(worker.id, message, blob)
+
+    def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
+        self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
+        fate = self._world.fate
+        reward = float("nan") if fate.is_unscorable(request) else reward_of(request.sample, result.digest)
+        score = m.Score(reward, {} if reward != reward else {"exact": float(reward > 0.5)}, SCORER)
+        scored = msgspec.structs.replace(result, score=score, problem="no reward" if reward != reward else "")
+        tensors = b"" if request.work is Work.PREVIEW else blob
+
+        def verdict() -> None:
+            self._judging[worker.id] -= 1
+            self._send(worker.id, scored, tensors)
+
+        self._loop.call_later(fate.score_s(request), verdict)
+
+    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
+        return self._world.fate.misread(self._copied[load.weights][1], worker)
+
+    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+        return self._world.fate.struck(moment, worker)
+
+    def fails(self, request: Request, attempt: int) -> bool:
+        return self._world.fate.fails(request, attempt)
+
+    def haunts_after(self, worker: WorkerId) -> float | None:
+        return self._world.fate.haunts_after(worker)
+
+    def digest_used(self, digest: str, worker: WorkerId) -> str:
+        return self._world.fate.misused(digest, worker)
+
+    # -- the agent -----------------------------------------------------------------------------------------------------
+
+    async def _keep(self, number: int) -> None:
+        """Worker after worker on one slot."""
+        lives = 0
+        while True:
+            lives += 1
+            worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
+            self.workers[number] = worker
+            for load in self._loads.values():
+                worker.tell(load, b"")
+            life = self._lives[number] = asyncio.create_task(worker.live())
+            await asyncio.wait({life})
+            del self.workers[number]
+            if not life.cancelled() and (error := life.exception()) is not None:
+                self._world.broke(error)
+            cause = "killed" if life.cancelled() or life.exception() else life.result()
+            while self._judging.get(worker.id):
+                await asyncio.sleep(self._world.fate.tempo.score_s)
+            self._send(None, m.Gone(worker=worker.id, cause=cause))
+            await asyncio.sleep(self._world.fate.tempo.restart_s)
+
+    def _new_worker(self, worker: WorkerId) -> SimWorker:
+        world, salt = self._world, "" if self._world.is_exact else worker
+        return SimWorker(
+            id=worker,
+            node=self.id,
+            slot_class=self.spec.slot_class,
+            rows=self.spec.rows,
+            pace=world.fate.pace(worker, self.spec.slot_class),
+            around=self,
+            trainer=SimTrainer(world.storage, salt) if self.spec.trains else None,
+            latent_salt=salt,
+        )
+
+    def _hear(self, frame: bytes, blob: bytes) -> None:
+        envelope = msgspec.msgpack.decode(frame, type=m.Envelope)
+        match envelope.message:
+            case m.Load() as load:
+                self._load(load, envelope.worker)
+            case message:
+                self._relay(envelope.worker, message, blob)
+
+    def _load(self, load: m.Load, worker: WorkerId | None) -> None:
+        known = self._copied.get(load.weights)
+        if known is None or known[0] != load.digest:
+            content = self._world.storage.weights.get(load.path)
+            if content is None:
+                self._send(None, m.Failed(problem=f"{load.path} is not there"))
+                return
+            self._copied[load.weights] = (load.digest, content)
+        self._loads.pop(load.weights, None)
+        self._loads[load.weights] = load
+        for old in sorted(set(self._loads) - {load.weights, *load.keep}):
+            del self._loads[old]
+        self._relay(worker, load, b"")
+
+    def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        for _, known in sorted(self.workers.items()):
+            if worker in (None, known.id):
+                known.tell(message, blob)
+
+    def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
+        if not self.is_alive:
+            return
+        frame = _encode(m.Envelope(worker, message))
+        self.up.put(frame, blob)
+        for delay in self._world.fate.copies(message):
+            if delay:
+                self._loop.call_later(delay, self.up.put, frame, blob)
+            else:
+                self.up.put(frame, blob)

@@ -1,0 +1,75 @@
+"""What a storm's seed decides beside the faults: the recipe, the machines and how fast they are."""
+
+from dataclasses import dataclass
+
+from spotlight.config import RunConfig
+from spotlight.core.work import SlotClass
+from spotlight.runtime.pool import NodeSpec
+from spotlight.runtime.sim.fakes import Streams
+from spotlight.runtime.sim.fate import Tempo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One small run."""
+
+    seed: int
+    config: RunConfig
+    nodes: tuple[NodeSpec, ...]
+    tempo: Tempo
+
+
+def draw_setting(seed: int) -> Setting:
+    chance = Streams(seed)["setting"]
+    spot = chance.choice((0, 1, 2, 3, 4))
+    rows = chance.choice((2, 4, 6))
+    heartbeat_s = chance.choice((0.5, 1.0, 2.0))
+    config = RunConfig.model_validate(
+        {
+            "seed": seed,
+            "iterations": chance.randint(3, 5),
+            "rollout": {
+                "prompts": chance.randint(2, 4),
+                "group_size": chance.randint(2, 4),
+                "steps": chance.randint(3, 6),
+            },
+            "train": {"updates_per_iteration": chance.randint(1, 2)},
+            "eval": {"every": chance.randint(1, 3), "prompts": chance.randint(1, 4), "steps": chance.randint(2, 4)},
+            "explore": {
+                "enabled": chance.choice(("on", "on", "on", "off")),
+                "plan": "fixed" if (is_exact := chance.random() < 0.5) else chance.choice(("fixed", "bandit")),
+                "seeds": chance.randint(4, 8),
+                "steps": 2,
+                "arms": [1, 2, 3],
+                "audit_share": chance.choice((0.1, 0.5)),
+            },
+            "cluster": {
+                "rows": rows,
+                "commit_every": chance.randint(1, 3),
+                "heartbeat_s": heartbeat_s,
+                "silence_s": chance.choice((8.0, 12.0)),
+            },
+            "output": {"checkpoint_every": chance.randint(1, 3), "journal": {"sync": "never", "segment_bytes": 16384}},
+            "deterministic": is_exact,
+        }
+    )
+    reserved = [
+        NodeSpec(name=f"reserved-{n}", slot_class=SlotClass.RESERVED, rows=rows, trains=n == 1)
+        for n in range(1, chance.choice((1, 1, 2)) + 1)
+    ]
+    spots = [
+        NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2)), rows=rows)
+        for n in range(1, spot + 1)
+    ]
+    tempo = Tempo(
+        step_s=chance.uniform(0.2, 1.0),
+        start_s=chance.uniform(0.5, 4.0),
+        load_s=chance.uniform(0.05, 0.5),
+        train_s=chance.uniform(0.5, 5.0),
+        score_s=chance.uniform(0.05, 1.0),
+        heartbeat_s=heartbeat_s,
+        latency_s=chance.choice((0.001, 0.01, 0.1)),
+        return_s=chance.uniform(0.5, 8.0),
+        restart_s=chance.uniform(0.1, 1.0),
+    )
+    return Setting(seed=seed, config=config, nodes=(*reserved, *spots), tempo=tempo)

@@ -1,0 +1,383 @@
+"""One simulated worker: says and obeys what `runtime.worker` does, with hashes for tensors and timers for work.
+
+Between two denoising steps it obeys what has arrived, in order; a heart beats beside. `Moment` names the points at
+which somebody may strike it; it asks `Surroundings.struck` at each and dies there and then.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from spotlight import __version__
+from spotlight.core import messages as m
+from spotlight.core.errors import Stopped
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.runtime.sim.fakes import first_latent, latent_at, next_latent
+from spotlight.runtime.sim.trainer import SimTrainer
+
+
+class Moment(StrEnum):
+    """Where a worker may be struck; the crash windows of exactly-once, by name."""
+
+    AT_BOUNDARY = "between two denoising steps"
+    BEFORE_RESULT = "before accept"
+    ACCUMULATING = "gradients accumulated, no step"
+    STEPPED = "stepped, not committed"
+    STEP_TOLD = "stepped, the reply on its way"
+    PUBLISHING = "committed, not published"
+    PUBLISHED = "published, not told"
+    SAVING = "checkpoint half-written"
+    SAVED = "checkpoint written, not told"
+    RESTORING = "while it is restored"
+
+
+class Struck(Exception):
+    """The worker dies here."""
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """What travels as a flight's bytes."""
+
+    request: RequestId
+    step: int
+    digest: str
+    latent: str
+
+
+@dataclass
+class Pace:
+    """How long things take on one worker, in seconds; `slowness` multiplies its steps."""
+
+    step_s: float
+    start_s: float
+    load_s: float
+    train_s: float
+    heartbeat_s: float
+    slowness: float = 1.0
+
+
+@dataclass
+class _Row:
+    granted: m.Granted
+    digest: str
+    step: int
+    latent: str
+    began: int
+    ticks: int = 0
+    """Steps since its last commit."""
+
+    @property
+    def request(self) -> Request:
+        return self.granted.request
+
+
+class Surroundings(Protocol):
+    """The node that a worker lives on, and whoever means it ill."""
+
+    def say(self, worker: "SimWorker", message: m.AnyMessage, blob: bytes = b"") -> None: ...
+
+    def finished(self, worker: "SimWorker", result: m.Result, request: Request, blob: bytes) -> None:
+        """A picture for the judges."""
+
+    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
+        """Digest of the bytes that were really applied."""
+
+    def struck(self, moment: Moment, worker: WorkerId) -> bool: ...
+
+    def fails(self, request: Request, attempt: int) -> bool:
+        """Whether this attempt raises."""
+
+    def haunts_after(self, worker: WorkerId) -> float | None:
+        """After how many seconds it tells of a sample as finished that it had handed back; None: never."""
+
+    def digest_used(self, digest: str, worker: WorkerId) -> str:
+        """Of the weights that a sample was really made with."""
+
+
+@dataclass(eq=False)
+class SimWorker:
+    """One life of a process on a slot; `live` is that life."""
+
+    id: WorkerId
+    node: NodeId
+    slot_class: SlotClass
+    rows: int
+    pace: Pace
+    around: Surroundings
+    trainer: SimTrainer | None
+    latent_salt: str
+    """What a latent's last bits depend on outside of deterministic mode."""
+    _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
+    _live: dict[RequestId, _Row] = field(default_factory=dict)
+    _holds: dict[WeightsId, str] = field(default_factory=dict)
+    _spans: list[tuple[Activity, float, float]] = field(default_factory=list)
+    _rolls: bool = True
+    _told_free: int = 0
+    _grants: int = 0
+    _speed: float | None = None
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._awake = asyncio.Event()
+        self._awake.set()
+
+    def tell(self, message: m.AnyMessage, blob: bytes) -> None:
+        self._inbox.append((message, blob))
+        self._woken.set()
+
+    def freeze(self, seconds: float) -> None:
+        """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
+        self._awake.clear()
+        self._loop.call_later(seconds, self._awake.set)
+
+    async def live(self) -> str:
+        """Until it exits; returns why. Being killed is the task's cancellation."""
+        await self._pass(self.pace.start_s)
+        trains = self.trainer is not None
+        hello = m.Hello(
+            schema=SCHEMA,
+            code=__version__,
+            node=self.node,
+            slot_class=self.slot_class,
+            rows=self.rows,
+            pid=1,
+            trains=trains,
+        )
+        self._say(hello)
+        heart = asyncio.create_task(self._beat())
+        try:
+            while True:
+                await self._turn()
+        except Struck as struck:
+            return str(struck)
+        except _Exit:
+            return "exited"
+        finally:
+            heart.cancel()
+
+    # -- the main loop -------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        while self._inbox:
+            await self._obey(*self._inbox.popleft())
+        self._pull()
+        if self._live:
+            await self._step()
+            return
+        self._woken.clear()
+        await self._woken.wait()
+        await self._awake.wait()
+
+    async def _step(self) -> None:
+        first = min(self._live.values(), key=lambda row: row.request.work.rank)
+        batch = [row for row in self._live.values() if row.request.weights == first.request.weights]
+        began = self._loop.time()
+        share = max(len(batch) / self.rows, 0.5)
+        await self._pass(self.pace.step_s * self.pace.slowness * share)
+        self._measure(len(batch), self._loop.time() - began)
+        self._spans.append((_ACTIVITY[first.request.work], began, self._loop.time()))
+        for row in batch:
+            row.latent = next_latent(row.latent, row.step, row.digest)
+            row.step += 1
+            row.ticks += 1
+            if self.around.fails(row.request, row.granted.attempt):
+                del self._live[row.request.id]
+                self._told_free = 0
+                self._fail("the model raised", row.granted)
+            elif row.step >= row.request.sample.sampling.steps:
+                self._finish(row)
+            elif row.granted.commit_every and row.ticks >= row.granted.commit_every:
+                row.ticks = 0
+                self._say(
+                    m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step), self._flight(row)
+                )
+        self._at(Moment.AT_BOUNDARY)
+
+    def _finish(self, row: _Row) -> None:
+        self._at(Moment.BEFORE_RESULT)
+        del self._live[row.request.id]
+        self._deliver(row, self.around.digest_used(row.digest, self.id))
+
+    def _deliver(self, row: _Row, digest: str) -> None:
+        sample = row.request.sample
+        latent = latent_at(sample, sample.sampling.steps, digest)
+        result = m.Result(
+            request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
+        )
+        self.around.finished(self, result, row.request, f"{latent}{self.latent_salt}".encode())
+
+    def _measure(self, rows: int, seconds: float) -> None:
+        if rows * 2 >= self.rows and seconds > 0:
+            speed = rows / seconds
+            self._speed = speed if self._speed is None else 0.9 * self._speed + 0.1 * speed
+
+    def _pull(self) -> None:
+        free = self.rows - len(self._live) if self._rolls else 0
+        if free and free != self._told_free:
+            self._say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
+            self._told_free = free
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    async def _obey(self, message: m.AnyMessage, blob: bytes) -> None:
+        match message:
+            case m.Grant():
+                self._take(message, blob)
+            case m.Load():
+                await self._load(message)
+            case m.Recall():
+                for request in message.requests:
+                    self._hand_back(request)
+            case m.Discard():
+                for row in [row for row in self._live.values() if row.request.work is message.work]:
+                    del self._live[row.request.id]
+                self._told_free = 0
+            case m.Fenced():
+                fenced = self._live.get(message.request)
+                if fenced is not None and fenced.granted.attempt == message.attempt:
+                    del self._live[message.request]
+                self._told_free = 0
+            case m.Train() | m.Publish() | m.Save() | m.Restore():
+                await self._train(message)
+            case m.Drain():
+                for request in list(self._live):
+                    self._hand_back(request)
+                raise _Exit
+            case _:
+                raise TypeError(f"a worker cannot obey {type(message).__name__}")
+
+    def _take(self, grant: m.Grant, blob: bytes) -> None:
+        self._grants += 1
+        flights = msgspec.msgpack.decode(blob, type=dict[str, bytes])
+        for granted in grant.leases:
+            problem = self._admit(granted, flights.get(granted.request.id))
+            if problem:
+                self._fail(problem, granted)
+        self._told_free = 0
+
+    def _admit(self, granted: m.Granted, blob: bytes | None) -> str:
+        """Take it in, or say why not."""
+        request = granted.request
+        digest = self._holds.get(request.weights)
+        if request.id in self._live:
+            return f"{request.id} is in flight here"
+        if len(self._live) >= self.rows:
+            raise OverflowError(f"{request.id} was granted to {self.id}, whose {self.rows} rows are all in flight")
+        if digest is None:
+            return f"{request.weights} is not held"
+        if granted.prompt.id != request.sample.prompt:
+            return f"{request.id} came with another prompt"
+        if granted.step and blob is None:
+            raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
+        row = _Row(granted, digest, 0, first_latent(request.sample), 0)
+        if blob is not None:
+            flight = msgspec.msgpack.decode(blob, type=Flight)
+            expected = Flight(request.id, granted.step, digest, latent_at(request.sample, granted.step, digest))
+            if flight != expected:
+                return f"the flight of {request.id} is {flight}, not {expected}"
+            row.step = row.began = flight.step
+            row.latent = flight.latent
+        self._live[request.id] = row
+        return ""
+
+    def _hand_back(self, request: RequestId) -> None:
+        row = self._live.pop(request, None)
+        self._told_free = 0
+        if row is not None:
+            self._say(
+                m.HandBack(request=request, attempt=row.granted.attempt, step=row.step),
+                self._flight(row) if row.step else b"",
+            )
+            delay_s = self.around.haunts_after(self.id)
+            if delay_s is not None:
+                self._loop.call_later(delay_s, self._deliver, row, row.digest)
+
+    async def _load(self, load: m.Load) -> None:
+        await self._pass(self.pace.load_s)
+        self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
+        if load.weights not in self._holds:
+            self._holds[load.weights] = self.around.read_weights(load, self.id)
+        self._say(m.Held(weights=load.weights, digest=self._holds[load.weights]))
+
+    async def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
+        trainer = self.trainer
+        if trainer is None:
+            raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
+        began = self._loop.time()
+        try:
+            match order:
+                case m.Train():
+                    for request in list(self._live):
+                        self._hand_back(request)
+                    self._rolls, self._told_free = order.last, 0
+                    await self._pass(self.pace.train_s)
+                    self._at(Moment.ACCUMULATING)
+                    self._answer(trainer.train(order), Moment.STEPPED)
+                    self._at(Moment.STEP_TOLD)
+                case m.Publish():
+                    await self._pass(self.pace.load_s)
+                    self._at(Moment.PUBLISHING)
+                    self._answer(trainer.publish(order), Moment.PUBLISHED)
+                case m.Save():
+                    trainer.write_part(order)
+                    await self._pass(self.pace.load_s)
+                    self._at(Moment.SAVING)
+                    self._answer(trainer.save(order), Moment.SAVED)
+                case m.Restore():
+                    await self._pass(self.pace.load_s)
+                    self._answer(trainer.restore(order), Moment.RESTORING)
+        except Stopped as problem:
+            self._say(m.Failed(problem=str(problem)))
+        self._spans.append((Activity.TRAIN, began, self._loop.time()))
+
+    def _answer(self, reply: m.AnyMessage, done: Moment) -> None:
+        """It is done; whether anybody hears of it is another question."""
+        self._at(done)
+        self._say(reply)
+
+    # -- small things --------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            await self._pass(self.pace.heartbeat_s)
+            now = self._loop.time()
+            spans = tuple(m.Span(activity, now - start, now - end) for activity, start, end in self._spans)
+            self._spans.clear()
+            progress = tuple(m.Progress(row.request.id, row.granted.attempt, row.step) for row in self._live.values())
+            self._say(m.Alive(progress=progress, spans=spans))
+
+    async def _pass(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._awake.wait()
+
+    def _at(self, moment: Moment) -> None:
+        if self.around.struck(moment, self.id):
+            raise Struck(moment.value)
+
+    def _flight(self, row: _Row) -> bytes:
+        return msgspec.msgpack.encode(Flight(row.request.id, row.step, row.digest, row.latent))
+
+    def _fail(self, problem: str, granted: m.Granted) -> None:
+        self._say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
+
+    def _say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
+        self.around.say(self, message, blob)
+
+
+class _Exit(Exception):
+    """It leaves of its own accord."""
+
+
+_ACTIVITY = {
+    Work.ROLLOUT: Activity.ROLLOUT,
+    Work.AUDIT: Activity.ROLLOUT,
+    Work.EVALUATION: Activity.EVALUATION,
+    Work.PREVIEW: Activity.PREVIEW,
+}

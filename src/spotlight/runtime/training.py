@@ -1,0 +1,179 @@
+"""Optimizer steps, publication and checkpoints, whatever dies in between.
+
+A step is committed when its record is in the journal. If the gang dies, or the controller, the gang is restored to the
+newest checkpoint, the ledger takes the later steps back, and they are taken again from the kept tensors: the samples
+are neither lost nor trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
+"""
+
+from collections.abc import Callable
+
+from spotlight.compute.train.config import TrainConfig
+from spotlight.control.directory import PublishedSet
+from spotlight.control.ledger import SampleState
+from spotlight.control.run_state import RunState
+from spotlight.control.updates import groups_by_update
+from spotlight.core import messages as m
+from spotlight.core.errors import Stopped
+from spotlight.core.events import AnyEvent, Checkpointed, Published, StepCommitted
+from spotlight.core.types import Version
+from spotlight.core.work import Policy, Request, WeightsId
+from spotlight.runtime.gang import Gang, GangLost
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.payloads import Storage
+from spotlight.runtime.rollouts import Rollouts
+
+
+class Training:
+    """Everything that is ordered from the gang."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        gang: Gang,
+        rollouts: Rollouts,
+        state: RunState,
+        storage: Storage,
+        train: TrainConfig,
+        groups: int,
+        run_seed: int,
+        emit: Callable[[AnyEvent], None],
+    ) -> None:
+        self._hub = hub
+        self._gang = gang
+        self._rollouts = rollouts
+        self._state = state
+        self._storage = storage
+        self._run_seed = run_seed
+        self._emit = emit
+        self._updates = min(train.updates_per_iteration, groups)
+
+    async def ready(self) -> None:
+        """A gang that is where the ledger is, and the current weights within everybody's reach."""
+        await self.through(self._state.iterations_done - 1)
+        ledger = self._hub.dispatcher.ledger
+        version = ledger.steps // self._updates
+        await self.publish(version, Policy.BEHAVIOUR)
+
+    def claim(self) -> None:
+        """Rollouts are in: the gang takes no more of other work."""
+        self._gang.claim()
+
+    async def through(self, iteration: int) -> None:
+        """All steps up to this iteration's last, each committed; taken again as often as gangs die."""
+        while True:
+            try:
+                await self._recover()
+                await self._steps(iteration)
+                return
+            except GangLost:
+                continue
+
+    async def _recover(self) -> None:
+        """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
+        if await self._gang.present():
+            return
+        ledger = self._hub.dispatcher.ledger
+        checkpoint = self._state.checkpoint
+        step, path = (checkpoint.step, checkpoint.path) if checkpoint is not None else (0, "")
+        await self._gang.restore(step, path)
+        if ledger.steps != step:
+            ledger.restore(step, f"gang {self._gang.life} starts from the checkpoint of {step} steps")
+
+    async def _steps(self, iteration: int) -> None:
+        ledger = self._hub.dispatcher.ledger
+        while ledger.steps < (iteration + 1) * self._updates:
+            step = ledger.steps
+            await self._whole(step // self._updates)
+            train = self._order(step)
+            stepped = await self._gang.step(train)
+            requests = tuple(item.request.id for item in train.items)
+            ledger.commit_step(
+                StepCommitted(
+                    step=step,
+                    iteration=train.iteration,
+                    update=step % self._updates,
+                    requests=requests,
+                    frontier=ledger.frontier_after(requests),
+                    digest=stepped.digest,
+                    figures=stepped.figures,
+                )
+            )
+
+    async def _whole(self, iteration: int) -> None:
+        """After a restart: rollouts whose tensors were lost are made again, from weights that may be gone as well."""
+        if self._rollouts.are_finished(iteration):
+            return
+        await self.publish(iteration, Policy.BEHAVIOUR)
+        await self._rollouts.finished(iteration)
+
+    def _order(self, step: int) -> m.Train:
+        """What step number `step` trains on; the same after every restart."""
+        iteration, update = divmod(step, self._updates)
+        compared = self._state.compared[iteration]
+        groups = self._rollouts.requests_by_group(iteration)
+        parts = groups_by_update(range(len(groups)), self._updates, self._run_seed, iteration)
+        items = [
+            self._item(request, compared.advantages[group][place], compared.kept[group][place])
+            for group in sorted(parts[update])
+            for place, request in enumerate(groups[group])
+            if self._hub.dispatcher.ledger.state(request.id) is not SampleState.DROPPED
+        ]
+        if not items:
+            raise Stopped(
+                f"every sample of update {update} of iteration {iteration} was given up, so there is nothing to train "
+                "on; look at why in the journal's last records and the workers' logs."
+            )
+        return m.Train(step=step, iteration=iteration, items=tuple(items), last=update == self._updates - 1)
+
+    def _item(self, request: Request, advantage: float, kept: bool) -> m.TrainItem:
+        accepted = self._hub.dispatcher.ledger.accepted(request.id)
+        assert accepted.payload is not None
+        prompt = self._hub.dispatcher.directory.prompts[request.sample.prompt]
+        return m.TrainItem(request=request, prompt=prompt, payload=accepted.payload, advantage=advantage, kept=kept)
+
+    async def publish(self, version: int, policy: Policy) -> None:
+        """Into the run's folder, from where each node takes it once; again after a restart from what is there."""
+        weights = WeightsId(Version(version), policy)
+        known = self._state.published.get(weights)
+        while known is None or not self._storage.has_weights(weights, known.digest):
+            try:
+                await self.through(version - 1)
+                self._forget(weights)
+                (told,) = await self._gang.publish((weights,))
+            except GangLost:
+                continue
+            known = Published(weights=weights, digest=told.digest, step=told.step, size=told.size)
+            self._emit(known)
+        keep = self._wanted(weights)
+        published = PublishedSet(known.digest, self._storage.weights_path(weights))
+        self._hub.dispatcher.publish(weights, published, keep)
+        self._hub.flush()
+        self._storage.keep_weights([weights, *keep])
+
+    def _forget(self, weights: WeightsId) -> None:
+        """A file that a gang left and died before it could tell is no publication: the next gang's bytes may differ."""
+        self._storage.keep_weights([known for known in self._state.published if known != weights])
+
+    def _wanted(self, newest: WeightsId) -> list[WeightsId]:
+        """Sets that may still be asked for: of each policy the newest."""
+        others = sorted(w for w in self._hub.dispatcher.directory.weights if w.policy is not newest.policy)
+        return others[-1:]
+
+    async def checkpoint(self) -> None:
+        """Durable state of all steps so far; then tensors that it covers can go."""
+        ledger = self._hub.dispatcher.ledger
+        step = ledger.steps
+        path = f"checkpoints/step_{step:06d}"
+        if self._state.checkpoint is not None and self._state.checkpoint.step == step:
+            return
+        while True:
+            try:
+                await self.through(step // self._updates - 1)
+                await self._gang.save(step, path)
+                break
+            except GangLost:
+                continue
+        self._emit(Checkpointed(step=step, path=path))
+        covered = step // self._updates
+        self._storage.covered(covered)
+        ledger.retire(covered - 1)

@@ -1,0 +1,123 @@
+"""A node's copies of published weights: each file is copied once, and late workers are told of the newest.
+
+Invariants (tests/unit/test_weight_cache.py): a file under its final name has the size of the published one; what its
+bytes say is checked by the worker, which can compute the digest. A file that is no longer wanted is deleted only when
+every worker that was told of it has gone past it, so that none finds it missing. Free of torch: the agent only moves
+bytes.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from spotlight.core.errors import WeightsError
+from spotlight.core.messages import Load
+from spotlight.core.types import WorkerId
+from spotlight.core.work import WeightsId
+
+
+@dataclass
+class _Retired:
+    """A file that goes once these workers hold what was announced `after` it, or are gone."""
+
+    path: Path
+    after: int
+    waits_for: set[WorkerId]
+
+
+class WeightCache:
+    """The node's store folder, as its agent keeps it. One copy at a time, in the order of the announcements."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._loads: dict[WeightsId, Load] = {}
+        self._copied: dict[WeightsId, Path] = {}
+        self._announced: dict[WeightsId, int] = {}
+        """When each set was last announced, counted in announcements."""
+        self._announcements = 0
+        self._retired: list[_Retired] = []
+        self._one_at_a_time = asyncio.Lock()
+
+    def current(self) -> tuple[Load, ...]:
+        """What a worker that starts now has to know."""
+        return tuple(self._loads.values())
+
+    async def take(self, load: Load, workers: Callable[[], Collection[WorkerId]]) -> Load:
+        """The same announcement with a path on this node; `workers` are those that live here when it is ready."""
+        async with self._one_at_a_time:
+            local = load if not load.path else await self._bring(load)
+            self._announcements += 1
+            self._announced[load.weights] = self._announcements
+            self._loads.pop(load.weights, None)
+            self._loads[load.weights] = local
+            for weights in sorted(set(self._loads) - {load.weights, *load.keep}):
+                self._retire(weights, set(workers()))
+            self._sweep()
+            return local
+
+    def caught_up(self, worker: WorkerId, weights: WeightsId) -> None:
+        """The worker holds this set, so it has gone past all that was announced before."""
+        announced = self._announced.get(weights, 0)
+        for retired in self._retired:
+            if retired.after <= announced:
+                retired.waits_for.discard(worker)
+        self._sweep()
+
+    def gone(self, worker: WorkerId) -> None:
+        for retired in self._retired:
+            retired.waits_for.discard(worker)
+        self._sweep()
+
+    async def _bring(self, load: Load) -> Load:
+        source = Path(load.path)
+        if source.parent == self._folder:
+            return load
+        target = self._folder / source.name
+        known = self._loads.get(load.weights)
+        if known is None or known.digest != load.digest or not target.exists():
+            await asyncio.to_thread(_copy, source, target)
+            self._copied[load.weights] = target
+            self._retired = [retired for retired in self._retired if retired.path != target]
+        return msgspec.structs.replace(load, path=str(target))
+
+    def _retire(self, weights: WeightsId, workers: set[WorkerId]) -> None:
+        """Only what was copied here: on the publisher's node the store is the publisher's."""
+        del self._loads[weights]
+        del self._announced[weights]
+        path = self._copied.pop(weights, None)
+        if path is not None:
+            self._retired.append(_Retired(path, self._announcements, workers))
+
+    def _sweep(self) -> None:
+        for retired in self._retired:
+            if not retired.waits_for:
+                # Workers that have it mapped keep it.
+                retired.path.unlink(missing_ok=True)
+        self._retired = [retired for retired in self._retired if retired.waits_for]
+
+
+def _copy(source: Path, target: Path) -> None:
+    # A hidden name of its own kind: a store's sweep of half-written files leaves it alone.
+    incoming = target.with_name(f".{target.name}.incoming")
+    try:
+        size = source.stat().st_size
+        shutil.copyfile(source, incoming)
+        if incoming.stat().st_size != size:
+            raise WeightsError(
+                f"{source} has {size} bytes, but {incoming.stat().st_size} arrived, so that it changed while it was "
+                "copied; publish under a new name and rename."
+            )
+        os.replace(incoming, target)
+    except OSError as error:
+        raise WeightsError(
+            f"the weights {source} could not be copied to {target.parent} ({error}), so that no worker of this node "
+            "gets them; check that they were published and that the node has room."
+        ) from error
+    finally:
+        incoming.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""Frames on pipes and sockets: the msgpack of an Envelope and an optional blob, each with its length before it.
+
+    | "SPL" | schema: 1 byte | message length: 4 bytes | blob length: 8 bytes | message | blob |
+
+Invariant: a frame is delivered whole or not at all. A peer that is killed in the middle of one looks like a peer that
+closed, because here that is an everyday end; bytes that are no frame of ours are a WireError (tests/unit/test_wire.py).
+Numbers are little-endian. Blobs are handed through as they are: nobody on the way needs to know what is in them.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from spotlight.core.errors import SpotlightError
+from spotlight.core.events import SCHEMA
+from spotlight.core.messages import Envelope
+
+Blob: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC = b"SPL"
+MESSAGE_LIMIT = 64 << 20
+"""Bytes of a message; the largest one names every sample of an optimizer step, about 1 MiB per thousand of them."""
+BLOB_LIMIT = 4 << 30
+"""Bytes of a blob; flights and results have megabytes, and weights travel as files."""
+STREAM_LIMIT = 4 << 20
+"""Bytes an asyncio reader buffers before it pauses the peer: a few results, so that bursts do not stall."""
+
+_HEADER = struct.Struct("<3sBIQ")
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Envelope)
+
+
+class WireError(SpotlightError):
+    """These bytes are not a frame that we may take or send."""
+
+
+class Disconnected(WireError):
+    """The peer is gone, so that nothing can be sent any more."""
+
+
+class _Lengths(NamedTuple):
+    message: int
+    blob: int
+
+
+def write(writer: asyncio.StreamWriter, envelope: Envelope, blob: Blob = b"") -> None:
+    """Queue one frame; `await writer.drain()` afterwards lets a slow peer slow the sender down."""
+    message = _ENCODER.encode(envelope)
+    view = memoryview(blob).cast("B")
+    writer.write(_header(len(message), len(view)) + message)
+    if view:
+        writer.write(view)
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[Envelope, bytes] | None:
+    """The next frame; None once the peer is gone."""
+    try:
+        lengths = _lengths(await reader.readexactly(_HEADER.size))
+        message = await reader.readexactly(lengths.message)
+        blob = await reader.readexactly(lengths.blob) if lengths.blob else b""
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return _envelope(message), blob
+
+
+class Connection:
+    """A worker's end of the socket to its agent; any thread may send, one thread receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._socket = sock
+        self._sending = threading.Lock()
+
+    def send(self, envelope: Envelope, blob: Blob = b"") -> None:
+        """Returns once the kernel has it all; Disconnected where nobody listens any more."""
+        message = _ENCODER.encode(envelope)
+        view = memoryview(blob).cast("B")
+        parts = [memoryview(_header(len(message), len(view)) + message), view]
+        with self._sending:
+            try:
+                _send_all(self._socket, parts)
+            except OSError as error:
+                raise Disconnected(
+                    f"{type(envelope.message).__name__} could not be sent ({error}), because the process at the other "
+                    "end is gone; exit, nobody waits for this work."
+                ) from error
+
+    def recv(self) -> tuple[Envelope, bytes] | None:
+        """The next frame, waiting for it; None once the peer is gone."""
+        header = self._exactly(_HEADER.size)
+        if header is None:
+            return None
+        lengths = _lengths(header)
+        message = self._exactly(lengths.message)
+        blob = self._exactly(lengths.blob)
+        return None if message is None or blob is None else (_envelope(message), blob)
+
+    def close(self) -> None:
+        """Wakes a thread that waits in `recv`, too."""
+        with contextlib.suppress(OSError):  # the peer may have been first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes | None:
+        """`count` bytes, without a copy in the usual case that the kernel returns them at once."""
+        parts: list[bytes] = []
+        missing = count
+        while missing:
+            try:
+                part = self._socket.recv(missing, socket.MSG_WAITALL)
+            except OSError:
+                return None
+            if not part:
+                return None
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _send_all(sock: socket.socket, parts: list[memoryview]) -> None:
+    while parts:
+        sent = sock.sendmsg(parts)
+        while parts and sent >= len(parts[0]):
+            sent -= len(parts.pop(0))
+        if parts:
+            parts[0] = parts[0][sent:]
+
+
+def _header(message: int, blob: int) -> bytes:
+    _check_limits(message, blob)
+    return _HEADER.pack(MAGIC, SCHEMA, message, blob)
+
+
+def _lengths(header: bytes) -> _Lengths:
+    magic, schema, message, blob = _HEADER.unpack(header)
+    if magic != MAGIC:
+        raise WireError(
+            f"a frame starts with {header[:4].hex(' ')}, which is not Spotlight's mark, so that something else talks "
+            "on this socket or a frame was cut; close the connection and look at who dialled."
+        )
+    if schema != SCHEMA:
+        raise WireError(
+            f"a frame has message schema {schema}, but this process speaks {SCHEMA}, and mixed versions could disagree "
+            "silently; install the same version of spotlight on both sides."
+        )
+    _check_limits(message, blob)
+    return _Lengths(message, blob)
+
+
+def _check_limits(message: int, blob: int) -> None:
+    if message > MESSAGE_LIMIT or blob > BLOB_LIMIT:
+        raise WireError(
+            f"a frame has a message of {message} bytes and a blob of {blob}, but the limits are {MESSAGE_LIMIT} and "
+            f"{BLOB_LIMIT}, so that a damaged length cannot take all memory; send it in parts or as a file."
+        )
+
+
+def _envelope(message: bytes) -> Envelope:
+    try:
+        return _DECODER.decode(message)
+    except msgspec.MsgspecError as error:
+        raise WireError(
+            f"a message of {len(message)} bytes cannot be understood ({error}), so that the sender is damaged or of "
+            "another version; restart it with the version that the controller runs."
+        ) from error

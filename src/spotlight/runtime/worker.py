@@ -1,0 +1,293 @@
+"""One slot's persistent process: pulls work, denoises step by step, commits, and trains where it may.
+
+Three threads. The main one owns the model: between two denoising steps it obeys what has arrived. The control thread
+reads messages and beats the heart; it never touches the model, and when the agent is gone it ends the process. The
+outbox thread decodes and sends finished samples while the next steps run.
+
+The main loop consumes the inbox; it waits there only when no sample is in flight. A Grant, Load or order unblocks it.
+"""
+
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from safetensors.numpy import save
+
+from spotlight import __version__
+from spotlight.compute.models import families
+from spotlight.compute.rollout.engine import Engine, Finished, decode_images
+from spotlight.compute.train.lora import select_trainable
+from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.store import NodeStore
+from spotlight.core import messages as m
+from spotlight.core.errors import SpotlightError
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import WorkerId
+from spotlight.core.work import Activity, RequestId, Work
+from spotlight.runtime.judge import IMAGE, PAYLOAD
+from spotlight.runtime.launch import WorkerLaunch
+from spotlight.runtime.spans import SpanLog
+from spotlight.runtime.wire import Connection, Disconnected
+from spotlight.runtime.worker_settings import WorkerSettings
+
+SETS_HELD = 3
+"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded."""
+STALLED_S = 300.0
+"""A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
+
+
+def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
+    """Where the nursery's child begins."""
+    launch = WorkerLaunch.from_bytes(config)
+    torch.set_num_threads(launch.threads)
+    Worker(worker, Connection(sock), launch, WorkerSettings.model_validate_json(launch.settings)).run()
+
+
+class Worker:
+    """The process as an object; `run` returns only by exit."""
+
+    def __init__(
+        self, worker: WorkerId, connection: Connection, launch: WorkerLaunch, settings: WorkerSettings
+    ) -> None:
+        self._id = worker
+        self._connection = connection
+        self._launch = launch
+        self._settings = settings
+        self._inbox: queue.SimpleQueue[tuple[m.AnyMessage, bytes]] = queue.SimpleQueue()
+        self._spans = SpanLog()
+        self._introduced = threading.Event()
+        self._rolls = True
+        """False from an order to train until the iteration's last step: the role of the moment."""
+        self._turned = time.monotonic()
+        self._sender = ThreadPoolExecutor(1, "sender")
+        self._told_free = 0
+        self._grants = 0
+        self._speed: float | None = None
+
+    def run(self) -> None:
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        threading.Thread(target=self._beat, name="heart", daemon=True).start()
+        try:
+            with self._spans.doing(Activity.START):
+                self._build()
+            self._say_hello()
+            self._introduced.set()
+            while True:
+                self._turn()
+        except Disconnected:
+            os._exit(0)
+        except SpotlightError as error:
+            self._send(m.Failed(problem=str(error), fatal=True))
+            raise
+
+    # -- the model's thread --------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """The base model, what is trainable in it, and the parts that share it."""
+        settings = self._settings
+        content = families.read_weights(settings.model.name)
+        self._adapter = families.build(content, settings.model.device)
+        torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
+        self._role: TrainingRole | None = None
+        folder = Path(settings.run_folder)
+        if self._launch.trains:
+            trainer = Trainer(self._adapter, settings.train, settings.algorithm, settings.run_seed)
+            self._role = TrainingRole(trainer, self._adapter, content.digest, folder)
+        else:
+            transformer, lora = self._adapter.transformer, settings.train.lora
+            select_trainable(transformer, lora, self._adapter.lora_targets, settings.run_seed)
+        self._resident = Resident(self._adapter.transformer, content.digest, capacity=SETS_HELD)
+        self._store = NodeStore(Path(self._launch.store))
+        self._engine = Engine(
+            self._adapter, self._resident, settings.run_seed, self._launch.rows, padded=settings.deterministic
+        )
+
+    def _say_hello(self) -> None:
+        launch = self._launch
+        self._send(
+            m.Hello(
+                schema=SCHEMA,
+                code=__version__,
+                node=launch.node,
+                slot_class=launch.slot_class,
+                rows=self._engine.rows,
+                pid=os.getpid(),
+                trains=launch.trains,
+            )
+        )
+
+    def _turn(self) -> None:
+        """Obey what has come, take one step, ask for more."""
+        self._turned = time.monotonic()
+        while not self._inbox.empty():
+            self._obey(*self._inbox.get())
+        self._pull()
+        if self._engine.free_rows == self._engine.rows:
+            with self._spans.doing(Activity.IDLE):
+                arrived = self._inbox.get()
+            self._obey(*arrived)
+            return
+        self._step()
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        boundary = self._engine.step()
+        ended = time.monotonic()
+        if boundary.work is not None:
+            self._spans.record(_ACTIVITY[boundary.work], began, ended)
+        self._measure(boundary.rows, ended - began)
+        for commit in boundary.commits:
+            message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step)
+            self._post(self._send, message, commit.flight or b"")
+        if boundary.finished:
+            self._post(self._deliver, boundary.finished)
+
+    def _measure(self, rows: int, seconds: float) -> None:
+        """Row-steps per second, averaged over about ten steps; a part-filled batch says little about a full one."""
+        if rows * 2 < self._engine.rows or seconds <= 0:
+            return
+        speed = rows / seconds
+        self._speed = speed if self._speed is None else 0.9 * self._speed + 0.1 * speed
+
+    def _pull(self) -> None:
+        free = self._engine.free_rows if self._rolls else 0
+        if free and free != self._told_free:
+            self._send(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
+            self._told_free = free
+
+    def _obey(self, message: m.AnyMessage, blob: bytes) -> None:
+        match message:
+            case m.Grant():
+                self._take(message, blob)
+            case m.Load():
+                with self._spans.doing(Activity.LOAD):
+                    self._load(message)
+            case m.Recall():
+                for request in message.requests:
+                    self._hand_back(request)
+            case m.Discard():
+                self._engine.discard(message.work)
+                self._told_free = 0
+            case m.Fenced():
+                self._engine.fence(message.request, message.attempt)
+                self._told_free = 0
+            case m.Train() | m.Publish() | m.Save() | m.Restore():
+                self._train(message)
+            case m.Drain():
+                self._drain()
+            case _:
+                raise TypeError(f"a worker cannot obey {type(message).__name__}")
+
+    def _take(self, grant: m.Grant, blob: bytes) -> None:
+        self._grants += 1
+        flights = msgspec.msgpack.decode(blob, type=dict[str, bytes]) if blob else {}
+        for lease in grant.leases:
+            flight = flights.get(lease.request.id)
+            try:
+                self._engine.admit(lease.request, lease.prompt, lease.attempt, lease.commit_every, flight)
+            except SpotlightError as error:
+                self._send(m.Failed(problem=str(error), request=lease.request.id, attempt=lease.attempt))
+        self._told_free = 0
+
+    def _load(self, load: m.Load) -> None:
+        for weights, _ in self._resident.held():
+            if weights not in load.keep and weights != load.weights:
+                self._resident.drop(weights)
+        held = dict(self._resident.held())
+        digest = held.get(load.weights) or self._resident.load(self._store.open(load.weights))
+        self._send(m.Held(weights=load.weights, digest=digest))
+
+    def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
+        if self._role is None:
+            raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
+        if isinstance(order, m.Train):
+            for progress in self._engine.progress():
+                self._hand_back(progress.request)
+            self._rolls, self._told_free = order.last, 0
+        try:
+            with self._spans.doing(Activity.TRAIN):
+                reply = self._role.obey(order)
+        except SpotlightError as error:
+            reply = m.Failed(problem=str(error))
+        self._send(reply)
+
+    def _hand_back(self, request: RequestId) -> None:
+        committed = self._engine.withdraw(request)
+        self._told_free = 0
+        if committed is not None:
+            message = m.HandBack(request=request, attempt=committed.attempt, step=committed.step)
+            self._post(self._send, message, committed.flight or b"")
+
+    def _drain(self) -> None:
+        for progress in self._engine.progress():
+            self._hand_back(progress.request)
+        self._sender.shutdown(wait=True)
+        sys.stdout.flush()
+        os._exit(0)
+
+    # -- the other threads ---------------------------------------------------------------------------------------------
+
+    def _post(self, job: Callable[..., None], *arguments: object) -> None:
+        """Done by the sender, in order; a job that fails ends the process, for a lost result would look like a hang."""
+
+        def guarded() -> None:
+            try:
+                job(*arguments)
+            except Disconnected:
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+
+        self._sender.submit(guarded)
+
+    def _deliver(self, finished: Sequence[Finished]) -> None:
+        """Decode and send; tensors go along only where they are trained on."""
+        for sample, image in zip(finished, decode_images(self._adapter, finished), strict=True):
+            tensors = {IMAGE: image}
+            if sample.request.work is Work.ROLLOUT:
+                tensors[PAYLOAD] = np.frombuffer(sample.payload.to_bytes(), dtype=np.uint8)
+            message = m.Result(
+                request=sample.request.id, attempt=sample.attempt, digest=sample.weights_digest, steps=sample.steps
+            )
+            self._send(message, save(tensors))
+
+    def _listen(self) -> None:
+        while (received := self._connection.recv()) is not None:
+            envelope, blob = received
+            self._inbox.put((envelope.message, blob))
+        os._exit(0)  # no orphan survives its agent
+
+    def _beat(self) -> None:
+        self._introduced.wait()
+        while True:
+            time.sleep(self._launch.heartbeat_s)
+            # Waiting for work, starting and training take as long as they take.
+            if time.monotonic() - self._turned < STALLED_S or self._spans.current is not None:
+                try:
+                    self._send(m.Alive(progress=self._engine.progress(), spans=self._spans.take()))
+                except Disconnected:
+                    os._exit(0)
+
+    def _send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
+        self._connection.send(m.Envelope(self._id, message), blob)
+
+
+_ACTIVITY = {
+    Work.ROLLOUT: Activity.ROLLOUT,
+    Work.AUDIT: Activity.ROLLOUT,
+    Work.EVALUATION: Activity.EVALUATION,
+    Work.PREVIEW: Activity.PREVIEW,
+}

@@ -1,0 +1,17 @@
+"""What a run tells all its workers; free of torch, because the controller writes it."""
+
+from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
+from spotlight.core.section import Section
+
+
+class WorkerSettings(Section):
+    """As JSON inside a worker's launch."""
+
+    run_seed: int
+    run_folder: str
+    deterministic: bool
+    """Every forward has the same row count, so that a sample's bits depend on its identity and weights alone."""
+    model: ModelConfig
+    train: TrainConfig
+    algorithm: AlgorithmConfig

@@ -1,0 +1,82 @@
+"""`spotlight report`, `status` and `audit`: three ways to read a run's journal, live or finished."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from spotlight.control.ledger.tally import AuditReport
+    from spotlight.folder import RunFolder
+
+RunName = Annotated[str, typer.Argument(help="Name or folder of a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def report(run: RunName) -> None:
+    """Write the run's report as one HTML file that needs nothing else."""
+    from spotlight.folder import RunFolder
+
+    typer.echo(str(write(RunFolder.find(run))))
+
+
+def status(run: RunName, as_json: AsJson = False) -> None:
+    """Where a run stands."""
+    from spotlight.control.market.prices import PriceTable
+    from spotlight.core.journal import read
+    from spotlight.folder import RunFolder
+    from spotlight.surface.panel import panel
+    from spotlight.surface.projections import RunView
+    from spotlight.surface.status import as_json as status_json
+
+    folder = RunFolder.find(run)
+    view, prices = RunView.of(read(folder.journal)), PriceTable.load(None)
+    if as_json:
+        print(status_json(view, prices))
+        return
+    from rich.console import Console
+
+    Console().print(panel(view, folder.read_config()["iterations"], prices))
+
+
+def audit(run: RunName, as_json: AsJson = False) -> None:
+    """Check from the journal alone that no sample was lost, doubled or trained wrongly; exit code 1 if one was."""
+    from spotlight.folder import RunFolder
+
+    found = verdict(RunFolder.find(run))
+    if as_json:
+        print(json.dumps({"clean": found.clean, "sentences": found.sentences()}))
+    else:
+        for sentence in found.sentences():
+            typer.echo(sentence)
+    if not found.clean:
+        raise typer.Exit(1)
+
+
+def verdict(folder: "RunFolder") -> "AuditReport":
+    from spotlight.control.ledger.audit import audit
+    from spotlight.control.ledger.findings import Bounds
+    from spotlight.core.journal import read
+
+    config = folder.read_config()
+    bounds = Bounds(max_lag=0, commit_every=config["cluster"]["commit_every"], bit_exact=bool(config["deterministic"]))
+    return audit(read(folder.journal), bounds)
+
+
+def write(folder: "RunFolder") -> Path:
+    """The report of what is in the journal now."""
+    from spotlight.compute.models.catalogue import facts_of
+    from spotlight.control.market.prices import PriceTable
+    from spotlight.core.journal import read
+    from spotlight.surface.projections import RunView
+    from spotlight.surface.report.page import write_report
+
+    view = RunView.of(read(folder.journal))
+    config = folder.read_config()
+    held_out = facts_of(config["model"]["name"]).world.held_out(config["eval"]["prompts"])
+    prompts: dict[str, str] = {prompt.id: prompt.text for prompt in held_out}
+    write_report(
+        view, folder.path, folder.report, prices=PriceTable.load(None), prompts=prompts, verdict=verdict(folder)
+    )
+    return folder.report

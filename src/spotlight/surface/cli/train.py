@@ -1,0 +1,103 @@
+"""`spotlight train` and `spotlight resume`: a run on this machine, watched while it runs, with a report at its end."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotlight.core.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from spotlight.config import RunConfig
+    from spotlight.run import Run
+
+DEFAULT_RECIPE = "demo"
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
+]
+
+
+def train(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
+) -> None:
+    """Post-train a model. Settings can be changed with --set section.key=value or --section.key value."""
+    from spotlight.config import load_config
+
+    config = load_config(recipe, [*(overrides or ()), *dotted(context.args)])
+    if dry_run:
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        return
+    from spotlight.run import Run
+
+    watched(Run.start(config, recipe))
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    overrides: Overrides = None,
+) -> None:
+    """Go on with a run that was stopped, killed, or lost its machine."""
+    from spotlight.folder import RunFolder, check_unchanged
+    from spotlight.run import Run
+
+    folder = RunFolder.find(run)
+    before = folder.read_config()
+    config = resumed_config(before, overrides or [])
+    check_unchanged(before, config.model_dump(mode="json"))
+    watched(Run.resume(folder, config))
+
+
+def watched(run: "Run") -> None:
+    """Run it with a panel, and leave a report whatever happens."""
+    from spotlight.control.market.prices import PriceTable
+    from spotlight.core.journal import read
+    from spotlight.surface.cli.report import verdict, write
+    from spotlight.surface.panel import watcher
+    from spotlight.surface.projections import RunView
+
+    view = RunView.of(read(run.folder.journal))
+    prices = PriceTable.load(None)
+    typer.echo(f"run folder: {run.folder.path}")
+    try:
+        with watcher(run.config.iterations, prices, view) as watching:
+            run.chronicle.observers.append(watching.apply)
+            asyncio.run(run.execute())
+    finally:
+        typer.echo(f"report: {write(run.folder)}")
+        typer.echo(f"audit: {verdict(run.folder).sentences()[-1]}")
+
+
+def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfig":
+    """The stored settings with overrides on top."""
+    import tempfile
+
+    from spotlight.config import load_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        # JSON is YAML: the one loader checks both.
+        path = Path(folder) / "resumed.yaml"
+        path.write_text(json.dumps(before))
+        return load_config(str(path), overrides)
+
+
+def dotted(arguments: list[str]) -> list[str]:
+    """`--section.key value` and `--section.key=value` as overrides."""
+    overrides = []
+    rest = list(arguments)
+    while rest:
+        flag = rest.pop(0)
+        name, equals, value = flag.removeprefix("--").partition("=")
+        if not flag.startswith("--") or ("." not in name and name not in ("seed", "iterations", "deterministic")):
+            raise InputError(f"'{flag}' is not an option here; change a setting with --section.key value.")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"'{flag}' has no value; write {flag} VALUE.")
+            value = rest.pop(0)
+        overrides.append(f"{name}={value}")
+    return overrides

@@ -1,0 +1,234 @@
+"""What `spotlight train` shows while it runs: a live panel on a terminal, else one line per iteration.
+
+Both are fed the journal's records as they are written and read nothing but the view.
+"""
+
+import sys
+import threading
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import Evaluated, IterationDone, Record, RunStopped
+from spotlight.core.work import SlotClass
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.previews import done_of
+from spotlight.surface.report.text import count, dollars, duration, percent, score, score_name
+from spotlight.surface.timeline import Row, SlotState
+
+REFRESH_HZ = 4
+STRIP = 24
+"""Slots shown one by one; of a larger pool the states are counted."""
+LETTERS: dict[SlotState, tuple[str, str]] = {
+    SlotState.TRAIN: ("T", "black on dodger_blue1"),
+    SlotState.ROLLOUT: ("R", "black on sea_green3"),
+    SlotState.PREVIEW: ("P", "black on orange1"),
+    SlotState.EVALUATION: ("E", "black on plum2"),
+    SlotState.LOAD: ("L", "black on sky_blue1"),
+    SlotState.START: ("s", "white on grey42"),
+    SlotState.IDLE: ("·", "white on grey23"),
+    SlotState.NOTICE: ("!", "black on dark_orange3"),
+    SlotState.AWAY: ("x", "red"),
+}
+"""Letter and colours of a state; the letter alone is enough."""
+
+
+class Watcher(Protocol):
+    """Somebody who is shown a run; use as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def apply(self, record: Record) -> None: ...
+
+
+def watcher(
+    iterations: int, prices: PriceTable, view: RunView | None = None, console: Console | None = None
+) -> Watcher:
+    """The live panel on a terminal, else the plain lines; `view` is what a resumed run has behind it."""
+    console = console or Console(file=sys.stdout)
+    view = view or RunView()
+    return (
+        LivePanel(view, iterations, prices, console)
+        if console.is_terminal
+        else Lines(view, iterations, prices, console)
+    )
+
+
+class LivePanel:
+    """Redraws a few times a second from the view."""
+
+    def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
+        self.view = view
+        self._iterations, self._prices = iterations, prices
+        # The panel is drawn by a thread of its own, which must not see a half-folded record.
+        self._lock = threading.Lock()
+        self._live = Live(console=console, refresh_per_second=REFRESH_HZ, get_renderable=self._draw)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def apply(self, record: Record) -> None:
+        with self._lock:
+            self.view.apply(record)
+
+    def _draw(self) -> RenderableType:
+        with self._lock:
+            return panel(self.view, self._iterations, self._prices)
+
+
+class Lines:
+    """One line per finished iteration, evaluation and stop."""
+
+    def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
+        self.view = view
+        self._iterations, self._prices, self._console = iterations, prices, console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def apply(self, record: Record) -> None:
+        self.view.apply(record)
+        line = told(self.view, record, self._iterations, self._prices)
+        if line is not None:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
+    """The line that a record is worth, if any."""
+    match record.event:
+        case IterationDone() as done:
+            explored = view.explorations.get(done.iteration + 1)
+            parts = [
+                f"iteration {done.iteration + 1}/{iterations}",
+                f"rollout {duration(done.rollout_s)}",
+                f"train {duration(done.train_s)}",
+                f"{count(done_of(explored) if explored else 0, 'preview')}",
+                count(len(view.timeline.preemptions), "preemption"),
+                f"priced as if {dollars(view.bill(prices).dollars)}",
+            ]
+            return f"{duration(record.at):>12}  " + "  ".join(parts)
+        case Evaluated() as seen:
+            scores = ", ".join(
+                f"{score_name(name)} {score(value)} ({score(low)} to {score(high)})"
+                for name, (value, low, high) in seen.scores.items()
+            )
+            return f"{duration(record.at):>12}  held out after {count(seen.iteration, 'iteration')}: {scores}"
+        case RunStopped() as stopped:
+            return f"{duration(record.at):>12}  {'finished' if stopped.finished else 'stopped'}: {stopped.reason}"
+        case _:
+            return None
+
+
+def panel(view: RunView, iterations: int, prices: PriceTable) -> RenderableType:
+    """The whole panel at this instant."""
+    done = len(view.iterations)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(total=iterations, completed=done, width=30), f"{done}/{iterations}", _left(view, iterations)
+    )
+    grid.add_row("iterations", bar)
+    grid.add_row("held out", _scores(view))
+    for slot_class in SlotClass:
+        rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]
+        if rows:
+            grid.add_row(slot_class.value, _strip(view, rows))
+    grid.add_row("preemptions", _losses(view))
+    grid.add_row("previews", _previews(view))
+    grid.add_row("cost", _cost(view, prices))
+    title = f"Spotlight · {view.facts.recipe} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
+    return Panel(Group(grid, _key()), title=Text(title), title_align="left", border_style="dim", padding=(1, 2))
+
+
+def _left(view: RunView, iterations: int) -> Text:
+    recent = view.iterations[-5:]
+    if not recent or len(view.iterations) >= iterations:
+        return Text("")
+    each = sum(one.rollout_s + one.train_s for one in recent) / len(recent)
+    return Text(f"about {duration(each * (iterations - len(view.iterations)))} left", style="dim")
+
+
+def _scores(view: RunView) -> Text:
+    name = view.headline()
+    if name is None:
+        return Text("no evaluation yet", style="dim")
+    curve = view.curve(name)
+    first, last = curve[0][1], curve[-1][1]
+    words = Text.assemble(f"{score_name(name)} ", (score(last.value), "bold"))
+    words.append(f" ({score(last.low)} to {score(last.high)})", style="dim")
+    return words.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else words
+
+
+def _strip(view: RunView, rows: list[Row]) -> Text:
+    states = [view.timeline.state(row) for row in rows]
+    strip = Text()
+    if len(rows) <= STRIP:
+        for state in states:
+            letter, style = LETTERS[state]
+            strip.append(f" {letter} ", style=style).append(" ")
+        return strip
+    for state in LETTERS:
+        if state in states:
+            letter, style = LETTERS[state]
+            strip.append(f" {letter} ", style=style).append(f" {states.count(state)}  ")
+    return strip
+
+
+def _losses(view: RunView) -> Text:
+    taken = view.timeline.preemptions
+    unannounced = sum(not one.noticed for one in taken)
+    words = Text(count(len(taken)))
+    if taken:
+        words.append(f", {unannounced:,} without notice; {percent(view.waste)} of steps done again", style="dim")
+    return words
+
+
+def _previews(view: RunView) -> Text:
+    if not view.explorations:
+        return Text("none yet", style="dim")
+    newest = view.explorations[max(view.explorations)]
+    words = Text(f"{done_of(newest):,} of {newest.planned:,}")
+    words.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
+    measured = [one for _, one in sorted(view.explorations.items()) if "captured_variance" in one.figures]
+    if measured:
+        words.append(f"; captured {percent(measured[-1].figures['captured_variance'])} of the variance", style="dim")
+    return words
+
+
+def _cost(view: RunView, prices: PriceTable) -> Text:
+    bill = view.bill(prices)
+    words = Text(dollars(bill.dollars))
+    if bill.all_reserved:
+        words.append(f" priced as if; all on demand {dollars(bill.all_reserved)}", style="dim")
+    return words
+
+
+def _key() -> Text:
+    key = Text("\n")
+    for state, (letter, style) in LETTERS.items():
+        key.append(letter, style=style).append(f" {state.value}  ", style="dim")
+    return key

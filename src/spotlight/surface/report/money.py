@@ -1,0 +1,80 @@
+"""Cost at list prices, what else the same work would have cost, and where the paid seconds went."""
+
+from spotlight.control.market.bill import HOUR_S, Bill, BillLine
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.work import Activity, SlotClass
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.markup import figure, row, section, table
+from spotlight.surface.report.slots import LABELS
+from spotlight.surface.report.text import UNKNOWN, dollars, duration, percent, safe
+
+
+def cost_section(view: RunView, prices: PriceTable) -> str:
+    bill = view.bill(prices)
+    if not bill.lines:
+        return ""
+    lead = "Priced as if every slot were a GPU of the list. A machine is paid from joining to going, busy or not."
+    rows = "".join(_line(line, prices) for line in bill.lines)
+    sums = (
+        _sum_row("This run", bill, bill.dollars)
+        + _sum_row("The same slots and hours, all on demand", bill, bill.all_reserved)
+        + _sum_row(_reserved_only(bill), bill, bill.reserved_only)
+    )
+    heads = ("slots", "priced as if", "$ / GPU-hour", "GPU-hours", "busy", "cost")
+    source = f"Price list {bill.table}, {bill.date}, digest {bill.digest}. Source: {'; '.join(prices.sources)}."
+    if bill.unpriced_seconds:
+        source += f" {duration(bill.unpriced_seconds)} of slot time have no price in it and are not in the sum."
+    body = f"""{_bars(bill)}{table(heads, rows + sums)}<p class="fine">{safe(source)}</p>"""
+    return section("Cost at list prices", lead, body)
+
+
+def busy_share(seconds: dict[Activity, float]) -> float:
+    total = sum(seconds.values())
+    away = seconds.get(Activity.IDLE, 0.0) + seconds.get(Activity.START, 0.0)
+    return 1 - away / total if total else 0.0
+
+
+def _line(line: BillLine, prices: PriceTable) -> str:
+    known = prices.rows.get(line.price)
+    machine = f"{known.provider} {known.instance}, {known.gpu}" if known else line.price or "no price row"
+    rate, amount = UNKNOWN, UNKNOWN
+    if line.per_gpu_hour is not None:
+        rate, amount = f"${line.per_gpu_hour:.2f}", dollars(line.dollars)
+    hours, busy = f"{line.total_seconds / HOUR_S:,.3f}", percent(busy_share(line.seconds))
+    return row(line.slot_class.value, machine, rate, hours, busy, amount)
+
+
+def _reserved_only(bill: Bill) -> str:
+    hours = bill.reserved_only_hours
+    least = "" if hours is None else f", {duration(hours * HOUR_S)} at least"
+    return f"The same training, rollouts and evaluations on the reserved slots alone, without previews{least}"
+
+
+def _sum_row(label: str, bill: Bill, amount: float | None) -> str:
+    times = f"{amount / bill.dollars:.2f}×" if amount is not None and bill.dollars > 0 else ""
+    return f'<tr class="sum"><th colspan="4">{safe(label)}</th><td>{times}</td><td>{dollars(amount)}</td></tr>'
+
+
+def _bars(bill: Bill) -> str:
+    by_class = {slot_class: bill.seconds(slot_class) for slot_class in SlotClass}
+    return "".join(
+        figure(f"{slot_class.value.capitalize()} slots: where the seconds went", _bar(seconds), "share")
+        for slot_class, seconds in by_class.items()
+        if sum(seconds.values()) > 0
+    )
+
+
+def _bar(seconds: dict[Activity, float]) -> str:
+    """A stacked bar of HTML blocks, so that its labels keep their size on a narrow screen."""
+    total = sum(seconds.values())
+    parts = []
+    for activity, label in LABELS.items():
+        share = seconds.get(activity, 0.0) / total
+        if share > 0:
+            said = f"{label} {percent(share)}"
+            shown = safe(said) if share > 0.11 else ""
+            parts.append(
+                f'<div class="block bg-{activity.value}" style="flex:{share:.5f}" title="{safe(said)}, '
+                f'{duration(seconds[activity])}"><span>{shown}</span></div>'
+            )
+    return f'<div class="bar">{"".join(parts)}</div>'

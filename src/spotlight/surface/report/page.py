@@ -1,0 +1,208 @@
+"""The page: verdict, key figures, curves, pictures, timeline, previews, cost, audit. One file, nothing fetched.
+
+Invariant: every string of a run reaches the page escaped, and the page names no address that a browser would load
+(tests/unit/test_report.py).
+"""
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.surface.projections import IterationView, RunView
+from spotlight.surface.report.curves import gain_sentence, interval, score_section
+from spotlight.surface.report.markup import row, section, table
+from spotlight.surface.report.money import cost_section
+from spotlight.surface.report.pictures import gallery_section
+from spotlight.surface.report.previews import done_of, mean_figure, preview_section
+from spotlight.surface.report.slots import timeline_section
+from spotlight.surface.report.text import UNKNOWN, count, dollars, duration, percent, safe, score, score_name
+
+STYLE = Path(__file__).with_name("report.css")
+MOST_ROWS = 60
+"""Iterations in the table; of longer runs the first and the last."""
+NO_PROMPTS: Mapping[str, str] = {}
+
+
+class Verdict(Protocol):
+    """What an audit of the journal says."""
+
+    @property
+    def clean(self) -> bool: ...
+
+    def sentences(self) -> list[str]: ...
+
+
+def write_report(
+    view: RunView,
+    run_folder: Path,
+    path: Path,
+    *,
+    prices: PriceTable | None = None,
+    prompts: Mapping[str, str] = NO_PROMPTS,
+    verdict: Verdict | None = None,
+) -> None:
+    """Write the page; `prompts` gives texts by prompt id, `verdict` the outcome of an audit if one was made."""
+    page = render(view, run_folder, prices or PriceTable.load(), prompts, verdict)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(path)
+
+
+def render(
+    view: RunView, run_folder: Path, prices: PriceTable, prompts: Mapping[str, str], verdict: Verdict | None
+) -> str:
+    name = safe(run_folder.resolve().name)
+    sections = (
+        score_section(view),
+        gallery_section(view, run_folder, prompts),
+        timeline_section(view),
+        preview_section(view),
+        cost_section(view, prices),
+        audit_section(view, verdict),
+        iteration_section(view),
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name} – Spotlight</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<style>{STYLE.read_text(encoding='utf-8')}</style></head><body><main>"
+        f'<header><p class="kicker">Spotlight <span>{name}</span></p><h1>{safe(verdict_sentence(view, verdict))}</h1>'
+        f"{_facts(view)}</header>{_tiles(view, prices, verdict)}{''.join(sections)}"
+        f"<footer>{_footer(view)}</footer></main></body></html>\n"
+    )
+
+
+def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
+    """The run in one sentence."""
+    headline = view.headline()
+    if headline is None:
+        return (
+            "The run has just started: no evaluation yet."
+            if view.facts.stopped is None
+            else (f"The run stopped before its first evaluation: {view.facts.stopped}.")
+        )
+    said = gain_sentence(headline, view.curve(headline))
+    said = f"{said[:1].upper()}{said[1:]} in {count(len(view.iterations), 'iteration')} and {duration(view.at)}"
+    taken = view.timeline.preemptions
+    if taken:
+        unannounced = sum(not one.noticed for one in taken)
+        said += f", through {count(len(taken), 'preemption')} ({unannounced:,} without notice)"
+    if verdict is not None:
+        said += "; no sample was lost or trained twice" if verdict.clean else "; the audit found problems"
+    return f"{said}."
+
+
+def _facts(view: RunView) -> str:
+    facts = view.facts
+    state = "running" if facts.stopped is None else ("finished" if facts.finished else f"stopped: {facts.stopped}")
+    parts = [f"recipe {facts.recipe or '–'}", f"seed {facts.seed}", state, f"policy version {facts.version}"]
+    if facts.started_wall is not None:
+        began = datetime.datetime.fromtimestamp(facts.started_wall, tz=datetime.UTC)
+        parts.append(f"started {began:%Y-%m-%d %H:%M} UTC")
+    if facts.attempts > 1:
+        parts.append(f"resumed {count(facts.attempts - 1, 'time')}")
+    return f'<p class="facts">{" · ".join(map(safe, parts))}</p>'
+
+
+def _tiles(view: RunView, prices: PriceTable, verdict: Verdict | None) -> str:
+    taken = view.timeline.preemptions
+    unannounced = sum(not one.noticed for one in taken)
+    bill = view.bill(prices)
+    captured = mean_figure(view, "captured_variance")
+    previews = sum(map(done_of, view.explorations.values()))
+    saving = 1 - bill.dollars / bill.all_reserved if bill.all_reserved else None
+    trained = view.samples.trained
+    tiles = [
+        _score_tile(view),
+        ("Preemptions", count(len(taken)), f"{unannounced:,} without notice" if taken else "none so far"),
+        ("Steps done again", percent(view.waste), f"{view.samples.redone:,} beside {view.samples.steps_done:,} kept"),
+        (
+            "Previews",
+            count(previews),
+            f"captured {percent(captured)} of the variance" if captured is not None else "not measured yet",
+        ),
+        (
+            "Cost, priced as if",
+            dollars(bill.dollars),
+            f"{percent(saving)} below all on demand" if saving is not None else "no price known",
+        ),
+        ("Samples trained", count(trained), _audit_word(verdict)),
+    ]
+    cells = "".join(
+        f"<div><dt>{safe(label)}</dt><dd>{safe(value)}</dd><dd class='note'>{safe(note)}</dd></div>"
+        for label, value, note in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _score_tile(view: RunView) -> tuple[str, str, str]:
+    headline = view.headline()
+    if headline is None:
+        return "Held-out score", "–", "no evaluation yet"
+    curve = view.curve(headline)
+    last = curve[-1][1]
+    first = f"from {score(curve[0][1].value)}, " if len(curve) > 1 else ""
+    return f"Held-out {score_name(headline)}", score(last.value), f"{first}95 %: {interval(last)}"
+
+
+def _audit_word(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "audit not run"
+    return "audit clean: each exactly once" if verdict.clean else "the audit found problems"
+
+
+def audit_section(view: RunView, verdict: Verdict | None) -> str:
+    """Where every rollout is, what was refused, and what the audit says."""
+    samples = view.samples
+    rollouts = samples.rollouts()
+    lead = (
+        "Every rollout ever issued is in one place. Late and duplicate replies are refused and counted; work of a lost "
+        "machine goes on from its last commit."
+    )
+    places = table(("rollouts issued", *rollouts), row(f"{sum(rollouts.values()):,}", *map(count, rollouts.values())))
+    counts = (
+        _counts("Attempts that ended early", samples.released)
+        + _counts("Replies refused", samples.refused)
+        + _counts("Denoising steps done again", samples.redone_by)
+    )
+    sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in (verdict.sentences() if verdict else ()))
+    told = f'<ul class="sentences">{sentences}</ul>' if sentences else ""
+    return section(
+        "Exactly once", lead, f'<div class="numbers">{places}</div><div class="columns">{counts}</div>{told}'
+    )
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> str:
+    rows = "".join(row(name.replace("_", " "), count(counts[name])) for name in sorted(counts) if counts[name])
+    return f"<table><caption>{safe(title)}</caption><tbody>{rows or '<tr><td>none</td></tr>'}</tbody></table>"
+
+
+def iteration_section(view: RunView) -> str:
+    if not view.iterations:
+        return ""
+    shown: Sequence[IterationView] = view.iterations
+    note = ""
+    if len(shown) > MOST_ROWS:
+        shown = [*shown[: MOST_ROWS // 2], *shown[-MOST_ROWS // 2 :]]
+        note = f"The first and last {MOST_ROWS // 2} of {count(len(view.iterations), 'iteration')}. "
+    heads = ("iteration", "rollout", "training", "mean reward of training groups", "previews", "captured variance")
+    body = table(heads, "".join(_iteration_row(view, one) for one in shown))
+    note += "Training groups are chosen for contrast, so their mean reward is biased: judge by the held-out score."
+    return f"""<section><details class="numbers"><summary>Iterations</summary>{body}<p class="fine">{safe(note)}</p>\
+</details></section>"""
+
+
+def _iteration_row(view: RunView, one: IterationView) -> str:
+    explored = view.explorations.get(one.iteration)
+    previews = count(done_of(explored)) if explored else UNKNOWN
+    captured = percent(explored.figures.get("captured_variance", math.nan)) if explored else UNKNOWN
+    return row(one.iteration, duration(one.rollout_s), duration(one.train_s), score(one.reward), previews, captured)
+
+
+def _footer(view: RunView) -> str:
+    facts = view.facts
+    return safe(f"Spotlight {facts.code} · settings {facts.config_digest} · {view.seq + 1:,} journal records")

@@ -1,0 +1,109 @@
+"""`status --json`: a run in a stable, typed form, free of anything that grows with the length of the timeline."""
+
+import msgspec
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.work import Activity, SlotClass
+from spotlight.surface.projections import EvaluationView, ExplorationView, IterationView, RunFacts, RunView
+
+
+class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
+    slot: str
+    slot_class: SlotClass
+    state: str
+
+
+class LossStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How often machines went."""
+
+    preemptions: int
+    noticed: int
+    unnoticed: int
+    spot_workers: int
+    reserved_workers: int
+    restarts: int
+
+
+class SampleStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Every rollout is in exactly one of the counts; waste is told in denoising steps."""
+
+    rollouts: dict[str, int]
+    refused: dict[str, int]
+    released: dict[str, int]
+    steps_done: int
+    steps_redone: dict[str, int]
+    waste: float
+
+
+class CostStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Priced as if every slot were a GPU of the table."""
+
+    priced_as_if: str
+    date: str
+    digest: str
+    dollars: float
+    all_reserved: float | None
+    reserved_only: float | None
+    unpriced_seconds: float
+    seconds: dict[SlotClass, dict[Activity, float]]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    run: RunFacts
+    seq: int
+    seconds: float
+    headline: str | None
+    iterations: list[IterationView]
+    evaluations: list[EvaluationView]
+    explorations: list[ExplorationView]
+    slots: list[SlotStatus]
+    losses: LossStatus
+    samples: SampleStatus
+    cost: CostStatus
+
+
+def status(view: RunView, prices: PriceTable) -> Status:
+    bill, line = view.bill(prices), view.timeline
+    noticed = sum(taken.noticed for taken in line.preemptions)
+    return Status(
+        run=view.facts,
+        seq=view.seq,
+        seconds=view.at,
+        headline=view.headline(),
+        iterations=view.iterations,
+        evaluations=view.evaluations,
+        explorations=[view.explorations[key] for key in sorted(view.explorations)],
+        slots=[
+            SlotStatus(slot=row.name, slot_class=row.slot_class, state=line.state(row).value) for row in line.ordered()
+        ],
+        losses=LossStatus(
+            preemptions=len(line.preemptions),
+            noticed=noticed,
+            unnoticed=len(line.preemptions) - noticed,
+            spot_workers=sum(taken.workers for taken in line.preemptions),
+            reserved_workers=line.failures,
+            restarts=len(line.restarts),
+        ),
+        samples=SampleStatus(
+            rollouts=view.samples.rollouts(),
+            refused=view.samples.refused,
+            released=view.samples.released,
+            steps_done=view.samples.steps_done,
+            steps_redone=view.samples.redone_by,
+            waste=view.waste,
+        ),
+        cost=CostStatus(
+            priced_as_if=bill.table,
+            date=bill.date,
+            digest=bill.digest,
+            dollars=bill.dollars,
+            all_reserved=bill.all_reserved,
+            reserved_only=bill.reserved_only,
+            unpriced_seconds=bill.unpriced_seconds,
+            seconds={slot_class: bill.seconds(slot_class) for slot_class in SlotClass},
+        ),
+    )
+
+
+def as_json(view: RunView, prices: PriceTable) -> str:
+    return msgspec.json.encode(status(view, prices)).decode()

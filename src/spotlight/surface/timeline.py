@@ -1,0 +1,229 @@
+"""Who did what when: a fold of records into one row per slot, and the losses that it lived through.
+
+A row is a place that one machine after another fills: `spot-1/0` holds the workers `spot-1.1/0.1`, `spot-1.2/0.1`, ...
+Invariant: spans of a row do not overlap and are in the order of time (tests/unit/test_projections.py).
+"""
+
+import itertools
+from enum import StrEnum
+
+import msgspec
+
+from spotlight.core.events import (
+    Evaluated,
+    Issued,
+    IterationDone,
+    NodeJoined,
+    NodeLost,
+    NoticeGiven,
+    Planned,
+    Published,
+    Record,
+    RunResumed,
+    RunStopped,
+    StepCommitted,
+    Worked,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.types import WorkerId
+from spotlight.core.work import Activity, NoticeKind, SlotClass
+
+JOIN_S = 0.25
+"""Spans of one activity that are closer than this become one: heartbeats cut long work into pieces."""
+RECENT_S = 3.0
+"""A worker that has not told of any work for this long is idle."""
+TOGETHER_S = 1.0
+"""Workers of one node that are lost within this time were lost to one preemption."""
+ORDERLY = frozenset({"exited", "drained"})
+"""Causes of an end that somebody asked for: no loss."""
+SHUTDOWN_S = 15.0
+"""A run that stops sends its machines away first: who goes this shortly before, after all else, was not taken."""
+
+
+class SlotState(StrEnum):
+    """What a slot is at."""
+
+    AWAY = "away"
+    NOTICE = "notice"
+    START = "start"
+    LOAD = "load"
+    ROLLOUT = "rollout"
+    EVALUATION = "evaluation"
+    PREVIEW = "preview"
+    TRAIN = "train"
+    IDLE = "idle"
+
+
+class Span(msgspec.Struct):
+    """One thing done, in run seconds."""
+
+    activity: Activity
+    start: float
+    end: float
+
+
+class NoticeSpan(msgspec.Struct):
+    """A notice, from when it came to its deadline or to the loss, whichever was first."""
+
+    start: float
+    end: float
+    kind: NoticeKind
+
+
+class Life(msgspec.Struct):
+    """One worker on the slot; open while `end` is None."""
+
+    worker: WorkerId
+    start: float
+    end: float | None = None
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One slot through the whole run."""
+
+    name: str
+    slot_class: SlotClass
+    lives: list[Life] = []
+    spans: list[Span] = []
+    notices: list[NoticeSpan] = []
+    losses: list[tuple[float, bool]] = []
+    """Instant of a loss, and whether it was announced."""
+
+    @property
+    def live(self) -> Life | None:
+        return self.lives[-1] if self.lives and self.lives[-1].end is None else None
+
+
+class Preemption(msgspec.Struct, kw_only=True):
+    """A spot node, or one worker of it, was taken."""
+
+    at: float
+    node: str
+    noticed: bool
+    workers: int
+
+
+class Timeline(msgspec.Struct, kw_only=True):
+    """Rows by name, in the order of first appearance."""
+
+    at: float = 0.0
+    rows: dict[str, Row] = {}
+    preemptions: list[Preemption] = []
+    progressed: float = 0.0
+    """When the run itself last went on: everything but machines coming and going."""
+    restarts: list[float] = []
+    """When a later controller took over."""
+
+    def apply(self, record: Record) -> None:
+        at = record.at
+        match record.event:
+            case NodeJoined() as joined:
+                for number in range(joined.slots):
+                    self._row(f"{joined.node}/{number}", joined.slot_class)
+            case WorkerJoined(worker=worker, slot_class=slot_class):
+                row = self._row(worker, slot_class)
+                self._end_life(row, at)
+                row.lives.append(Life(worker, at))
+            case NoticeGiven(worker=worker, kind=kind, seconds=seconds):
+                row = self._row(worker, SlotClass.SPOT)
+                row.notices.append(NoticeSpan(at, at + seconds, kind))
+            case WorkerLost() as lost:
+                self._lose(lost.worker, at, lost.noticed, lost.cause)
+            case NodeLost(node=node, cause=cause):
+                for row in self.rows.values():
+                    if row.live is not None and row.live.worker.startswith(f"{node}/"):
+                        self._lose(row.live.worker, at, _warned(row, at), cause)
+            case Worked() as worked:
+                self._work(worked)
+            case RunResumed():
+                self._end_all(self.at)
+                self.restarts.append(at)
+            case RunStopped():
+                self._end_all(at)
+                self._pardon(max(self.progressed, at - SHUTDOWN_S))
+            case Issued() | StepCommitted() | Published() | IterationDone() | Evaluated() | Planned():
+                self.progressed = at
+            case _:
+                pass
+        self.at = max(self.at, at)
+
+    @property
+    def failures(self) -> int:
+        """Losses of reserved workers: not expected, not preemptions."""
+        return sum(len(row.losses) for row in self.rows.values() if row.slot_class is SlotClass.RESERVED)
+
+    def ordered(self) -> list[Row]:
+        """Reserved rows first, then spot, each by name."""
+        return sorted(self.rows.values(), key=lambda row: (row.slot_class is SlotClass.SPOT, row.name))
+
+    def state(self, row: Row) -> SlotState:
+        """What the slot was last heard to be at; a notice outshines what its worker does."""
+        if row.live is None:
+            return SlotState.AWAY
+        if row.notices and row.notices[-1].end > self.at and row.notices[-1].start >= row.live.start:
+            return SlotState.NOTICE
+        if not row.spans or row.spans[-1].end <= row.live.start:
+            return SlotState.START
+        return SlotState(row.spans[-1].activity.value) if self.at - row.spans[-1].end <= RECENT_S else SlotState.IDLE
+
+    def _row(self, worker: str, slot_class: SlotClass) -> Row:
+        name = row_name(worker)
+        return self.rows.setdefault(name, Row(name=name, slot_class=slot_class))
+
+    def _work(self, worked: Worked) -> None:
+        row = self.rows.get(row_name(worked.worker))
+        if row is None or worked.activity is Activity.IDLE:
+            return
+        last = row.spans[-1] if row.spans else None
+        start = max(worked.start, last.end) if last else worked.start
+        if worked.end <= start:
+            return
+        if last and last.activity is worked.activity and start - last.end <= JOIN_S:
+            last.end = worked.end
+        else:
+            row.spans.append(Span(worked.activity, start, worked.end))
+
+    def _lose(self, worker: WorkerId, at: float, noticed: bool, cause: str) -> None:
+        row = self.rows.get(row_name(worker))
+        if row is None or row.live is None or row.live.worker != worker:
+            return
+        self._end_life(row, at)
+        if cause in ORDERLY:
+            return
+        row.losses.append((at, noticed))
+        if row.slot_class is SlotClass.RESERVED:
+            return
+        node = worker.rpartition("/")[0]
+        recent = itertools.takewhile(lambda taken: at - taken.at <= TOGETHER_S, reversed(self.preemptions))
+        same = next((taken for taken in recent if taken.node == node), None)
+        if same is not None:
+            same.workers += 1
+        else:
+            self.preemptions.append(Preemption(at=at, node=node, noticed=noticed, workers=1))
+
+    def _pardon(self, after: float) -> None:
+        """Machines that went later than this were sent away."""
+        self.preemptions = [taken for taken in self.preemptions if taken.at <= after]
+        for row in self.rows.values():
+            row.losses = [(at, noticed) for at, noticed in row.losses if at <= after]
+
+    def _end_life(self, row: Row, at: float) -> None:
+        if row.live is not None:
+            row.live.end = at
+        if row.notices:
+            row.notices[-1].end = min(row.notices[-1].end, at)
+
+    def _end_all(self, at: float) -> None:
+        for row in self.rows.values():
+            self._end_life(row, at)
+
+
+def row_name(worker: str) -> str:
+    """`spot-1/0` of `spot-1.3/0.2` and of `spot-1.3/0`: without the counts of lives."""
+    node, _, process = worker.rpartition("/")
+    return f"{node.rpartition('.')[0] or node}/{process.partition('.')[0]}"
+
+
+def _warned(row: Row, at: float) -> bool:
+    return bool(row.live and row.notices and row.live.start <= row.notices[-1].start <= at)

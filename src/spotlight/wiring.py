@@ -1,0 +1,106 @@
+"""Puts the collaborators of a run together; the simulator puts the same ones together over simulated machines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotlight.chronicle import Chronicle
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.data.prompts import load_prompts
+from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.control.ledger import SampleState
+from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.core.types import Prompt
+from spotlight.core.work import Work
+from spotlight.loop import Limits, Loop
+from spotlight.runtime.exploration import Exploration, Explorer, NoExploration
+from spotlight.runtime.gang import Gang
+from spotlight.runtime.held_out import HeldOut
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.payloads import Storage
+from spotlight.runtime.rollouts import Rollouts, Samples
+from spotlight.runtime.training import Training
+
+
+@dataclass(frozen=True)
+class Wired:
+    """What a run consists of, ready to go."""
+
+    hub: Hub
+    loop: Loop
+
+
+def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
+    """The collaborators over what the chronicle says was done already."""
+    config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
+    settings = SchedulerSettings(silence_s=config.cluster.silence_s)
+    dispatcher = Dispatcher(
+        chronicle.ledger,
+        Scheduler(chronicle.ledger, settings),
+        storage,
+        emit,
+        run_clock=chronicle.run_time,
+        commit_every=config.cluster.commit_every,
+    )
+    hub = Hub(dispatcher, chronicle.clock, send)
+    order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
+    samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed)
+    held_out_prompts = facts.world.held_out(config.eval.prompts)
+    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
+    training = Training(
+        hub, Gang(hub), rollouts, chronicle.state, storage, config.train, config.rollout.prompts, config.seed, emit
+    )
+    held_out = HeldOut(
+        hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
+    )
+    loop = Loop(
+        rollouts=rollouts,
+        training=training,
+        explorer=_explorer(chronicle, hub, samples),
+        held_out=held_out,
+        limits=limits,
+        state=chronicle.state,
+        clock=chronicle.clock,
+        emit=emit,
+        iterations=config.iterations,
+        checkpoint_every=config.output.checkpoint_every,
+    )
+    _take_up(chronicle, dispatcher, storage, samples, held_out_prompts)
+    return Wired(hub, loop)
+
+
+def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
+    config = chronicle.config
+    if not config.explores:
+        return NoExploration()
+    return Exploration(
+        hub,
+        samples,
+        chronicle.state,
+        chronicle.planner,
+        config.seed,
+        config.explore.audit_share,
+        awaited=config.deterministic,
+        emit=chronicle.emit,
+    )
+
+
+def _take_up(
+    chronicle: Chronicle, dispatcher: Dispatcher, storage: Storage, samples: Samples, held_out: list[Prompt]
+) -> None:
+    """After a restart: the ledger back to the checkpoint, lost tensors made again, open work queued."""
+    ledger, state, config = chronicle.ledger, chronicle.state, chronicle.config
+    step = state.checkpoint.step if state.checkpoint is not None else 0
+    if ledger.steps > step:
+        ledger.restore(step, f"resumed from the checkpoint of {step} steps")
+    updates = min(config.train.updates_per_iteration, config.rollout.prompts)
+    prompts = {prompt.id: prompt for prompt in held_out}
+    for iteration in range(step // updates, state.iterations_done + 2):
+        prompts |= {prompt.id: prompt for prompt in samples.prompts(iteration)}
+        for request in ledger.iteration(iteration, Work.ROLLOUT):
+            if ledger.state(request.id) is not SampleState.ACCEPTED:
+                continue
+            accepted = ledger.accepted(request.id)
+            if not storage.is_whole(accepted.payload or "", accepted.payload_digest or ""):
+                ledger.reopen(request.id, "its tensors were lost or damaged")
+    dispatcher.requeue(ledger.queued(), list(prompts.values()))

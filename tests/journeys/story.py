@@ -1,0 +1,275 @@
+"""A run told step by step: the real control plane over simulated machines, in virtual time, with faults by name.
+
+with Story(spot=1) as story:
+    story.until(lambda: story.said(Accepted))
+    story.kill("spot-1")
+    story.end()                    # runs on, restarts the controller if it died, and checks every invariant
+"""
+
+import asyncio
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from spotlight.config import RunConfig
+from spotlight.control.ledger.audit import audit
+from spotlight.control.ledger.findings import Bounds
+from spotlight.control.ledger.tally import AuditReport
+from spotlight.core.events import AnyEvent, Record
+from spotlight.core.journal import Disk, read
+from spotlight.core.segments import list_segments
+from spotlight.core.types import WorkerId
+from spotlight.core.work import NoticeKind, Request, SlotClass
+from spotlight.folder import RunFolder
+from spotlight.runtime.pool import NodeSpec
+from spotlight.runtime.sim.controller import Controller, Ending, PowerCut
+from spotlight.runtime.sim.fate import Calm, Tempo
+from spotlight.runtime.sim.invariants import Broken, Invariants
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.trace import Trace
+from spotlight.runtime.sim.virtual_loop import VirtualClock, VirtualLoop
+from spotlight.runtime.sim.worker import Moment
+from spotlight.runtime.sim.world import World
+from spotlight.wiring import Wired
+
+Kind = TypeVar("Kind", bound=AnyEvent)
+COMMIT_EVERY = 2
+PATIENCE_S = 600.0
+
+
+class Scripted(Calm):
+    """Strikes at the named moments, once for each time that it was asked to."""
+
+    def __init__(self, tempo: Tempo) -> None:
+        super().__init__(tempo)
+        self.strikes: Counter[Moment] = Counter()
+        self.unscorable: set[str] = set()
+        """Requests that the judge finds no reward for."""
+        self.impossible: set[str] = set()
+        """Requests that every attempt fails at."""
+
+    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+        if not self.strikes[moment]:
+            return False
+        self.strikes[moment] -= 1
+        return True
+
+    def is_unscorable(self, request: Request) -> bool:
+        return request.id in self.unscorable
+
+    def fails(self, request: Request, attempt: int) -> bool:
+        return request.id in self.impossible
+
+
+class When(StrEnum):
+    BEFORE = "before the record"
+    WITHIN = "in the middle of the record"
+    AFTER = "after the record"
+
+
+class FaultyDisk:
+    """The controller dies around one record: the n-th from now of its kind."""
+
+    def __init__(self, unplug: Callable[[], None]) -> None:
+        self.torn = b""
+        self._unplug = unplug
+        self._doom: tuple[When, type[AnyEvent], int] | None = None
+
+    def doom(self, when: When, kind: type[AnyEvent], number: int) -> None:
+        self._doom = (when, kind, number)
+
+    def disk(self) -> Disk:
+        return Disk(write=self._write)
+
+    def see(self, record: Record) -> None:
+        if self._is_it((When.AFTER,), lambda kind: isinstance(record.event, kind)):
+            self._die()
+
+    def _write(self, handle: int, data: memoryview) -> int:
+        # A record's bytes hold the name of its event.
+        when = self._doom[0] if self._doom is not None else None
+        if self._is_it((When.BEFORE, When.WITHIN), lambda kind: kind.__name__.encode() in bytes(data)):
+            self.torn = bytes(data[: len(data) - 3]) if when is When.WITHIN else b""
+            self._die()
+        return os.write(handle, data)
+
+    def _is_it(self, whens: tuple[When, ...], matches: Callable[[type[AnyEvent]], bool]) -> bool:
+        if self._doom is None or self._doom[0] not in whens or not matches(self._doom[1]):
+            return False
+        when, kind, number = self._doom
+        self._doom = (when, kind, number - 1) if number > 1 else None
+        return number == 1
+
+    def _die(self) -> None:
+        self._unplug()
+        raise PowerCut
+
+
+class Story:
+    """One small deterministic run; `config` overrides its sections."""
+
+    def __init__(self, spot: int = 2, rows: int = 4, tempo: Tempo | None = None, **config: Any) -> None:
+        self.config = RunConfig.model_validate(
+            {
+                "iterations": 3,
+                "rollout": {"prompts": 2, "group_size": 3, "steps": 6},
+                "train": {"updates_per_iteration": 1},
+                "eval": {"every": 10, "prompts": 2, "steps": 2},
+                "explore": {"enabled": "on", "seeds": 4, "steps": 2, "audit_share": 0.01},
+                "cluster": {"commit_every": COMMIT_EVERY, "heartbeat_s": 1.0, "silence_s": 8.0},
+                "output": {"checkpoint_every": 2, "journal": {"sync": "never"}},
+                "deterministic": True,
+                **config,
+            }
+        )
+        reserved = NodeSpec(name="reserved-1", slot_class=SlotClass.RESERVED, rows=rows, trains=True)
+        self.spots = [NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, rows=rows) for n in range(1, spot + 1)]
+        self.specs = [reserved, *self.spots]
+        self.fate = Scripted(tempo or Tempo())
+        self.events: list[AnyEvent] = []
+        self.lives = 0
+
+    def __enter__(self) -> Self:
+        self._scratch = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        self.folder = RunFolder(Path(self._scratch.name))
+        self._loop = VirtualLoop()
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._prepare())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+        asyncio.set_event_loop(None)
+        self._scratch.cleanup()
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Let time pass until it is so."""
+        self._loop.run_until_complete(self._until(lambda: bool(happened())))
+
+    def wait(self, seconds: float) -> None:
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+
+    def end(self) -> AuditReport:
+        """Let the run finish, through any number of restarts; every invariant must hold."""
+        self.until(lambda: self._lives.done())
+        self._lives.result()
+        self.invariants.finish()
+        report = audit(read(self.folder.journal), Bounds(max_lag=0, commit_every=COMMIT_EVERY))
+        assert report.clean, "\n".join(report.sentences())
+        assert report.finished
+        return report
+
+    def strike(self, moment: Moment) -> None:
+        """Whoever gets there next dies there."""
+        self.fate.strikes[moment] += 1
+
+    def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
+        """The controller dies around the n-th record of this kind from now."""
+        self.disk.doom(when, kind, number)
+
+    def kill(self, name: str) -> None:
+        self.world.kill(name)
+
+    def kill_for_good(self, name: str) -> None:
+        self.world.remove(name)
+        self.world.kill(name)
+
+    def bring(self, name: str) -> None:
+        (spec,) = (spec for spec in self.specs if spec.name == name)
+
+        async def bring() -> None:
+            self.world.add(spec)
+
+        self._loop.run_until_complete(bring())
+
+    def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
+        self.world.warn(name, kind, seconds)
+
+    def said(self, kind: type[Kind], **fields: object) -> list[Kind]:
+        """Events of a kind so far, with these fields."""
+        return [
+            event
+            for event in self.events
+            if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
+        ]
+
+    def worker(self, name: str) -> WorkerId:
+        """Who lives on a node of one slot now."""
+        (worker,) = self.world.nodes[name].worker_ids()
+        return worker
+
+    @property
+    def theta(self) -> str:
+        return self.invariants.theta
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        self.trace = Trace()
+        self.storage = SimStorage()
+        self.world = World(self.fate, self.storage, self.trace, is_exact=self.config.deterministic)
+        bounds = Bounds(max_lag=0, commit_every=COMMIT_EVERY)
+        self.invariants = Invariants(self.world, bounds)
+        self.disk = FaultyDisk(self.world.unplug)
+        self._moved = asyncio.Event()
+        self._lives = asyncio.create_task(self._live_on())
+
+    async def _live_on(self) -> None:
+        ending = None
+        while ending is not Ending.FINISHED:
+            self.lives += 1
+            controller = Controller(self.config, self.folder, self.world, VirtualClock(self._loop), self.disk.disk())
+            ending = await controller.live(self.specs, lambda wired, of=controller: self._ready(of, wired))
+            self.invariants.compare(controller.chronicle)
+            assert not controller.reason, controller.reason
+            self._tear()
+            await asyncio.sleep(1.0)
+
+    def _ready(self, controller: Controller, wired: Wired) -> None:
+        self.hub = wired.hub
+        self.invariants.watch(controller.chronicle, wired.hub)
+        # What it told while it opened the journal was observed by nobody.
+        self.events += [record.event for record in read(self.folder.journal, after=len(self.events) - 1)]
+        controller.chronicle.observers += [lambda record: self.events.append(record.event), self.disk.see]
+        self.world.checked = self._check
+
+    def _check(self) -> None:
+        self._moved.set()
+        try:
+            self.invariants.check()
+        except Broken as broken:
+            self.hub.fail(broken)
+
+    def _tear(self) -> None:
+        if self.disk.torn:
+            with list_segments(self.folder.journal)[-1].open("ab") as file:
+                file.write(self.disk.torn)
+            self.disk.torn = b""
+
+    async def _until(self, happened: Callable[[], bool]) -> None:
+        async def look() -> None:
+            while not happened():
+                self._moved.clear()
+                waiting = asyncio.ensure_future(self._moved.wait())
+                await asyncio.wait({waiting, self._lives}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if self._lives.done() and not happened():
+                    self._lives.result()
+                    raise AssertionError(f"the run ended before it happened:\n{self.trace.last()}")
+
+        try:
+            await asyncio.wait_for(look(), PATIENCE_S)
+        except TimeoutError:
+            raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s:\n{self.trace.last()}") from None

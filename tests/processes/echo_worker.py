@@ -1,0 +1,86 @@
+"""A worker without a model: follows the protocol, paints each sample in the grey of its seed, and does as it is told.
+
+Seeds with a meaning: HANG stops its heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
+"""
+
+import hashlib
+import os
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from spotlight import __version__
+from spotlight.compute.rewards.protocol import Scores
+from spotlight.core import messages as m
+from spotlight.core.events import SCHEMA
+from spotlight.core.work import Work
+from spotlight.runtime import wire
+from spotlight.runtime.launch import WorkerLaunch
+
+HANG, BROKEN, UNJUDGED = 251, 252, 253
+
+
+class Brightness:
+    """Mean grey, plus one per letter of the prompt; cannot look at one special grey."""
+
+    name, version = "brightness", "7"
+
+    def score(self, images, prompts):
+        if any(image[0, 0, 0] == UNJUDGED for image in images):
+            raise ValueError("too bright to look at")
+        total = np.array([image.mean() + len(prompt.text) for image, prompt in zip(images, prompts, strict=True)])
+        return Scores(total=total, components={"letters": np.array([float(len(prompt.text)) for prompt in prompts])})
+
+
+def result_of(granted: m.Granted) -> tuple[m.Result, bytes]:
+    tensors = {"image": np.full((4, 6, 3), granted.request.sample.seed, dtype=np.uint8)}
+    if granted.request.work is Work.ROLLOUT:
+        tensors["payload"] = np.frombuffer(f"latents of {granted.request.id}".encode(), dtype=np.uint8)
+    result = m.Result(request=granted.request.id, attempt=granted.attempt, digest="d", steps=10)
+    return result, save(tensors)
+
+
+def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
+    launch = WorkerLaunch.from_bytes(launch_bytes)
+    connection = wire.Connection(sock)
+    quiet = threading.Event()
+
+    def say(message: m.AnyMessage, blob: bytes = b"") -> None:
+        connection.send(m.Envelope(worker, message), blob)
+
+    def beat() -> None:
+        while not quiet.wait(launch.heartbeat_s):
+            say(m.Alive())
+
+    say(
+        m.Hello(
+            schema=SCHEMA,
+            code=__version__,
+            node=launch.node,
+            slot_class=launch.slot_class,
+            rows=launch.rows,
+            pid=os.getpid(),
+        )
+    )
+    threading.Thread(target=beat, daemon=True).start()
+    say(m.Pull(free_rows=launch.rows))
+    while (frame := connection.recv()) is not None:
+        match frame[0].message:
+            case m.Grant(leases=leases):
+                for granted in leases:
+                    if granted.request.sample.seed == HANG:
+                        quiet.set()
+                        threading.Event().wait()
+                    if granted.request.sample.seed == BROKEN:
+                        sock.sendall(b"this is no frame of ours at all")
+                        threading.Event().wait()
+                    say(*result_of(granted))
+            case m.Load(weights=weights, path=path):
+                assert Path(path).parent == Path(launch.store)
+                say(m.Held(weights=weights, digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()))
+            case m.Drain():
+                say(m.HandBack(request="rollout/0/0/0", attempt=1, step=3), b"flight")
+                return

@@ -1,0 +1,126 @@
+"""A real run in its own process group, driven from a test: start, watch the journal, kill by pid, resume."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from spotlight.control.ledger.audit import audit
+from spotlight.core.events import AnyEvent, Record, StepCommitted, WorkerJoined, WorkerLost
+from spotlight.core.journal import read
+
+PATIENCE_S = 240.0
+
+RECIPE = """
+extends: words-nft
+deterministic: true
+iterations: {iterations}
+rollout: {{prompts: 2, group_size: 4, steps: 6}}
+train: {{micro_batch: 4}}
+explore: {{plan: fixed, seeds: 6, steps: 2, audit_share: 0.5}}
+eval: {{every: 2, prompts: 4, steps: 4}}
+cluster: {{reserved: 1, spot: 2, rows: 4, commit_every: 1, heartbeat_s: 0.2}}
+reward: {{processes: 1}}
+output: {{name: run, checkpoint_every: 2, journal: {{sync: never}}}}
+"""
+
+
+class LiveRun:
+    """One run folder and the controller that works on it at the moment."""
+
+    def __init__(self, folder: Path, recipe: str | None = None, iterations: int = 3) -> None:
+        self.folder = folder
+        self.run = folder / "runs" / "run"
+        (folder / "recipe.yaml").write_text(recipe or RECIPE.format(iterations=iterations))
+        self._controller: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> None:
+        self._spawn("train", "recipe.yaml", *arguments)
+
+    def resume(self, *arguments: str) -> None:
+        self._spawn("resume", "run", *arguments)
+
+    def finish(self, patience_s: float = PATIENCE_S) -> int:
+        """Wait for the controller's end; its exit code."""
+        assert self._controller is not None
+        code = self._controller.wait(patience_s)
+        self._controller = None
+        return code
+
+    def kill_controller(self) -> None:
+        """SIGKILL, as a machine's loss would be; agents and workers must go by themselves."""
+        assert self._controller is not None
+        self._controller.kill()
+        self.finish()
+
+    def interrupt(self) -> None:
+        assert self._controller is not None
+        self._controller.send_signal(signal.SIGINT)
+
+    def kill_worker(self, of: Callable[[WorkerJoined], bool]) -> WorkerJoined:
+        """SIGKILL to the newest living worker of this kind, once there is one."""
+        worker = self.wait_for(lambda: next((w for w in reversed(self.living()) if of(w)), None))
+        os.kill(worker.pid, signal.SIGKILL)
+        return worker
+
+    def living(self) -> list[WorkerJoined]:
+        lost = {event.worker for event in self.events(WorkerLost)}
+        return [event for event in self.events(WorkerJoined) if event.worker not in lost and _is_alive(event.pid)]
+
+    def records(self) -> list[Record]:
+        return list(read(self.run / "journal")) if (self.run / "journal").is_dir() else []
+
+    def events(self, kind: type) -> list:
+        return [record.event for record in self.records() if isinstance(record.event, kind)]
+
+    def wait_for(self, seen: Callable[[], object]) -> object:
+        """Poll the journal until something is seen; a controller that ends meanwhile is a failure."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            found = seen()
+            if found:
+                return found
+            if self._controller is not None and self._controller.poll() is not None:
+                raise AssertionError(f"the run ended early:\n{self.log()}")
+            time.sleep(0.02)
+        raise AssertionError(f"waited in vain:\n{self.log()}")
+
+    def wait_for_event(self, kind: type, fits: Callable[[AnyEvent], bool] = lambda event: True) -> AnyEvent:
+        return self.wait_for(lambda: next((event for event in self.events(kind) if fits(event)), None))
+
+    def log(self) -> str:
+        return (self.folder / "controller.log").read_text()
+
+    def theta(self) -> str:
+        """Digest of the trained weights after the last committed step."""
+        return self.events(StepCommitted)[-1].digest
+
+    def check(self) -> None:
+        report = audit(self.records())
+        assert report.clean, "\n".join(report.sentences())
+
+    def close(self) -> None:
+        if self._controller is not None:
+            self._controller.kill()
+            self._controller.wait()
+
+    def _spawn(self, *arguments: str) -> None:
+        with (self.folder / "controller.log").open("ab") as log:
+            self._controller = subprocess.Popen(
+                [sys.executable, "-m", "spotlight.surface.cli.main", *arguments],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""A controller without a brain, a local pool, and eyes for every process that they started."""
+
+import asyncio
+import os
+import uuid
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from spotlight.core import messages as m
+from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, WorkerId
+from spotlight.core.work import Request, SlotClass, Work
+from spotlight.runtime import wire
+from spotlight.runtime.config import ClusterConfig
+from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
+from spotlight.runtime.pool import NodeSpec
+
+PATIENCE_S = 20.0
+"""How long a story waits for what must happen before it fails; never reached when all is well."""
+MARK = "SPOTLIGHT_STORY"
+SPOT = NodeSpec(name="spot-1", slot_class=SlotClass.SPOT, zone="a", price="list")
+
+
+def marked() -> str:
+    """Marks the environment of everything that this process starts from now on."""
+    os.environ[MARK] = uuid.uuid4().hex
+    return os.environ[MARK]
+
+
+def living(mark: str) -> set[int]:
+    """Every process with that mark in its environment, except this one."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def _stats() -> dict[int, tuple[str, int, int]]:
+    """State, parent and process group of every process."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except OSError:
+                continue
+            found[int(entry.name)] = (state, int(parent), int(group))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return _stats()[pid][1]
+
+
+def group_of(leader: int) -> set[int]:
+    """Processes of a process group that still run."""
+    return {pid for pid, (state, _, group) in _stats().items() if group == leader and state != "Z"}
+
+
+def zombies_of(parent: int) -> set[int]:
+    return {pid for pid, (state, of, _) in _stats().items() if of == parent and state == "Z"}
+
+
+def semaphores_of(pids: set[int]) -> set[Path]:
+    """Named semaphores that these processes have open."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/sem." in line}
+
+
+async def eventually(condition, what: str) -> None:
+    """Processes end when the kernel says so: look until it is so."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
+        await asyncio.sleep(0.01)
+
+
+class ControllerStub:
+    """Listens, remembers, and says what the story tells it to say."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[m.Envelope, bytes]] = []
+        self.lost: set[NodeId] = set()
+        self._news = asyncio.Condition()
+        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    async def open(self, path: Path) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, str(path), limit=wire.STREAM_LIMIT)
+
+    async def close(self) -> None:
+        self._server.close()
+        for writer in list(self._writers.values()):
+            writer.close()
+
+    def say(self, node: NodeId, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
+        wire.write(self._writers[node], m.Envelope(worker, message), blob)
+
+    def all(self, kind, worker: WorkerId | None = None) -> list:
+        return [
+            envelope.message
+            for envelope, _ in self.heard
+            if isinstance(envelope.message, kind) and worker in (None, envelope.worker)
+        ]
+
+    async def wait(self, kind, count: int = 1, worker: WorkerId | None = None):
+        """The count-th message of this kind."""
+        async with asyncio.timeout(PATIENCE_S), self._news:
+            await self._news.wait_for(lambda: len(self.all(kind, worker)) >= count)
+        return self.all(kind, worker)[count - 1]
+
+    async def wait_lost(self, node: NodeId) -> None:
+        async with asyncio.timeout(PATIENCE_S), self._news:
+            await self._news.wait_for(lambda: node in self.lost)
+
+    async def worker(self, worker: WorkerId) -> m.Hello:
+        return await self.wait(m.Hello, worker=worker)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        node = NodeId("")
+        while (frame := await wire.read(reader)) is not None:
+            async with self._news:
+                if isinstance(frame[0].message, m.NodeHello):
+                    node = frame[0].message.node
+                    self._writers[node] = writer
+                self.heard.append(frame)
+                self._news.notify_all()
+        writer.close()
+        async with self._news:
+            self._writers.pop(node, None)
+            self.lost.add(node)
+            self._news.notify_all()
+
+
+def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
+    patience = {"heartbeat_s": 0.1, "silence_s": 5.0, "drain_s": 5.0} | cluster
+    return LocalPoolSettings(
+        run=run,
+        controller=sockets(run) / "controller.sock",
+        token="secret",
+        entry="echo_worker:entry",
+        preload=("json",),
+        worker_settings=b"",
+        reward="echo_worker:Brightness",
+        reward_processes=1,
+        cluster=ClusterConfig(**patience),
+    )
+
+
+@asynccontextmanager
+async def world(run: Path, **cluster: float):
+    """A controller and a started pool without nodes; both are closed at the end."""
+    settings = pool_settings(run, **cluster)
+    pool, controller = LocalPool(settings), ControllerStub()
+    await pool.start()
+    try:
+        await controller.open(settings.controller)
+        yield pool, controller
+    finally:
+        await pool.stop()
+        await controller.close()
+
+
+def grant(*seeds: int, work: Work = Work.ROLLOUT, text: str = "hello", attempt: int = 1) -> m.Grant:
+    prompt = Prompt(text=text)
+    requests = [
+        Request(
+            work=work,
+            iteration=0,
+            group=0,
+            sample=Sample(prompt=prompt.id, seed=seed, sampling=Sampling(steps=10, size=Size(4, 6)), version=0),
+        )
+        for seed in seeds
+    ]
+    return m.Grant(leases=tuple(m.Granted(request=request, attempt=attempt, prompt=prompt) for request in requests))

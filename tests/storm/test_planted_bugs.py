@@ -1,0 +1,229 @@
+"""The storms have teeth: each bug planted here into the real classes is caught by a seed of a small range.
+
+A bug is the kind of mistake that the code is most likely to grow: a check dropped, a step forgotten, an order turned
+round. If one of these tests fails, the storms have gone blind to it, whatever else they say.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.ledger import Ledger, SampleState, ledger
+from spotlight.control.run_state import RunState
+from spotlight.control.scheduler import serving
+from spotlight.control.scheduler.booking import Booking
+from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.control.scheduler.workers import Standing
+from spotlight.core.events import Compared, RefusalReason
+from spotlight.core.types import Frontier
+from spotlight.runtime.gang import Gang
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.rollouts import Rollouts
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.storm import StormFailed, weather_one
+from spotlight.runtime.training import Training
+
+SEEDS = range(60)
+Plant = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Plant] = {}
+
+
+def bug(plant: Plant) -> Plant:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+@bug
+def fence_check_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A late reply of an older attempt is taken for the live one's."""
+    refusal = ledger._refusal
+
+    def lax(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
+        found = refusal(entry, accepted, expected)
+        return None if found is RefusalReason.FENCED and entry.state is SampleState.LEASED else found
+
+    patch.setattr(ledger, "_refusal", lax)
+
+
+@bug
+def cursor_advanced_at_issue(patch: pytest.MonkeyPatch) -> None:
+    """What is merely issued counts as trained: the frontier runs ahead."""
+    issue = Ledger.issue
+
+    def eager(self: Any, requests: Any, positions: Any = ()) -> None:
+        issue(self, requests, positions)
+        if positions:
+            self._frontier = Frontier(max(positions) + 1)
+
+    patch.setattr(Ledger, "issue", eager)
+
+
+@bug
+def iteration_counted_when_compared(patch: pytest.MonkeyPatch) -> None:
+    """A restart goes on with the iteration after the one that was never trained."""
+    apply = RunState.apply
+
+    def eager(self: RunState, event: Any) -> None:
+        apply(self, event)
+        if isinstance(event, Compared):
+            self.iterations_done = event.iteration + 1
+
+    patch.setattr(RunState, "apply", eager)
+
+
+@bug
+def hand_back_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The flight is kept, but nobody is given the request again."""
+    patch.setattr(Scheduler, "hand_back", lambda *_, **__: True)
+
+
+@bug
+def handed_back_step_ignored(patch: pytest.MonkeyPatch) -> None:
+    """The next attempt is told to go on from a step whose flight was thrown away."""
+    serve = Dispatcher.serve
+
+    def forgetful(self: Any, now: float) -> None:
+        self._flights.keep_only(lambda request: False)
+        serve(self, now)
+
+    patch.setattr(Dispatcher, "serve", forgetful)
+
+
+@bug
+def accepted_twice(patch: pytest.MonkeyPatch) -> None:
+    """A second reply of a finished sample is accepted once more."""
+    refusal = ledger._refusal
+
+    def lax(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
+        found = refusal(entry, accepted, expected)
+        return None if found is RefusalReason.DUPLICATE else found
+
+    patch.setattr(ledger, "_refusal", lax)
+
+
+@bug
+def release_on_loss_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a dead worker held stays its own for ever."""
+
+    def forgetful(self: Any, worker: Any, reason: Any, now: float) -> list[Any]:
+        self._workers.pop(worker, None)
+        return []
+
+    patch.setattr(Scheduler, "lose", forgetful)
+
+
+@bug
+def restore_forgotten_after_gang_death(patch: pytest.MonkeyPatch) -> None:
+    """A new gang is taken for the old one: it holds none of the steps."""
+
+    async def blind(self: Any) -> bool:
+        await self._hub.until(self._is_here)
+        self._restored = self.life
+        return True
+
+    patch.setattr(Gang, "present", blind)
+
+
+@bug
+def steps_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """The gang falls back to a checkpoint, the ledger does not."""
+    patch.setattr(Ledger, "restore", lambda self, step, reason: None)
+
+
+@bug
+def payload_of_a_stale_attempt_kept(patch: pytest.MonkeyPatch) -> None:
+    """The tensors of a late reply overwrite those that were accepted."""
+    judge = Dispatcher._result
+
+    def greedy(self: Any, worker: Any, result: Any, blob: bytes, now: float) -> None:
+        judge(self, worker, result, blob, now)
+        if result.request in self.ledger:
+            self._payloads.keep(self.ledger.request(result.request), blob)
+
+    patch.setattr(Dispatcher, "_result", greedy)
+
+
+@bug
+def accepted_before_its_payload_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """The record says that the tensors are there; they are written a little later."""
+    keep, flush, pending = SimStorage.keep, Hub.flush, []
+
+    def lazy(self: SimStorage, request: Any, blob: bytes) -> Any:
+        named = keep(self, request, blob)
+        if named is not None and named[0].startswith("payloads/"):
+            pending.append((self, named[0], self.files.pop(named[0])))
+        return named
+
+    def late(self: Hub) -> None:
+        flush(self)
+        while pending:
+            storage, name, blob = pending.pop()
+            storage.files[name] = blob
+
+    patch.setattr(SimStorage, "keep", lazy)
+    patch.setattr(Hub, "flush", late)
+
+
+@bug
+def lease_to_a_warned_worker(patch: pytest.MonkeyPatch) -> None:
+    """An advisory notice is ignored."""
+    patch.setitem(serving.RANKS, Standing.PREVIEWS_ONLY, serving.ALL_RANKS)
+
+
+@bug
+def lease_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
+    """Whether it still fits before the deadline is not asked."""
+    patch.setattr(serving.notices, "fits", lambda *_: True)
+
+
+@bug
+def weights_digest_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A sample of other weights than the published ones is as good as any."""
+    accept = Ledger.accept
+    patch.setattr(Ledger, "accept", lambda self, accepted, expected: accept(self, accepted, accepted.digest))
+
+
+@bug
+def requeued_twice(patch: pytest.MonkeyPatch) -> None:
+    """What comes back is queued twice."""
+    again = Booking._enqueue_again
+
+    def twice(self: Any, ticket: Any) -> None:
+        again(self, ticket)
+        self._enqueue(ticket)
+
+    patch.setattr(Booking, "_enqueue_again", twice)
+
+
+@bug
+def compared_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Advantages are computed again, with a running std that has moved on."""
+    compare = Rollouts.compare
+
+    def anew(self: Any, iteration: int) -> Compared:
+        self._state.compared.pop(iteration, None)
+        return compare(self, iteration)
+
+    patch.setattr(Rollouts, "compare", anew)
+
+
+@bug
+def file_of_a_dead_gang_published(patch: pytest.MonkeyPatch) -> None:
+    """What a gang wrote and never told stays, and the next gang's weights are refused."""
+    patch.setattr(Training, "_forget", lambda self, weights: None)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_caught_by_some_seed(
+    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    BUGS[name](monkeypatch)
+    for seed in SEEDS:
+        try:
+            weather_one(seed)
+        except StormFailed as caught:
+            record_property("caught by", str(caught).splitlines()[0])
+            return
+    pytest.fail(f"{name} survives seeds {SEEDS.start} to {SEEDS.stop - 1}: the storms do not see it")

@@ -1,0 +1,35 @@
+"""Budgets stop a run so that it can be resumed."""
+
+import pytest
+
+from spotlight.budget import Budget, BudgetConfig
+from spotlight.core.errors import Stopped
+
+
+def budget(config: BudgetConfig, hours: float = 0.0, dollars: float = 0.0) -> Budget:
+    return Budget(config, lambda: hours, lambda: dollars, "demo-1")
+
+
+def test_run_within_its_budget_goes_on() -> None:
+    budget(BudgetConfig(max_hours=2, max_dollars=3), hours=1.9, dollars=2.9).check()
+    budget(BudgetConfig(), hours=1e6, dollars=1e6).check()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (BudgetConfig(max_hours=2), r"2.50 of its 2 hours .* `spotlight resume demo-1 --set budget.max_hours"),
+        (BudgetConfig(max_dollars=3), r"\$4.00 of its \$3 .* `spotlight resume demo-1 --set budget.max_dollars"),
+    ],
+)
+def test_spent_budget_stops_the_run_and_says_how_to_go_on(config: BudgetConfig, says: str) -> None:
+    with pytest.raises(Stopped, match=says) as stopped:
+        budget(config, hours=2.5, dollars=4.0).check()
+    assert stopped.value.exit_code == 4
+
+
+def test_asked_to_drain_stops_whatever_the_budget() -> None:
+    asked = budget(BudgetConfig())
+    asked.drain_asked = True
+    with pytest.raises(Stopped, match="asked to drain; `spotlight resume demo-1`"):
+        asked.check()

@@ -1,0 +1,336 @@
+"""The fold behind panel, report and status: the same numbers for all, at any record, through any snapshot."""
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+from story_journal import GROUP_SIZE, GROUPS, REDONE, STEPS, Story, request, story
+
+from spotlight.control.ledger.audit import audit
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Dropped,
+    Evaluated,
+    Issued,
+    Leased,
+    NodeJoined,
+    NodeLost,
+    NoticeGiven,
+    Record,
+    RefusalReason,
+    Refused,
+    Released,
+    ReleaseReason,
+    Reopened,
+    Restored,
+    RunResumed,
+    RunStopped,
+    StepCommitted,
+    Worked,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.types import Frontier, NodeId, WorkerId
+from spotlight.core.work import Activity, NoticeKind, SlotClass, Work
+from spotlight.surface.panel import Lines, LivePanel, panel, watcher
+from spotlight.surface.projections import RunView
+from spotlight.surface.status import as_json, status
+from spotlight.surface.timeline import SlotState
+
+PRICES = PriceTable.load()
+WORKER = WorkerId("spot-1.1/0.1")
+
+
+def seen(*told: tuple[float, AnyEvent]) -> RunView:
+    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(told))
+
+
+def joined(
+    node: str = "spot-1.1", slots: int = 1, slot_class: SlotClass = SlotClass.SPOT
+) -> list[tuple[float, AnyEvent]]:
+    workers: list[tuple[float, AnyEvent]] = [
+        (1.0, WorkerJoined(worker=WorkerId(f"{node}/{slot}.1"), node=NodeId(node), slot_class=slot_class, rows=1))
+        for slot in range(slots)
+    ]
+    return [(0.0, NodeJoined(node=NodeId(node), slot_class=slot_class, slots=slots)), *workers]
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_rollout_is_in_one_place_at_every_record():
+    view, issued = RunView(), 0
+    for record in story():
+        view.apply(record)
+        if isinstance(record.event, Issued):
+            issued += sum(one.work is Work.ROLLOUT for one in record.event.requests)
+        places = view.samples.rollouts()
+        assert sum(places.values()) == issued
+        assert min(places.values()) >= 0
+    assert places == {"queued": 0, "leased": 0, "accepted": 0, "trained": 80, "dropped": 0}
+
+
+def test_restored_step_gives_its_samples_back_and_they_train_again():
+    wanted = [request(Work.ROLLOUT, 0, 0, seed) for seed in range(2)]
+    told: list[AnyEvent] = [Issued(requests=tuple(wanted))]
+    for one in wanted:
+        told += [
+            Leased(request=one.id, attempt=1, worker=WORKER),
+            Accepted(request=one.id, attempt=1, worker=WORKER, digest="d", reward=1.0),
+        ]
+    step = StepCommitted(
+        step=0, iteration=0, update=0, requests=tuple(one.id for one in wanted), frontier=Frontier(1), digest="t"
+    )
+    told += [step, Restored(step=0, reason="rank died")]
+    view = seen(*((0.0, event) for event in told))
+    assert view.samples.rollouts()["accepted"] == 2
+    assert view.samples.trained == 0
+    for seq, event in enumerate(
+        (Reopened(request=wanted[0].id, reason="file lost"), Dropped(request=wanted[1].id, reason="x"))
+    ):
+        view.apply(Record(100 + seq, 1.0, event))
+    assert view.samples.rollouts() == {"queued": 1, "leased": 0, "accepted": 0, "trained": 0, "dropped": 1}
+
+
+def test_waste_counts_steps_done_again_by_why_the_attempt_ended():
+    one = request(Work.ROLLOUT, 0, 0, 0)
+    view = seen(
+        (0, Issued(requests=(one,))),
+        (1, Leased(request=one.id, attempt=1, worker=WORKER)),
+        (2, Released(request=one.id, attempt=1, reason=ReleaseReason.LOST, step=4, redone=2)),
+        (3, Leased(request=one.id, attempt=2, worker=WORKER, step=4)),
+        (4, Released(request=one.id, attempt=2, reason=ReleaseReason.HANDED_BACK, step=6, redone=0)),
+        (5, Leased(request=one.id, attempt=3, worker=WORKER, step=6)),
+        (6, Refused(request=one.id, attempt=1, worker=WORKER, reason=RefusalReason.FENCED)),
+        (7, Accepted(request=one.id, attempt=3, worker=WORKER, digest="d", reward=1.0, steps=4)),
+    )
+    assert view.samples.redone_by == {"lost": 2, "handed_back": 0}
+    # Four steps by the first attempt, two by the second, four by the third; two were done again.
+    assert view.samples.steps_done == 10
+    assert view.waste == pytest.approx(2 / 12)
+    assert view.samples.refused == {"fenced": 1}
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
+
+
+def test_slot_row_holds_one_machine_after_another():
+    view = RunView.of(story())
+    assert list(view.timeline.rows) == ["reserved-1/0", "spot-1/0", "spot-1/1", "spot-2/0"]
+    assert [life.worker for life in view.timeline.rows["spot-2/0"].lives] == [
+        "spot-2.1/0.1",
+        "spot-2.2/0.1",
+        "spot-2.3/0.1",
+    ]
+
+
+def test_spans_of_a_row_never_overlap_and_pieces_of_one_activity_join():
+    view = seen(
+        *joined(),
+        (2, Worked(worker=WORKER, activity=Activity.ROLLOUT, start=1, end=2)),
+        (3, Worked(worker=WORKER, activity=Activity.ROLLOUT, start=2.1, end=3)),
+        (4, Worked(worker=WORKER, activity=Activity.PREVIEW, start=2.5, end=4)),
+    )
+    spans = view.timeline.rows["spot-1/0"].spans
+    assert [(span.activity, span.start, span.end) for span in spans] == [
+        (Activity.ROLLOUT, 1, 3),
+        (Activity.PREVIEW, 3, 4),
+    ]
+
+
+def test_loss_of_a_node_with_two_slots_is_one_preemption_of_two_workers():
+    lost = [WorkerLost(worker=WorkerId(f"spot-1.1/{slot}.1"), cause="killed", noticed=True) for slot in range(2)]
+    view = seen(
+        *joined(slots=2), (9, lost[0]), (9.1, lost[1]), (9.2, NodeLost(node=NodeId("spot-1.1"), cause="killed"))
+    )
+    (taken,) = view.timeline.preemptions
+    assert (taken.workers, taken.noticed, taken.at) == (2, True, 9)
+
+
+def test_lost_node_takes_its_workers_with_it_and_remembers_the_notice():
+    notice = NoticeGiven(worker=WORKER, kind=NoticeKind.IMMINENT, seconds=30)
+    view = seen(*joined(), (5, notice), (15, NodeLost(node=NodeId("spot-1.1"), cause="killed")))
+    (taken,) = view.timeline.preemptions
+    assert taken.noticed
+    row = view.timeline.rows["spot-1/0"]
+    assert (row.notices[0].start, row.notices[0].end) == (5, 15)
+    assert view.timeline.state(row) is SlotState.AWAY
+
+
+def test_orderly_end_and_reserved_failure_are_no_preemptions():
+    view = seen(
+        *joined(),
+        *joined("reserved-1.1", slot_class=SlotClass.RESERVED),
+        (5, WorkerLost(worker=WORKER, cause="drained")),
+        (6, WorkerLost(worker=WorkerId("reserved-1.1/0.1"), cause="killed")),
+    )
+    assert view.timeline.preemptions == []
+    assert view.timeline.failures == 1
+
+
+def test_machines_that_are_sent_away_when_a_run_stops_were_not_taken():
+    killed, stopped = WorkerLost(worker=WORKER, cause="killed"), RunStopped(reason="drained")
+    other = WorkerLost(worker=WorkerId("spot-2.1/0.1"), cause="connection lost")
+    view = seen(*joined(), *joined("spot-2.1"), (9, killed), (10, Issued(requests=())), (20, other), (21, stopped))
+    assert [taken.at for taken in view.timeline.preemptions] == [9]
+    assert view.timeline.rows["spot-2/0"].losses == []
+
+
+def test_restart_of_the_controller_ends_lives_but_preempts_nobody():
+    view = seen(*joined(), (50, RunResumed(attempt=2, wall=0.0)))
+    assert view.timeline.preemptions == []
+    assert view.timeline.rows["spot-1/0"].lives[0].end == 1.0
+    assert view.timeline.restarts == [50]
+    assert view.facts.attempts == 2
+
+
+def test_story_counts_preemptions_with_and_without_notice():
+    line = RunView.of(story()).timeline
+    assert [(taken.node, taken.noticed, taken.workers) for taken in line.preemptions] == [
+        ("spot-2.1", False, 1),
+        ("spot-1.1", True, 2),
+        ("spot-1.2", False, 2),
+        ("spot-2.2", False, 1),
+    ]
+
+
+# -- the whole view ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [0, 1, 57, 200, 380])
+def test_fold_through_a_snapshot_equals_the_fold_at_once(cut: int):
+    records = story()
+    half = RunView.from_bytes(RunView.of(records[:cut]).to_bytes())
+    # A reader that is handed some records twice must not count them twice.
+    for record in records[max(0, cut - 20) :]:
+        half.apply(record)
+    assert half == RunView.of(records)
+
+
+def test_previews_are_planned_finished_discarded_and_measured_per_iteration():
+    explored = RunView.of(story()).explorations[2]
+    assert (explored.planned, explored.finished, explored.previewed, explored.discarded) == (64, 48, 48, 16)
+    assert (explored.selected, explored.fresh) == (GROUPS * GROUP_SIZE, 0)
+    assert explored.figures["spearman"] == 0.8
+
+
+def test_iteration_that_is_done_again_after_a_restore_is_told_once():
+    told = Story()
+    told.start()
+    wanted = told.roll_out(0)
+    told.train(0, wanted)
+    told.tell(Restored(step=0, reason="rank died"))
+    told.now += 1
+    told.train(0, wanted)
+    view = RunView.of(told.records())
+    assert [one.iteration for one in view.iterations] == [0]
+    assert view.samples.trained == GROUPS * GROUP_SIZE
+
+
+def test_gallery_lists_pictures_of_evaluations_with_their_prompts():
+    view = RunView.of(story(iterations=1))
+    assert [(one.iteration, one.group, one.path) for one in view.gallery[:2]] == [
+        (0, 0, "images/0000-0.png"),
+        (0, 1, "images/0000-1.png"),
+    ]
+    assert view.gallery[0].prompt == "harbour"
+
+
+def test_headline_prefers_exact_match_to_reward():
+    assert RunView().headline() is None
+    assert seen((0, Evaluated(iteration=0, scores={"reward": (1, 0, 2)}))).headline() == "reward"
+    assert RunView.of(story()).headline() == "exact"
+
+
+def test_score_that_is_no_number_is_not_shown():
+    view = seen((0, Evaluated(iteration=0, scores={"exact": (math.nan, 0, 1), "reward": (0.5, 0.4, 0.6)})))
+    assert view.headline() == "reward"
+    assert view.curve("exact") == []
+
+
+def test_status_json_agrees_with_the_view():
+    view = RunView.of(story())
+    told = json.loads(as_json(view, PRICES))
+    assert told["samples"]["rollouts"]["trained"] == view.samples.trained == 80
+    assert told["samples"]["steps_redone"] == {"lost": 16 * REDONE, "handed_back": 0}
+    assert told["samples"]["steps_done"] == view.samples.steps_done == (80 + 24) * STEPS
+    assert told["losses"] == {
+        "preemptions": 4,
+        "noticed": 1,
+        "unnoticed": 3,
+        "spot_workers": 6,
+        "reserved_workers": 0,
+        "restarts": 0,
+    }
+    assert told["cost"]["dollars"] == pytest.approx(view.bill(PRICES).dollars)
+    assert told["cost"]["digest"] == PRICES.digest
+    spent = sum(sum(by.values()) for by in told["cost"]["seconds"].values())
+    assert spent == pytest.approx(math.fsum(tally.total for tally in view.meter.tallies()))
+
+
+def test_status_of_an_unborn_run_is_empty_but_whole():
+    told = status(RunView(), PRICES)
+    assert (told.iterations, told.slots, told.headline, told.cost.dollars) == ([], [], None, 0.0)
+
+
+def test_view_and_audit_agree_on_what_happened():
+    records = story()
+    view, found = RunView.of(records), audit(records)
+    assert found.clean
+    assert f"({view.waste:.2%})" in " ".join(found.sentences())
+
+
+# -- panel -------------------------------------------------------------------------------------------------------------
+
+
+def drawn(view: RunView) -> str:
+    console = Console(file=io.StringIO(), width=110, force_terminal=False)
+    console.print(panel(view, 5, PRICES))
+    return console.file.getvalue()
+
+
+def test_panel_shows_a_letter_per_slot_score_losses_previews_and_dollars():
+    # The last record before the first machine is lost: all slots roll out.
+    records = story()
+    first = next(record.seq for record in records if isinstance(record.event, WorkerLost))
+    text = drawn(RunView.of(records[:first]))
+    assert "exact match 0.48 (0.42 to 0.54) from 0.40" in text
+    assert "1/5" in text
+    assert "64 of 64 at 6 steps for iteration 2; captured 84 % of the variance" in text
+    assert "priced as if" in text
+    after = drawn(RunView.of(records[: first + 1]))
+    assert "1, 1 without notice" in after
+    assert after.count(" x ") > text.count(" x ")
+
+
+def test_panel_of_a_run_without_records_says_that_there_is_nothing_yet():
+    text = drawn(RunView())
+    assert "no evaluation yet" in text
+    assert "0/5" in text
+
+
+def test_without_a_terminal_there_is_one_line_per_iteration():
+    console = Console(file=io.StringIO(), width=60)
+    shown = watcher(5, PRICES, console=console)
+    assert isinstance(shown, Lines)
+    with shown:
+        for record in story():
+            shown.apply(record)
+    lines = console.file.getvalue().splitlines()
+    assert sum("iteration 3/5" in line for line in lines) == 1
+    assert len(lines) == 5 + 6 + 1
+    assert "4 preemptions" in lines[-3]
+    assert lines[-1].endswith("finished: all iterations are done")
+
+
+def test_on_a_terminal_the_panel_is_live():
+    console = Console(file=io.StringIO(), width=110, force_terminal=True, color_system=None)
+    with watcher(5, PRICES, console=console) as shown:
+        assert isinstance(shown, LivePanel)
+        for record in story():
+            shown.apply(record)
+    assert "5/5" in console.file.getvalue()

@@ -1,0 +1,229 @@
+"""The page: one file, nothing fetched, everything escaped, whatever the run looks like."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from PIL import Image
+from story_journal import PROMPTS, story
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import Record, RunStarted, RunStopped
+from spotlight.surface.projections import RunView
+from spotlight.surface.report import text as words
+from spotlight.surface.report import write_report
+from spotlight.surface.report.slots import LEFT, RIGHT, pixel_runs
+from spotlight.surface.report.svg import Scale, ticks, time_ticks
+
+VOID = {"meta", "img", "link", "br", "hr", "input", "rect", "line", "circle", "path", "polyline", "polygon"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and collects what a reader and a browser see."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: dict[str, int] = {}
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen[tag] = self.seen.get(tag, 0) + 1
+        self.addresses += [
+            value or "" for name, value in attrs if name in ("src", "href", "action", "data", "xlink:href")
+        ]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def page(records: list[Record], folder: Path, **options) -> Page:
+    path = folder / "report.html"
+    write_report(RunView.of(records), folder, path, **options)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def draw_pictures(folder: Path, iterations: int) -> None:
+    (folder / "images").mkdir()
+    for iteration in range(iterations + 1):
+        for group in range(len(PROMPTS)):
+            Image.new("RGB", (12, 4), (iteration, group, 0)).save(folder / f"images/{iteration:04d}-{group}.png")
+
+
+class CleanVerdict:
+    clean = True
+
+    def sentences(self) -> list[str]:
+        return ["each of 80 rollouts is in exactly one step <ok>"]
+
+
+def test_page_of_a_run_tells_the_story_in_words(tmp_path: Path):
+    made = page(story(), tmp_path, verdict=CleanVerdict())
+    assert (
+        "Held-out exact match rose from 0.40 to 0.67 in 5 iterations and 1 min 24 s, through 4 preemptions "
+        "(3 without notice); no sample was lost or trained twice."
+    ) in made.text
+    for said in ("Who did what when", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
+        assert said in made.text
+    assert "list-2026-08, 2026-08, digest" in made.text
+    assert "each of 80 rollouts is in exactly one step <ok>" in made.text
+
+
+def test_page_loads_nothing_from_anywhere(tmp_path: Path):
+    draw_pictures(tmp_path, iterations=5)
+    made = page(story(), tmp_path)
+    source = (tmp_path / "report.html").read_text()
+    assert made.addresses
+    assert all(address.startswith("data:image/png;base64,") for address in made.addresses)
+    assert "script" not in made.seen
+    assert re.findall(r"https?://|@import|url\((?!#)", source) == []
+
+
+def test_hostile_strings_reach_the_page_as_text(tmp_path: Path):
+    evil = '"><script>alert(1)</script>'
+    records = [
+        msgspec.structs.replace(record, event=msgspec.structs.replace(record.event, recipe=evil))
+        if isinstance(record.event, RunStarted)
+        else msgspec.structs.replace(record, event=RunStopped(reason=evil))
+        if isinstance(record.event, RunStopped)
+        else record
+        for record in story(iterations=1)
+    ]
+    folder = tmp_path / "<i>run"
+    folder.mkdir()
+    draw_pictures(folder, iterations=1)
+    made = page(records, folder, prompts={PROMPTS[0]: evil})
+    assert "script" not in made.seen
+    assert "i" not in made.seen
+    assert made.text.count("alert(1)") == 3
+
+
+def test_pictures_are_embedded_before_and_after(tmp_path: Path):
+    draw_pictures(tmp_path, iterations=5)
+    made = page(story(), tmp_path, prompts={"harbour": "the word harbour"})
+    pictures = [base64.b64decode(address.partition(",")[2]) for address in made.addresses]
+    assert len(pictures) == 2 * len(PROMPTS)
+    assert pictures[0] == (tmp_path / "images/0000-0.png").read_bytes()
+    assert pictures[1] == (tmp_path / "images/0005-0.png").read_bytes()
+    assert "the word harbour" in made.text
+
+
+def test_missing_foreign_or_outside_pictures_are_left_out(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    draw_pictures(folder, iterations=5)
+    (folder / "images/0005-0.png").unlink()
+    (folder / "images/0005-1.png").write_bytes(b"no picture")
+    outside = tmp_path / "secret.png"
+    Image.new("RGB", (2, 2)).save(outside)
+    (folder / "images/0005-2.png").unlink()
+    (folder / "images/0005-2.png").symlink_to(outside)
+    assert len(page(story(), folder).addresses) == 2
+
+
+def test_run_that_has_just_started_has_a_page(tmp_path: Path):
+    made = page(story(finished=False)[:6], tmp_path)
+    assert "The run has just started: no evaluation yet." in made.text
+    assert "No evaluation yet" in made.text
+    assert "No machine has joined yet" in page([], tmp_path).text
+
+
+def test_change_within_the_error_is_called_so(tmp_path: Path):
+    made = page(story(iterations=1), tmp_path)
+    assert "went from 0.40 to 0.48, a change within the error" in made.text
+
+
+def test_run_that_stopped_early_says_why(tmp_path: Path):
+    records = story(finished=False)
+    records.append(Record(len(records), records[-1].at, RunStopped(reason="budget of $5 is spent")))
+    assert "stopped: budget of $5 is spent" in page(records, tmp_path).text
+
+
+def test_long_run_stays_a_small_page(tmp_path: Path):
+    records = story(iterations=300, evaluate_every=2)
+    made = page(records, tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 600_000
+    assert "first and last 30 of 300 iterations" in made.text
+    assert made.seen["rect"] < 3000
+
+
+def test_crowded_rows_stack_shares_where_roomy_ones_have_full_height(tmp_path: Path):
+    def heights(iterations: int) -> set[str]:
+        made = page(story(iterations=iterations), tmp_path)
+        source = (tmp_path / "report.html").read_text()
+        assert ("heights show their shares" in made.text) == (iterations > 100)
+        return set(re.findall(r"v([\d.]+)h-", source))
+
+    assert heights(5) == {"20"}
+    assert len(heights(300)) > 20
+
+
+def test_row_never_has_more_runs_than_pixels_and_keeps_what_dominates():
+    view = RunView.of(story(iterations=120))
+    x = Scale(0.0, view.at, LEFT, RIGHT)
+    for row in view.timeline.ordered():
+        runs = pixel_runs(row, x)
+        drawn = sum(stop - start for members in runs.values() for start, stop in members)
+        assert drawn <= RIGHT - LEFT + 1
+        starts = sorted(start for members in runs.values() for start, _ in members)
+        assert len(starts) == len(set(starts))
+
+
+def test_page_and_status_agree_on_cost_and_counts(tmp_path: Path):
+    view = RunView.of(story())
+    made = page(story(), tmp_path)
+    assert words.dollars(view.bill(PriceTable.load()).dollars) in made.text
+    assert f"rollouts issued queued leased accepted trained dropped 80 0 0 0 {view.samples.trained} 0" in made.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0.0 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 00 s"),
+        (3599.7, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (270000, "3 d 3 h"),
+    ],
+)
+def test_durations_are_written_for_people(seconds: float, said: str):
+    assert words.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(0, "$0.00"), (0.0421, "$0.042"), (12.3, "$12.30"), (12345.6, "$12,346"), (None, "–")]
+)
+def test_dollars_are_written_for_people(amount: float | None, said: str):
+    assert words.dollars(amount) == said
+
+
+def test_ticks_are_round_numbers_inside_the_range():
+    assert ticks(0.37, 0.71) == [0.4, 0.5, 0.6, 0.7]
+    assert ticks(0, 400, 4) == [0, 100, 200, 300, 400]
+    assert ticks(2, 2) == [2]
+    assert time_ticks(83) == [0, 15, 30, 45, 60, 75]
+    assert len(time_ticks(30 * 86400.0)) <= 10

@@ -1,0 +1,85 @@
+"""A node's copies of weights: when they come, what late workers hear, and when they may go."""
+
+import asyncio
+
+import pytest
+
+from spotlight.core.errors import WeightsError
+from spotlight.core.messages import Load
+from spotlight.core.types import Version, WorkerId
+from spotlight.core.work import WeightsId
+from spotlight.runtime.weight_cache import WeightCache
+
+SLOW, QUICK = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
+
+
+@pytest.fixture
+def announced(tmp_path):
+    """A published file of that version and its announcement."""
+
+    def announce(version: int, *keep: int) -> Load:
+        path = tmp_path / "publisher" / f"behaviour-{version}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([version]) * 1000)
+        kept = tuple(WeightsId(Version(number)) for number in keep)
+        return Load(weights=WeightsId(Version(version)), digest=f"d{version}", path=str(path), keep=kept)
+
+    return announce
+
+
+def taken(cache: WeightCache, load: Load, *workers: WorkerId) -> Load:
+    return asyncio.run(cache.take(load, lambda: workers))
+
+
+def files(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_published_file_is_copied_once_and_a_late_worker_hears_of_the_copy(tmp_path, announced):
+    cache = WeightCache(tmp_path / "node")
+    local = taken(cache, announced(1))
+    assert local.path == str(tmp_path / "node" / "behaviour-1.safetensors")
+    assert (tmp_path / "node" / "behaviour-1.safetensors").read_bytes() == bytes([1]) * 1000
+    (tmp_path / "publisher" / "behaviour-1.safetensors").unlink()
+    assert taken(cache, Load(weights=local.weights, digest="d1", path=announced(1).path)) == local
+    assert cache.current() == (local,)
+
+
+def test_file_that_is_not_kept_stays_until_every_worker_went_past_it(tmp_path, announced):
+    cache = WeightCache(tmp_path / "node")
+    taken(cache, announced(1), SLOW, QUICK)
+    second = taken(cache, announced(2), SLOW, QUICK)
+    assert cache.current() == (second,)
+    cache.caught_up(QUICK, WeightsId(Version(2)))
+    cache.caught_up(SLOW, WeightsId(Version(1)))
+    assert files(tmp_path / "node") == ["behaviour-1.safetensors", "behaviour-2.safetensors"]
+    cache.gone(SLOW)
+    assert files(tmp_path / "node") == ["behaviour-2.safetensors"]
+
+
+def test_set_that_is_wanted_again_while_its_file_waits_to_go_stays(tmp_path, announced):
+    cache = WeightCache(tmp_path / "node")
+    taken(cache, announced(1), SLOW)
+    taken(cache, announced(2), SLOW)
+    taken(cache, announced(1, 2), SLOW)
+    cache.caught_up(SLOW, WeightsId(Version(2)))
+    cache.caught_up(SLOW, WeightsId(Version(1)))
+    assert files(tmp_path / "node") == ["behaviour-1.safetensors", "behaviour-2.safetensors"]
+
+
+def test_publishers_own_file_is_neither_copied_nor_deleted(tmp_path, announced):
+    cache = WeightCache(tmp_path / "publisher")
+    load = announced(1)
+    assert taken(cache, load) == load
+    taken(cache, announced(2))
+    assert files(tmp_path / "publisher") == ["behaviour-1.safetensors", "behaviour-2.safetensors"]
+
+
+def test_missing_file_is_told_and_leaves_nothing_behind(tmp_path, announced):
+    cache = WeightCache(tmp_path / "node")
+    load = announced(1)
+    (tmp_path / "publisher" / "behaviour-1.safetensors").unlink()
+    with pytest.raises(WeightsError, match="could not be copied"):
+        taken(cache, load)
+    assert cache.current() == ()
+    assert files(tmp_path / "node") == []
