@@ -4,6 +4,7 @@ Invariant: an event is in the journal before anything else knows of it; so whate
 `reopen` gives the same folds that it had (tests/storm checks it at every restart).
 """
 
+import asyncio
 from collections.abc import Callable
 
 from spotlight import __version__
@@ -81,6 +82,12 @@ class Chronicle:
                 f"the journal of {self.folder.name} has no first record, so the run never began; delete its folder and "
                 "start it anew."
             )
+        if self.state.started.base_digest != self.facts.digest:
+            raise InputError(
+                f"the run {self.folder.name} began with base weights {self.state.started.base_digest}, but "
+                f"{self.config.model.name} is now {self.facts.digest}, and adapters fit their own base only; put the "
+                "first file back, or start a new run."
+            )
         if self.state.finished and self.state.iterations_done >= self.config.iterations:
             raise Stopped(
                 f"the run {self.folder.name} has done its {self.config.iterations} iterations, so nothing is left to "
@@ -100,6 +107,12 @@ class Chronicle:
         """Seconds since the run first started, now or at a reading of the clock."""
         now = self._journal.now()
         return now if at is None else now - (self.clock.now() - at)
+
+    async def sync_forever(self) -> None:
+        """Keep the journal's promise when nothing durable is appended for a while."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._journal.tick()
 
     def close(self) -> None:
         self._journal.close()

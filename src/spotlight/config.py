@@ -19,9 +19,10 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
-from spotlight.compute.rollout.config import EvalConfig, RolloutConfig
+from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.control.explore.config import ExploreConfig, PlanKind, SelectedNoise
+from spotlight.control.market.traces import Trace
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
@@ -64,6 +65,29 @@ class RunConfig(Section):
                 registry.check_name(reward)
         if not self.model.name.endswith(".safetensors"):
             load_prompts(self.data.prompts, world(self.model.name))
+        return self
+
+    @model_validator(mode="after")
+    def _market_has_its_nodes(self) -> Self:
+        if self.market.trace is not None:
+            names = {spec.name for spec in self.cluster.spot_nodes()}
+            unknown = [name for name in Trace.load(self.market.trace).nodes if name not in names]
+            if unknown:
+                raise ConfigError(
+                    f"the trace '{self.market.trace}' tells of the node '{unknown[0]}' but cluster.spot is "
+                    f"{self.cluster.spot}, so it has nobody to kill; raise cluster.spot or take another trace."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _selection_is_of_what_is_kept(self) -> Self:
+        shared = self.rollout.initial_noise is InitialNoise.SHARED
+        if self.explores and shared and self.explore.noise is SelectedNoise.INITIAL:
+            raise ConfigError(
+                "explore.noise is initial but rollout.initial_noise is shared, so the noise that previews rank would "
+                "be thrown away; set rollout.initial_noise to per_sample, explore.noise to path, or explore.enabled to "
+                "off."
+            )
         return self
 
     @model_validator(mode="after")

@@ -19,11 +19,13 @@ from typing import Any
 
 from pydantic import Field
 
-from spotlight.core.errors import ConfigError, InputError, suggestion
+from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
+CHANGES_BITS = ("cluster.rows", "cluster.threads")
+"""What kernels are chosen by: fixed for a deterministic run."""
 FREE_TO_CHANGE = ("budget", "output", "cluster", "market", "iterations")
 """Sections that a resumed run may change: they do not change what is computed, only where, how long and how dear."""
 
@@ -66,7 +68,12 @@ class RunFolder:
                 f"the run folder {path} exists, and a run is never overwritten; resume it with `spotlight resume "
                 f"{path}`, or choose another output.name."
             )
-        path.mkdir(parents=True)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the run folder {path} cannot be made ({error.strerror}); choose another output.folder."
+            ) from error
         return cls(path)
 
     @classmethod
@@ -101,7 +108,7 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [
         f"{key} ({_shown(old)} -> {_shown(new)})"
         for key, old, new in _differences(before, now)
-        if key.partition(".")[0] not in FREE_TO_CHANGE
+        if key.partition(".")[0] not in FREE_TO_CHANGE or (before["deterministic"] and key in CHANGES_BITS)
     ]
     if changed:
         raise ConfigError(

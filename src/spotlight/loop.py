@@ -47,8 +47,8 @@ class Loop:
         await self.training.ready()
         await self.held_out.begin(self.state.iterations_done)
         for iteration in range(self.state.iterations_done, self.iterations):
-            await self.iterate(iteration)
             await self.stop_if_asked()
+            await self.iterate(iteration)
         await self.held_out.finished(self.iterations)
         await self.training.checkpoint()
 

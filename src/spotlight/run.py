@@ -13,8 +13,9 @@ import asyncio
 import random
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
@@ -25,6 +26,7 @@ from spotlight.control.market.traces import Trace
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import Stopped
 from spotlight.core.events import RunStopped
+from spotlight.core.journal import JournalUnwritable
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.runtime.hub import Hub, SocketDoor
@@ -34,7 +36,7 @@ from spotlight.runtime.orders import Done, DrainRun, DrillRun, RunOrder, listen
 from spotlight.runtime.payloads import PayloadFolder
 from spotlight.runtime.pool import Departure, NodeDown
 from spotlight.runtime.worker_settings import WorkerSettings
-from spotlight.wiring import wire
+from spotlight.wiring import Wired, wire
 
 
 class Run:
@@ -62,25 +64,36 @@ class Run:
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
         wired = wire(self.chronicle, door.send, storage, self._budget)
         try:
-            async with self._machines(door, wired.hub) as pool:
-                jobs = (wired.hub.tick_forever(), self._market(pool), _watch(pool), self._orders(pool, wired.hub))
-                tasks = [asyncio.create_task(_guarded(job, wired.hub)) for job in jobs]
-                try:
-                    with self._signals(wired.hub):
-                        await wired.loop.run()
-                    self.chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
-                    # Machines that are let go now are no losses.
-                    wired.hub.fail(Stopped("the run is over"))
-                except Stopped as stopped:
-                    self.chronicle.emit(RunStopped(reason=str(stopped)))
-                    wired.hub.fail(stopped)
-                    raise
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+            with self._signals(wired.hub):
+                async with self._machines(door, wired.hub) as pool:
+                    await self._work(wired, pool)
         finally:
             self.chronicle.close()
+
+    async def _work(self, wired: Wired, pool: LocalPool) -> None:
+        hub = wired.hub
+        jobs = (
+            hub.tick_forever(),
+            self.chronicle.sync_forever(),
+            self._market(pool),
+            _watch(pool),
+            self._orders(pool, hub),
+        )
+        tasks = [asyncio.create_task(_guarded(job, hub)) for job in jobs]
+        try:
+            await wired.loop.run()
+            self.chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
+            # Machines that are let go now are no losses.
+            hub.fail(Stopped("the run is over"))
+        except Stopped as stopped:
+            hub.fail(stopped)
+            with suppress(JournalUnwritable):
+                self.chronicle.emit(RunStopped(reason=str(stopped)))
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     @asynccontextmanager
     async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
@@ -161,7 +174,9 @@ class Run:
         loop = asyncio.get_running_loop()
 
         def asked() -> None:
-            if self._budget.drain_asked:
+            if not self._budget.drain_asked:
+                sys.stderr.write("stopping at the end of the iteration; once more stops at once\n")
+            else:
                 hub.fail(Stopped(f"stopped at once; `spotlight resume {self.folder.name}` goes on."))
             self._budget.drain_asked = True
 

@@ -80,6 +80,7 @@ def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
         chronicle.planner,
         config.seed,
         config.explore.audit_share,
+        config.iterations,
         awaited=config.deterministic,
         emit=chronicle.emit,
     )

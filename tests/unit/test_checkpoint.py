@@ -9,7 +9,7 @@ from test_trainer import FLOW, GROUPS, LORA, NFT, experience_for, theta_of, tiny
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
-from spotlight.core.errors import WeightsError
+from spotlight.core.errors import Stopped, WeightsError
 
 
 @pytest.mark.parametrize(("algorithm", "lora"), [(NFT, None), (NFT, LORA), (FLOW, None)])
@@ -63,3 +63,16 @@ def test_damaged_or_foreign_checkpoint_is_refused_with_a_sentence(tmp_path: Path
     with pytest.raises(WeightsError, match="damaged or of another recipe"):
         checkpoint.restore(trainer, tmp_path / "step_2")
     assert all(torch.equal(before[name], tensor) for name, tensor in theta_of(trainer).items())
+
+
+def test_checkpoint_that_cannot_be_written_stops_resumably_and_leaves_the_one_before(tmp_path: Path, monkeypatch):
+    trainer = tiny_trainer()
+    checkpoint.save(trainer, tmp_path / "step_2")
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_state", full)
+    with pytest.raises(Stopped, match=r"step_4 cannot be written .*No space left.*free some space"):
+        checkpoint.save(trainer, tmp_path / "step_4")
+    assert [path.name for path in tmp_path.iterdir()] == ["step_2"]

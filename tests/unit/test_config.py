@@ -6,7 +6,7 @@ import pytest
 
 from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
-from spotlight.core.errors import InputError
+from spotlight.core.errors import ConfigError, InputError
 from spotlight.core.types import SamplerKind
 
 
@@ -100,3 +100,31 @@ def test_exponents_without_a_dot_are_numbers(tmp_path):
 
 def test_an_algorithm_section_without_kind_is_the_default_loss(tmp_path):
     assert load_config(recipe(tmp_path, "r", ""), ["algorithm.beta=0.5"]).algorithm == NftConfig(beta=0.5)
+
+
+def test_exploration_can_be_switched_with_the_words_that_yaml_reads_as_booleans():
+    assert not load_config("words-nft", ["explore.enabled=off"]).explores
+    assert load_config("words-nft", ["explore.enabled=on"]).explores
+    assert load_config("words-nft").explores
+    assert not load_config("words-flow-grpo").explores
+
+
+def test_exploring_a_shared_start_by_initial_noise_is_refused():
+    with pytest.raises(ConfigError, match=r"rollout.initial_noise is shared.*explore.noise to path"):
+        load_config("words-flow-grpo", ["explore.enabled=on"])
+    steps = load_config("words-flow-grpo").rollout.steps
+    load_config("words-flow-grpo", ["explore.enabled=on", "explore.noise=path", f"explore.steps={steps}"])
+    with pytest.raises(ConfigError, match=r"explore.noise is path .* cannot draw the noise of the whole path"):
+        load_config("words-nft", ["explore.noise=path", "explore.steps=4"])
+
+
+def test_trace_that_kills_nodes_the_run_does_not_have_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"node 'spot-2' but cluster.spot is 1"):
+        load_config("demo", ["cluster.spot=1"])
+    with pytest.raises(ConfigError, match="no trace 'dmo'"):
+        load_config("demo", ["market.trace=dmo"])
+
+
+def test_deterministic_run_with_a_plan_that_follows_the_clock_is_refused():
+    with pytest.raises(ConfigError, match=r"explore.plan is bandit, which follows measured times"):
+        load_config("words-nft", ["deterministic=true", "explore.plan=bandit"])

@@ -40,7 +40,7 @@ def test_resume_with_changed_settings_names_every_changed_key() -> None:
 
 def test_resume_may_change_where_how_long_and_how_dear() -> None:
     before = load_config("words-nft").model_dump(mode="json")
-    changes = ["iterations=99", "budget.max_hours=1", "cluster.spot=0", "market.trace=demo"]
+    changes = ["iterations=99", "budget.max_hours=1", "cluster.spot=2", "market.trace=demo"]
     check_unchanged(before, load_config("words-nft", changes).model_dump(mode="json"))
 
 
@@ -50,3 +50,9 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         (folder.checkpoints / f"step_{step:06d}").mkdir(parents=True)
     folder.keep_newest_checkpoints()
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["step_000004", "step_000006"]
+
+
+def test_deterministic_run_may_not_change_what_chooses_its_kernels() -> None:
+    before = load_config("words-nft", ["deterministic=true"]).model_dump(mode="json")
+    with pytest.raises(ConfigError, match=r"cluster.rows \(8 -> 16\)"):
+        check_unchanged(before, {**before, "cluster": {**before["cluster"], "rows": 16}})

@@ -7,6 +7,7 @@ Invariant: a sample's tensors are kept before its acceptance is recorded, and on
 accepted sample has its file, whatever is lost, doubled or late (tests/storm).
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,7 @@ from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core import messages as m
+from spotlight.core.errors import Stopped
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
@@ -31,10 +33,13 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import NodeId, Prompt, WorkerId
-from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 
 FAILURES_ALLOWED = 3
 """Attempts at one sample that may raise before it is dropped: more would only hide a broken model or judge."""
+TROUBLES_ALLOWED = {SlotClass.RESERVED: 3, SlotClass.SPOT: 20}
+"""Times that nodes of a class may say in a row that they cannot work, while no sample is accepted anywhere."""
+PROBLEMS_KEPT = 100
 LOSSES_ALLOWED = 20
 """Workers that may die over one sample without a commit in between: beyond any market, it is the sample that kills."""
 
@@ -79,7 +84,10 @@ class Dispatcher:
         self._failures: dict[RequestId, int] = {}
         self._losses: dict[RequestId, int] = {}
         self._outbox: list[Outgoing] = []
-        self.problems: list[str] = []
+        self._troubles: dict[SlotClass, int] = {}
+        self.failure: Stopped | None = None
+        """Why the run cannot go on, once that is known."""
+        self.problems: deque[str] = deque(maxlen=PROBLEMS_KEPT)
         """Sentences for people that no event tells."""
         self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
         """Replies of the training worker, for whoever commands it."""
@@ -123,11 +131,6 @@ class Dispatcher:
         """No more work for this worker until it asks again: it is about to train."""
         self.scheduler.pull(worker, 0, None, now)
 
-    def drain(self) -> None:
-        """Everybody hands back and goes."""
-        for node in sorted(self.directory.nodes):
-            self._outbox.append(Outgoing(node, None, m.Drain()))
-
     def take_outbox(self) -> list[Outgoing]:
         outbox, self._outbox = self._outbox, []
         return outbox
@@ -169,8 +172,8 @@ class Dispatcher:
                 self._warn(node, message, now)
             case m.Gone():
                 self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
-            case m.Failed() if worker is None:
-                self.problems.append(f"{node}: {message.problem}")
+            case m.Failed() if worker is None or message.fatal:
+                self._trouble(node, message.problem)
             case m.Hello() if worker is not None:
                 self._hello(worker, message, now)
             case _ if worker is not None and worker in self.directory.workers:
@@ -281,7 +284,10 @@ class Dispatcher:
             # Finished, or made with wrong weights: either way nobody goes on from what was committed.
             self._flights.forget(result.request)
             self.scheduler.done(worker, result.request, now)
+        if result.problem:
+            self.problems.append(f"{result.request}: {result.problem}")
         if refusal is None:
+            self._troubles.clear()
             self._failures.pop(result.request, None)
             self._losses.pop(result.request, None)
 
@@ -332,6 +338,16 @@ class Dispatcher:
         doomed = self.scheduler.must_hand_back(worker, now)
         if doomed:
             self._send(worker, m.Recall(requests=tuple(doomed)))
+
+    def _trouble(self, node: NodeId, problem: str) -> None:
+        """A node cannot work. Others may; but if this goes on and nothing is finished, waiting would be for ever."""
+        self.problems.append(f"{node}: {problem}")
+        known = self.directory.nodes.get(node)
+        if known is None:
+            return
+        count = self._troubles[known.slot_class] = self._troubles.get(known.slot_class, 0) + 1
+        if count >= TROUBLES_ALLOWED[known.slot_class]:
+            self.failure = Stopped(f"{known.slot_class.value} nodes cannot work, {count} times in a row: {problem}")
 
     # -- small things --------------------------------------------------------------------------------------------------
 

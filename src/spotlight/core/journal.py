@@ -199,7 +199,10 @@ class Journal:
         self._next_seq += len(records)
         self._last_at = at
         self._unsynced = True
-        if any(type(record.event) in DURABLE for record in records):
+        if any(isinstance(record.event, Checkpointed) for record in records) and self._config.sync is not Sync.NEVER:
+            # What it covers is deleted next, so it may not be lost.
+            self.sync()
+        elif any(type(record.event) in DURABLE for record in records):
             self._sync_by_policy()
         return records
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from spotlight.control.explore.choose import audit_key, audit_seeds, choose, unselected
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview
+from spotlight.control.explore.select import Preview, usable
 from spotlight.control.ledger import SampleState
 from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.control.run_state import RunState
@@ -19,7 +19,7 @@ from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Preview
 from spotlight.core.types import Version
 from spotlight.core.work import Request, Work
 from spotlight.runtime.hub import Hub
-from spotlight.runtime.rollouts import Samples, seeds_at
+from spotlight.runtime.rollouts import SEEDS_PER_PROMPT, Samples, seeds_at
 
 
 class Explorer(Protocol):
@@ -56,6 +56,7 @@ class Exploration:
         planner: Planner,
         run_seed: int,
         audit_share: float,
+        iterations: int,
         awaited: bool,
         emit: Callable[[AnyEvent], None],
     ) -> None:
@@ -65,13 +66,14 @@ class Exploration:
         self._planner = planner
         self._run_seed = run_seed
         self._audit_share = audit_share
+        self._iterations = iterations
         self._awaited = awaited
         self._emit = emit
         self._began = 0.0
 
     def begin(self, iteration: int) -> None:
         """Plan for the slots that are here now, and issue."""
-        if iteration in self._state.selected:
+        if iteration in self._state.selected or iteration >= self._iterations:
             return
         prompts = self._samples.prompts(iteration)
         plan = self._planner.plan(
@@ -92,7 +94,7 @@ class Exploration:
         self._began = self._hub.clock.now()
         if requests:
             # Breadth first: whenever training ends, every prompt has had about as many previews.
-            requests.sort(key=lambda request: (request.sample.seed % (1 << 20), request.group))
+            requests.sort(key=lambda request: (request.sample.seed % SEEDS_PER_PROMPT, request.group))
             self._hub.dispatcher.issue(requests, prompts)
             self._hub.flush()
 
@@ -103,15 +105,12 @@ class Exploration:
         """
         if self._awaited:
             return (None,)
-        if self._awaited:
-            # Who happens to be here must not change what is previewed; somebody will do it, if only the gang.
-            return (None,)
         dispatcher = self._hub.dispatcher
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in dispatcher.directory.rolling())
 
     async def close(self, iteration: int) -> None:
         """Training has ended: choose from what is there."""
-        if iteration in self._state.selected:
+        if iteration in self._state.selected or iteration >= self._iterations:
             return
         ledger = self._hub.dispatcher.ledger
         if self._awaited:
@@ -176,7 +175,7 @@ class Exploration:
                     kept=tuple(pair for seed, pair in pairs.items() if seed in kept),
                     audited=tuple(pair for seed, pair in pairs.items() if seed in audit),
                     share=self._audit_share,
-                    previewed=len(candidates),
+                    previewed=len(usable(candidates)),
                 )
             )
         self._emit(Fidelity(iteration=iteration, steps=previewed[0].steps, figures=fidelity(groups)))

@@ -20,6 +20,10 @@ from spotlight.runtime.hub import Hub
 Reply = TypeVar("Reply", bound=m.Message)
 
 
+DEATHS_ALLOWED = 12
+"""Over one kind of order without a success in between: more than any market takes reserved workers."""
+
+
 class GangState(StrEnum):
     ABSENT = "absent"
     IDLE = "idle"
@@ -40,6 +44,7 @@ class Gang:
         self._restored = 0
         """The life that was brought to where the ledger is."""
         self._worker: WorkerId | None = None
+        self._deaths: dict[str, int] = {}
 
     async def restore(self, step: int, path: str) -> None:
         """A gang, new or old, at that checkpoint; an empty path is the base model."""
@@ -89,14 +94,26 @@ class Gang:
 
         await self._hub.until(answered)
         if self.life != life or not answers:
+            self._count_death(order)
             raise GangLost(f"the training worker {worker} died during {type(order).__name__}")
         answer = answers[0]
         self.state = GangState.IDLE
+        self._deaths.pop(type(order).__name__, None)
         if isinstance(answer, m.Failed):
             raise Stopped(f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
             raise TypeError(f"{type(order).__name__} was answered by {type(answer).__name__}")
         return answer
+
+    def _count_death(self, order: m.AnyMessage) -> None:
+        """Gangs that die over the same order again and again do so because of it."""
+        name = type(order).__name__
+        deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
+        if deaths >= DEATHS_ALLOWED:
+            raise Stopped(
+                f"{deaths} training workers in a row died during {name}, so it is the order that kills them; look at "
+                "the logs of the reserved node (memory, disk), then resume."
+            )
 
     def _read_mail(self) -> list[m.AnyMessage]:
         """Replies of the present gang; a Hello of a new one replaces it."""

@@ -1,7 +1,7 @@
 """The controller's ear and mouth: feeds the dispatcher, sends what it says, wakes whoever waits for a change.
 
 One per run. Consumes messages and losses; a waiting `until` is woken by every message, loss and tick. The simulator
-drives the same class through `receive` and its own `send`; `serve_socket` is the real door.
+drives the same class through `receive` and its own `send`; `SocketDoor` is the real door.
 """
 
 import asyncio
@@ -51,6 +51,8 @@ class Hub:
         self.dispatcher.serve(self.clock.now())
         for outgoing in self.dispatcher.take_outbox():
             self._send(outgoing)
+        if self.dispatcher.failure is not None:
+            self.fail(self.dispatcher.failure)
         self._changed.set()
 
     def fail(self, failure: BaseException) -> None:
@@ -59,7 +61,7 @@ class Hub:
         From now on nothing that arrives is acted on: what failed may have left a decision half made, and only a
         restart, which releases everything, puts that right.
         """
-        self._failure = failure
+        self._failure = self._failure or failure
         self._changed.set()
 
     async def until(self, done: Callable[[], bool]) -> None:

@@ -53,12 +53,13 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How long workers may take to hand back and exit."""
     settings: bytes
 
-    def for_workers(self) -> WorkerLaunch:
+    def for_worker(self, slot: int) -> WorkerLaunch:
+        """Of the node's slots only the first one trains: a gang has one worker."""
         return WorkerLaunch(
             node=self.node,
             slot_class=self.spec.slot_class,
             rows=self.spec.rows,
-            trains=self.spec.trains,
+            trains=self.spec.trains and slot == 0,
             threads=self.threads,
             heartbeat_s=self.heartbeat_s,
             store=self.store,

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
 from spotlight.runtime.config import ClusterConfig
@@ -266,7 +266,12 @@ class LocalPool:
     async def _restart(self, spec: NodeSpec, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
         del self._restarts[spec.name]
-        await self.add_node(spec)
+        try:
+            await self.add_node(spec)
+        except (OSError, SpotlightError) as error:
+            node = NodeId(spec.name)
+            cause = f"it cannot be started again: {error}"
+            self._events.put_nowait(NodeDown(node=node, spec=spec, departure=Departure.CRASHED, cause=cause))
 
     def _forget_restart(self, name: str) -> None:
         """Whoever adds or kills a node decides about it now."""

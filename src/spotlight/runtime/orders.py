@@ -74,8 +74,11 @@ def give(folder: Path, name: str, order: RunOrder) -> Done:
                 f"the run {name} is not running on this machine ({error.strerror}), so it takes no orders; start it "
                 f"with `spotlight resume {name}`."
             ) from error
-        sock.sendall(msgspec.json.encode(order) + b"\n")
-        answer = sock.makefile("rb").readline()
+        try:
+            sock.sendall(msgspec.json.encode(order) + b"\n")
+            answer = sock.makefile("rb").readline()
+        except OSError:
+            answer = b""
     if not answer:
         raise InputError(f"the run {name} did not answer, so it is ending or of another version; look at its status.")
     return _DONE.decode(answer)

@@ -11,8 +11,9 @@ from spotlight.control.advantage import group_advantages
 from spotlight.control.explore.config import SelectedNoise
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
+from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, Selected
-from spotlight.core.types import NO_WINDOW, Prompt, Sample, Sampling, Size, Version
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.hub import Hub
 
@@ -47,20 +48,24 @@ class Samples:
 
     def exact(self, work: Work, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int]) -> list[Request]:
         window = self.rollout.window_of_group(self._run_seed, iteration, group)
-        return self._requests(
-            work, iteration, group, prompt, seeds, self.rollout.sampling(self.size, window), iteration
-        )
+        sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
+        return self._requests(work, iteration, group, prompt, seeds, sampling, iteration, start)
 
     def previews(
         self, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], steps: int, version: int
     ) -> list[Request]:
         """Few ODE steps, which tell a good start from a bad one; or the whole path, with the rollout's very noise."""
-        window = self.rollout.window_of_group(self._run_seed, iteration, group)
         if self.noise is SelectedNoise.PATH:
-            sampling = self.rollout.sampling(self.size, window)
+            window = self.rollout.window_of_group(self._run_seed, iteration, group)
+            sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
         else:
-            sampling = Sampling(steps=steps, size=self.size, guidance=self.rollout.guidance)
-        return self._requests(Work.PREVIEW, iteration, group, prompt, seeds, sampling, version)
+            sampling, start = Sampling(steps=steps, size=self.size, guidance=self.rollout.guidance), None
+        return self._requests(Work.PREVIEW, iteration, group, prompt, seeds, sampling, version, start)
+
+    def _start(self, iteration: int, group: int) -> int | None:
+        """The seed of the noise that a whole group starts from, whatever is rolled out of it; None: its own."""
+        shared = self.rollout.initial_noise is InitialNoise.SHARED
+        return seeds_at(self.positions(iteration)[group], 1)[0] if shared else None
 
     def _requests(
         self,
@@ -71,17 +76,15 @@ class Samples:
         seeds: Sequence[int],
         sampling: Sampling,
         version: int,
+        start: int | None,
     ) -> list[Request]:
-        shared = (
-            seeds[0] if self.rollout.initial_noise is InitialNoise.SHARED and sampling.window != NO_WINDOW else None
-        )
         return [
             Request(
                 work=work,
                 iteration=iteration,
                 group=group,
                 sample=Sample(
-                    prompt=prompt.id, seed=seed, sampling=sampling, version=Version(version), shared_start=shared
+                    prompt=prompt.id, seed=seed, sampling=sampling, version=Version(version), shared_start=start
                 ),
             )
             for seed in seeds
@@ -138,6 +141,12 @@ class Rollouts:
             return known
         groups = self.requests_by_group(iteration)
         rewards = [np.array([self._reward(request.id) for request in group]) for group in groups]
+        if not any(np.isfinite(group).sum() >= 2 for group in rewards):
+            problems = self._hub.dispatcher.problems
+            raise Stopped(
+                f"no group of iteration {iteration} has two samples with a reward, so there is nothing to compare; the "
+                f"last problem was: {problems[-1] if problems else 'none told'}. Repair the reward, then resume."
+            )
         found = group_advantages(
             rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
         )

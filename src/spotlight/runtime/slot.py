@@ -107,7 +107,7 @@ class Slot:
         here, there = socket.socketpair()
         with there:
             log = Path(self._launch.logs) / f"{worker.replace('/', '-')}.log"
-            child = await self._nursery.spawn(worker, there, self._launch.for_workers().to_bytes(), log)
+            child = await self._nursery.spawn(worker, there, self._launch.for_worker(self._number).to_bytes(), log)
         reader, writer = await asyncio.open_unix_connection(sock=here, limit=wire.STREAM_LIMIT)
         life = self._life = _Life(worker, child, writer, asyncio.get_running_loop().time())
         for load in self._household.standing():

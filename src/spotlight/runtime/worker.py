@@ -219,8 +219,11 @@ class Worker:
         try:
             with self._spans.doing(Activity.TRAIN):
                 reply = self._role.obey(order)
-        except SpotlightError as error:
-            reply = m.Failed(problem=str(error))
+        except Exception as error:
+            # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
+            traceback.print_exc()
+            told = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
+            reply = m.Failed(problem=told)
         self._send(reply)
 
     def _hand_back(self, request: RequestId) -> None:

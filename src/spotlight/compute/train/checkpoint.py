@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from spotlight.compute.train.trainer import Trainer
-from spotlight.core.errors import WeightsError
+from spotlight.core.errors import Stopped, WeightsError
 
 ADAMW = "adamw"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -26,12 +26,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 def save(trainer: Trainer, folder: Path) -> None:
     scratch = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.parent.mkdir(parents=True, exist_ok=True)
-    save_state(_state(trainer), checkpoint_id=scratch, no_dist=True)
-    _sync(scratch)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(scratch, folder)
-    _sync_folder(folder.parent)
+    try:
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        save_state(_state(trainer), checkpoint_id=scratch, no_dist=True)
+        _sync(scratch)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(scratch, folder)
+        _sync_folder(folder.parent)
+    except (OSError, CheckpointException) as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise Stopped(
+            f"the checkpoint {folder} cannot be written ({_last_line(error)}), so the run stops with the one "
+            "before it; free some space there, then resume."
+        ) from error
 
 
 def restore(trainer: Trainer, folder: Path) -> None:
@@ -47,11 +54,14 @@ def restore(trainer: Trainer, folder: Path) -> None:
             raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, not all of the same names")
         load_state(state, checkpoint_id=folder, no_dist=True)
     except (Exception, CheckpointException) as error:
-        reason = str(error).strip().rpartition("\n")[2]
         raise WeightsError(
-            f"the checkpoint {folder} cannot be read ({reason}), so it is damaged or of another recipe; resume from "
-            "another one."
+            f"the checkpoint {folder} cannot be read ({_last_line(error)}), so it is damaged or of another recipe; "
+            "resume from another one."
         ) from error
+
+
+def _last_line(error: BaseException) -> str:
+    return str(error).strip().rpartition("\n")[2]
 
 
 def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:

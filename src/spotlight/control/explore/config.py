@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
@@ -50,6 +50,12 @@ class ExploreConfig(Section):
     """What previews and exact rollouts share."""
     margin: float = Field(default=0.1, ge=0, lt=1)
     """Share of the predicted training time that a plan leaves unused."""
+
+    @field_validator("enabled", mode="before")
+    @classmethod
+    def _on_and_off_are_words(cls, value: object) -> object:
+        """YAML reads on and off as true and false."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _has_arms(self) -> Self:

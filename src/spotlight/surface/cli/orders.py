@@ -39,12 +39,12 @@ def drill(
     slots = {worker.rpartition(".")[0] for worker in killed}
     released: set[str] = set()
     for _ in _watching():
-        since = [record for record in read(folder.journal) if record.seq >= done.seq]
+        since = list(read(folder.journal, after=done.seq - 1))
         lost = {e.worker for r in since if isinstance(e := r.event, WorkerLost)} & killed
         released |= {e.request for r in since if isinstance(e := r.event, Released)}
         back = {e.worker.rpartition(".")[0] for r in since if isinstance(e := r.event, WorkerJoined)} & slots
         accepted = {e.request for r in since if isinstance(e := r.event, Accepted)}
-        if lost == killed and back == slots and released <= accepted:
+        if since and lost == killed and back == slots and released <= accepted:
             typer.echo(
                 f"all {len(slots)} slots are back and the {len(released)} samples that were under way are finished "
                 f"({since[-1].at - since[0].at:.1f} s after the kill); nothing was lost."

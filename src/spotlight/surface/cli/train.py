@@ -1,6 +1,7 @@
 """`spotlight train` and `spotlight resume`: a run on this machine, watched while it runs, with a report at its end."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,11 @@ def train(
     """Post-train a model. Settings can be changed with --set section.key=value or --section.key value."""
     from spotlight.config import load_config
 
-    config = load_config(recipe, [*(overrides or ()), *dotted(context.args)])
+    arguments = list(context.args)
+    if recipe.startswith("--"):
+        # A flag in the recipe's place is a flag: the recipe was left out.
+        arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
+    config = load_config(recipe, [*(overrides or ()), *dotted(arguments)])
     if dry_run:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
@@ -49,7 +54,9 @@ def resume(
     folder = RunFolder.find(run)
     before = folder.read_config()
     config = resumed_config(before, overrides or [])
-    check_unchanged(before, config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    check_unchanged(before, settings)
+    folder.write_config(settings)
     watched(Run.resume(folder, config))
 
 
@@ -68,9 +75,13 @@ def watched(run: "Run") -> None:
         with watcher(run.config.iterations, prices, view) as watching:
             run.chronicle.observers.append(watching.apply)
             asyncio.run(run.execute())
-    finally:
-        typer.echo(f"report: {write(run.folder)}")
-        typer.echo(f"audit: {verdict(run.folder).sentences()[-1]}")
+    except BaseException:
+        # Whatever stopped the run is what must be told; a report that cannot be written now can be made later.
+        with contextlib.suppress(Exception):
+            typer.echo(f"report: {write(run.folder)}")
+        raise
+    typer.echo(f"report: {write(run.folder)}")
+    typer.echo(f"audit: {verdict(run.folder).sentences()[-1]}")
 
 
 def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfig":

@@ -119,7 +119,8 @@ def pixel_shares(slot: Row, x: svg.Scale) -> dict[int, dict[Activity, float]]:
     """How much of every pixel each activity fills."""
     shares: dict[int, dict[Activity, float]] = {}
     for span in slot.spans:
-        start, end = x(span.start), x(span.end)
+        # A worker's clock may be ahead of the journal's; what lies beyond the axis is not drawn.
+        start, end = (min(max(x(at), x.start), x.stop) for at in (span.start, span.end))
         for pixel in range(int(start), int(end) + 1):
             inside = min(end, pixel + 1) - max(start, pixel)
             if inside > 0:

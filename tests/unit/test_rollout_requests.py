@@ -1,0 +1,40 @@
+"""Requests made from settings: seeds that never meet, and one start for a whole group where a recipe shares it."""
+
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.data.worlds import world
+from spotlight.config import load_config
+from spotlight.core.work import Work
+from spotlight.runtime.rollouts import Samples, seeds_at
+
+
+def samples(recipe: str, *overrides: str) -> Samples:
+    config = load_config(recipe, overrides)
+    words = world("words")
+    return Samples(config.rollout, config.explore.noise, words.size, PromptOrder(words.prompts("train"), 0), 0)
+
+
+def test_seeds_of_two_places_never_meet():
+    assert not set(seeds_at(3, 1000)) & set(seeds_at(4, 1000))
+    assert seeds_at(3, 2, skip=5) == seeds_at(3, 7)[5:]
+
+
+def test_group_that_shares_its_start_keeps_it_whichever_seeds_are_rolled_out_audited_or_previewed():
+    path = ("explore.enabled=on", "explore.noise=path", "explore.steps=10")
+    made = samples("words-flow-grpo", *path)
+    prompt = made.prompts(2)[1]
+    kept = made.exact(Work.ROLLOUT, 2, 1, prompt, [7, 9])
+    audited = made.exact(Work.AUDIT, 2, 1, prompt, [8])
+    previewed = made.previews(2, 1, prompt, [6, 7], steps=10, version=1)
+    assert len({request.sample.shared_start for request in (*kept, *audited, *previewed)}) == 1
+    assert kept[0].sample.shared_start is not None
+    assert previewed[1].sample.sampling == kept[0].sample.sampling
+    assert made.exact(Work.AUDIT, 2, 1, prompt, []) == []
+
+
+def test_previews_by_initial_noise_start_where_their_rollouts_do():
+    made = samples("words-nft")
+    prompt = made.prompts(0)[0]
+    (rollout,) = made.exact(Work.ROLLOUT, 0, 0, prompt, [5])
+    (preview,) = made.previews(0, 0, prompt, [5], steps=4, version=0)
+    assert preview.sample.start == rollout.sample.start == 5
+    assert preview.sample.sampling.steps == 4

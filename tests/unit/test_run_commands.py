@@ -1,0 +1,76 @@
+"""`spotlight train`, `resume`, `status`, `audit`, `report`, `drain` on what is there before any machine starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import spotlight
+from story_journal import story
+
+from spotlight.config import load_config
+from spotlight.core.journal import Journal
+from spotlight.folder import OutputConfig, RunFolder
+
+
+@pytest.fixture
+def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A run that was told long ago, as its folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(OutputConfig(), "words-nft")
+    folder.write_config(load_config("words-nft").model_dump(mode="json"))
+    with Journal.create(folder.journal, lambda: 0.0) as journal:
+        for record in story():
+            journal.append(record.event)
+    return folder
+
+
+def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = spotlight("train", "--iterations", "3", "--train.lr=5e-5", "--dry-run")
+    assert shown.code == 0, shown.err
+    settings = json.loads(shown.out)
+    assert (settings["iterations"], settings["train"]["lr"]) == (3, 5e-5)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "words-nft", "--train.lrr", "1"], "'train.lrr', which does not exist: did you mean 'lr'?"),
+        (["train", "words-nft", "--fast"], "'--fast' is not an option here"),
+        (["train", "words-nft", "--train.lr"], "'--train.lr' has no value"),
+        (["resume", "nothing"], "there is no run 'nothing'"),
+        (["status", "words-nft-2"], "did you mean 'words-nft-1'?"),
+        (["resume", "words-nft-1", "--set", "train.lr=1"], "train.lr (0.0001 -> 1.0)"),
+        (["drain", "words-nft-1"], "is not running on this machine"),
+        (["drill", "words-nft-1"], "is not running on this machine"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(told_run: RunFolder, arguments: list[str], says: str) -> None:
+    told = spotlight(*arguments)
+    assert told.code == 2
+    assert says in told.err
+    assert len(told.err.strip().splitlines()) == 1
+
+
+def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(told_run: RunFolder) -> None:
+    (segment,) = told_run.journal.glob("segment-*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    for verb in ("audit", "resume"):
+        told = spotlight(verb, told_run.name)
+        assert told.code == 2
+        assert "is damaged" in told.err
+        assert "nothing was changed" in told.err
+    assert segment.read_bytes() == content
+
+
+def test_status_report_and_audit_read_the_same_journal(told_run: RunFolder) -> None:
+    status = spotlight("status", told_run.name, "--json")
+    assert status.code == 0, status.err
+    assert json.loads(status.out)
+    assert spotlight("report", told_run.name).code == 0
+    assert told_run.report.read_text().startswith("<!doctype html>")
+    audited = spotlight("audit", told_run.name, "--json")
+    assert json.loads(audited.out)["clean"] is (audited.code == 0)
