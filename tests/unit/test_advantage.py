@@ -10,6 +10,7 @@ from spotlight.control.advantage import (
     GroupOutcome,
     LaggedStd,
     StdMode,
+    comparable_groups,
     group_advantages,
     pooled_within_group_std,
     summarise,
@@ -129,3 +130,10 @@ def test_running_std_survives_serialisation():
 def test_pooled_std_weighs_samples_and_skips_groups_without_baseline():
     groups = [np.array([0.0, 2.0]), np.array([5.0, 5.0, 5.0, 5.0]), np.array([math.nan, 100.0])]
     assert pooled_within_group_std(groups) == pytest.approx(math.sqrt(2 / 6), rel=1e-14)
+
+
+def test_groups_that_can_be_compared_have_two_finite_rewards():
+    nan = float("nan")
+    groups = [np.array([0.1, nan, 0.2]), np.array([0.1, nan]), np.array([nan, nan]), np.array([0.3, 0.3])]
+    assert comparable_groups(groups) == 2
+    assert comparable_groups([]) == 0

@@ -130,6 +130,11 @@ def summarise(groups: Sequence[GroupAdvantages]) -> AdvantageSummary:
     )
 
 
+def comparable_groups(rewards_by_group: Sequence[Floats]) -> int:
+    """Groups with at least two finite rewards: the others have nothing to compare."""
+    return sum(_finite(rewards).size >= 2 for rewards in _as_floats(rewards_by_group))
+
+
 def pooled_within_group_std(rewards_by_group: Sequence[Floats]) -> float:
     """RMS of r - mean of its group, over the groups with at least two finite rewards; 0 with none."""
     finite_groups = [_finite(rewards) for rewards in _as_floats(rewards_by_group)]

@@ -7,7 +7,7 @@ import numpy as np
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
-from spotlight.control.advantage import group_advantages
+from spotlight.control.advantage import comparable_groups, group_advantages
 from spotlight.control.explore.config import SelectedNoise
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
@@ -141,12 +141,7 @@ class Rollouts:
             return known
         groups = self.requests_by_group(iteration)
         rewards = [np.array([self._reward(request.id) for request in group]) for group in groups]
-        if not any(np.isfinite(group).sum() >= 2 for group in rewards):
-            problems = self._hub.dispatcher.problems
-            raise Stopped(
-                f"no group of iteration {iteration} has two samples with a reward, so there is nothing to compare; the "
-                f"last problem was: {problems[-1] if problems else 'none told'}. Repair the reward, then resume."
-            )
+        self._check_judge(iteration, rewards)
         found = group_advantages(
             rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
         )
@@ -159,6 +154,18 @@ class Rollouts:
         )
         self._emit(compared)
         return compared
+
+    def _check_judge(self, iteration: int, rewards: list[np.ndarray]) -> None:
+        """One iteration without a group to compare is bad luck; a second one in a row is a broken judge."""
+        before = self._state.compared.get(iteration - 1)
+        was_blind = before is not None and not any(any(group) for group in before.kept)
+        if was_blind and not comparable_groups(rewards):
+            problems = self._hub.dispatcher.problems
+            raise Stopped(
+                f"in iterations {iteration - 1} and {iteration} no group has two samples with a reward, so training "
+                f"would go on with nothing; the last problem was: {problems[-1] if problems else 'none told'}; repair "
+                "the reward and start again from the newest checkpoint."
+            )
 
     def requests_by_group(self, iteration: int) -> list[list[Request]]:
         groups: dict[int, list[Request]] = {}
