@@ -21,6 +21,26 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import msgspec
+
+from spotlight.compute.data.worlds import world
+from spotlight.compute.models import families
+from spotlight.compute.rollout.engine import Engine
+from spotlight.compute.weights.resident import Resident
+from spotlight.control.directory import PublishedSet
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.ledger import Ledger
+from spotlight.control.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
+from spotlight.core.events import SCHEMA
+from spotlight.core.journal import Journal
+from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.runtime.payloads import PayloadFolder
+from spotlight.runtime.wire import Connection
+
+NODE, WORKER = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
 ROWS = 16
 BATCHES = 3
 COMMIT_EVERY = 2
@@ -43,105 +63,106 @@ class Stopwatch:
             self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
 
 
-def measure(stochastic: bool, seed: int) -> dict[str, float]:
-    """Seconds spent on steps, commits, messages and control for some batches of one worker."""
-    import torch
+class OneWorker:
+    """A worker's engine and the real controller's code, joined by a real socket, in one thread."""
 
-    from spotlight.compute.data.worlds import world
-    from spotlight.compute.models import families
-    from spotlight.compute.rollout.engine import Engine
-    from spotlight.compute.weights.resident import Resident
-    from spotlight.control.directory import PublishedSet
-    from spotlight.control.dispatch import Dispatcher
-    from spotlight.control.ledger import Ledger
-    from spotlight.control.scheduler import Scheduler
-    from spotlight.core import messages as m
-    from spotlight.core.clock import RealClock
-    from spotlight.core.events import SCHEMA
-    from spotlight.core.journal import Journal
-    from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
-    from spotlight.core.work import Request, SlotClass, WeightsId, Work
-    from spotlight.runtime.payloads import PayloadFolder
-    from spotlight.runtime.wire import Connection
+    def __init__(self, stochastic: bool, seed: int, folder: Path) -> None:
+        import torch
 
-    torch.set_num_threads(1)
-    watch = Stopwatch()
-    content = families.read_weights("words")
-    adapter = families.build(content)
-    adapter.transformer.requires_grad_(True)
-    engine = Engine(adapter, Resident(adapter.transformer, content.digest), seed, ROWS, padded=False)
-    sampling = Sampling(steps=STEPS, size=adapter.native_size)
-    if stochastic:
-        sampling = Sampling(
-            steps=STEPS, size=adapter.native_size, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=Window(1, 3)
+        torch.set_num_threads(1)
+        self.watch = Stopwatch()
+        self.clock = RealClock()
+        content = families.read_weights("words")
+        adapter = families.build(content)
+        adapter.transformer.requires_grad_(True)
+        self.engine = Engine(adapter, Resident(adapter.transformer, content.digest), seed, ROWS, padded=False)
+        self.digest = content.digest
+        self.sampling = Sampling(steps=STEPS, size=adapter.native_size)
+        if stochastic:
+            self.sampling = msgspec.structs.replace(
+                self.sampling, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=Window(1, 3)
+            )
+        self.journal = Journal.create(folder / "journal", self.clock.now)
+        ledger = Ledger(self.journal.append)
+        payloads = PayloadFolder(folder, lambda: None)
+        self.dispatcher = Dispatcher(
+            ledger, Scheduler(ledger), payloads, self.journal.append, lambda at: at, COMMIT_EVERY
         )
-    prompts = world("words").prompts("train")[: BATCHES * 2]
-    node, worker = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
-    with tempfile.TemporaryDirectory() as folder:
-        clock = RealClock()
-        journal = Journal.create(Path(folder) / "journal", clock.now)
-        ledger = Ledger(journal.append)
-        dispatcher = Dispatcher(
-            ledger, Scheduler(ledger), PayloadFolder(Path(folder), lambda: None), journal.append, lambda at: at,
-            commit_every=COMMIT_EVERY,
-        )  # fmt: skip
         ends = socket.socketpair()
         # One thread plays both ends, so a whole flight must fit into the socket's buffer.
         ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-        here, there = (Connection(end) for end in ends)
+        self.here, self.there = (Connection(end) for end in ends)
 
-        def say(message: m.AnyMessage, blob: bytes = b"") -> None:
-            """Worker to controller, through a real socket, then whatever the controller does about it."""
-            with watch.on("messages"):
-                here.send(m.Envelope(worker, message), blob)
-                envelope, arrived = there.recv() or (None, b"")
-            with watch.on("control"):
-                dispatcher.handle(node, envelope, arrived, clock.now())
+    def say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
+        """Worker to controller, through the socket, then whatever the controller does about it."""
+        with self.watch.on("messages"):
+            self.here.send(m.Envelope(WORKER, message), blob)
+            envelope, arrived = self.there.recv() or (None, b"")
+        with self.watch.on("control"):
+            self.dispatcher.handle(NODE, envelope, arrived, self.clock.now())
 
-        dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=1))
+    def begin(self) -> int:
+        """Introduce the worker and issue the work; how many samples there are."""
         weights = WeightsId(Version(0))
-        dispatcher.publish(weights, PublishedSet(content.digest, ""), [])
+        self.dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=NODE, slot_class=SlotClass.SPOT, slots=1))
+        self.dispatcher.publish(weights, PublishedSet(self.digest, ""), [])
+        prompts = world("words").prompts("train")[: BATCHES * 2]
         requests = [
             Request(
-                work=Work.ROLLOUT, iteration=0, group=group,
-                sample=Sample(prompt=prompt.id, seed=number, sampling=sampling, version=Version(0)),
+                work=Work.ROLLOUT,
+                iteration=0,
+                group=group,
+                sample=Sample(prompt=prompt.id, seed=number, sampling=self.sampling, version=Version(0)),
             )
-            for group, prompt in enumerate(prompts) for number in range(ROWS // 2)
-        ]  # fmt: skip
-        with watch.on("control"):
-            dispatcher.issue(requests, prompts, list(range(len(prompts))))
-        say(m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=ROWS, pid=0))
-        say(m.Held(weights=weights, digest=content.digest))
-        finished, grants = 0, 0
-        while finished < len(requests):
-            say(m.Pull(free_rows=engine.free_rows, answered=grants))
-            for outgoing in dispatcher.take_outbox():
-                if isinstance(outgoing.message, m.Grant):
-                    grants += 1
-                    for lease in outgoing.message.leases:
-                        with watch.on("steps"):
-                            engine.admit(lease.request, lease.prompt, lease.attempt)
-            while engine.free_rows < ROWS:
-                with watch.on("steps"):
-                    boundary = engine.step()
-                progress = engine.progress()
-                if progress and progress[0].step % COMMIT_EVERY == 0:
-                    with watch.on("commits"):
-                        commits = engine.commit([each.request for each in progress])
-                    for commit in commits:
-                        say(m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step), commit.flight)
-                say(m.Alive(progress=progress))
-                for done in boundary.finished:
-                    result = m.Result(
-                        request=done.request.id, attempt=done.attempt, digest=done.weights_digest, steps=done.steps,
-                        score=m.Score(reward=0.5),
-                    )  # fmt: skip
-                    with watch.on("steps"):
-                        payload = done.payload.to_bytes()
-                    say(result, payload)
-                    finished += 1
-        journal.close()
-    return watch.seconds
+            for group, prompt in enumerate(prompts)
+            for number in range(ROWS // 2)
+        ]
+        with self.watch.on("control"):
+            self.dispatcher.issue(requests, prompts, list(range(len(prompts))))
+        self.say(m.Hello(schema=SCHEMA, code="", node=NODE, slot_class=SlotClass.SPOT, rows=ROWS, pid=0))
+        self.say(m.Held(weights=weights, digest=self.digest))
+        return len(requests)
+
+    def pull(self, grants: int) -> int:
+        """Ask for a batch and take it in; grants so far."""
+        self.say(m.Pull(free_rows=self.engine.free_rows, answered=grants))
+        given = [out.message for out in self.dispatcher.take_outbox() if isinstance(out.message, m.Grant)]
+        for lease in (lease for grant in given for lease in grant.leases):
+            with self.watch.on("steps"):
+                self.engine.admit(lease.request, lease.prompt, lease.attempt)
+        return grants + len(given)
+
+    def step(self) -> int:
+        """One denoising step with all that goes with it; samples that it finished."""
+        with self.watch.on("steps"):
+            boundary = self.engine.step()
+        progress = self.engine.progress()
+        if progress and progress[0].step % COMMIT_EVERY == 0:
+            with self.watch.on("commits"):
+                commits = self.engine.commit([each.request for each in progress])
+            for commit in commits:
+                self.say(m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step), commit.flight)
+        self.say(m.Alive(progress=progress))
+        for done in boundary.finished:
+            with self.watch.on("steps"):
+                payload = done.payload.to_bytes()
+            score = m.Score(reward=0.5)
+            facts = {"attempt": done.attempt, "digest": done.weights_digest, "steps": done.steps, "score": score}
+            self.say(m.Result(request=done.request.id, **facts), payload)
+        return len(boundary.finished)
+
+
+def measure(stochastic: bool, seed: int) -> dict[str, float]:
+    """Seconds spent on steps, commits, messages and control for some batches of one worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = OneWorker(stochastic, seed, Path(folder))
+        left, grants = worker.begin(), 0
+        while left:
+            grants = worker.pull(grants)
+            while worker.engine.free_rows < ROWS:
+                left -= worker.step()
+        worker.journal.close()
+    return worker.watch.seconds
 
 
 def share(seconds: dict[str, float]) -> float:

@@ -11,8 +11,11 @@ def budget(config: BudgetConfig, hours: float = 0.0, dollars: float = 0.0) -> Bu
 
 
 def test_run_within_its_budget_goes_on() -> None:
-    budget(BudgetConfig(max_hours=2, max_dollars=3), hours=1.9, dollars=2.9).check()
-    budget(BudgetConfig(), hours=1e6, dollars=1e6).check()
+    within = [
+        budget(BudgetConfig(max_hours=2, max_dollars=3), hours=1.9, dollars=2.9),
+        budget(BudgetConfig(), hours=1e6, dollars=1e6),
+    ]
+    assert [each.check() for each in within] == [None, None]
 
 
 @pytest.mark.parametrize(

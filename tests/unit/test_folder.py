@@ -41,7 +41,9 @@ def test_resume_with_changed_settings_names_every_changed_key() -> None:
 def test_resume_may_change_where_how_long_and_how_dear() -> None:
     before = load_config("words-nft").model_dump(mode="json")
     changes = ["iterations=99", "budget.max_hours=1", "cluster.spot=2", "market.trace=demo"]
-    check_unchanged(before, load_config("words-nft", changes).model_dump(mode="json"))
+    now = load_config("words-nft", changes).model_dump(mode="json")
+    assert now != before
+    assert check_unchanged(before, now) is None
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_panel_shows_a_letter_per_slot_score_losses_previews_and_dollars():
     text = drawn(RunView.of(records[:first]))
     assert "exact match 0.48 (0.42 to 0.54) from 0.40" in text
     assert "1/5" in text
-    assert "64 of 64 at 6 steps for iteration 2; captured 84 % of the variance" in text
+    assert "64 of 64 at 6 steps for iteration 2; captured at most 84 % of the variance" in text
     assert "priced as if" in text
     after = drawn(RunView.of(records[: first + 1]))
     assert "1, 1 without notice" in after

@@ -215,7 +215,9 @@ def _previews(view: RunView) -> Text:
     words.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
     measured = [one for _, one in sorted(view.explorations.items()) if "captured_variance" in one.figures]
     if measured:
-        words.append(f"; captured {percent(measured[-1].figures['captured_variance'])} of the variance", style="dim")
+        words.append(
+            f"; captured at most {percent(measured[-1].figures['captured_variance'])} of the variance", style="dim"
+        )
     return words
 
 

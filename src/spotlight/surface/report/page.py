@@ -123,7 +123,7 @@ def _tiles(view: RunView, prices: PriceTable, verdict: Verdict | None) -> str:
         (
             "Previews",
             count(previews),
-            f"captured {percent(captured)} of the variance" if captured is not None else "not measured yet",
+            f"captured at most {percent(captured)} of the variance" if captured is not None else "not measured yet",
         ),
         (
             "Cost, priced as if",
@@ -189,7 +189,14 @@ def iteration_section(view: RunView) -> str:
     if len(shown) > MOST_ROWS:
         shown = [*shown[: MOST_ROWS // 2], *shown[-MOST_ROWS // 2 :]]
         note = f"The first and last {MOST_ROWS // 2} of {count(len(view.iterations), 'iteration')}. "
-    heads = ("iteration", "rollout", "training", "mean reward of training groups", "previews", "captured variance")
+    heads = (
+        "iteration",
+        "rollout",
+        "training",
+        "mean reward of training groups",
+        "previews",
+        "captured variance, at most",
+    )
     body = table(heads, "".join(_iteration_row(view, one) for one in shown))
     note += "Training groups are chosen for contrast, so their mean reward is biased: judge by the held-out score."
     return f"""<section><details class="numbers"><summary>Iterations</summary>{body}<p class="fine">{safe(note)}</p>\

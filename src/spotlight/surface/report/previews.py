@@ -11,7 +11,7 @@ from spotlight.surface.report.text import count, percent, score
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 540, 18, 206
 MOST_BARS = 120
-LINES = (("captured_variance", "captured variance", "curve"), ("spearman", "rank correlation", "curve-2"))
+LINES = (("captured_variance", "captured variance, at most", "curve"), ("spearman", "rank correlation", "curve-2"))
 
 
 def preview_section(view: RunView) -> str:
@@ -22,7 +22,8 @@ def preview_section(view: RunView) -> str:
     finished, discarded = sum(map(done_of, seen)), sum(one.discarded for one in seen)
     lead = (
         f"{count(finished, 'preview')} on weights at most one iteration old told which seeds to roll out; "
-        f"{count(discarded)} were cut off when training ended. Previews choose seeds and are never trained on."
+        f"{count(discarded)} were cut off when training ended. Previews choose seeds and are never trained on. "
+        "Captured variance is estimated from a few audited seeds and errs on the high side."
     )
     charts = figure("Previews by iteration", _bars(seen)) + figure("How well they chose", _lines(seen))
     return section("Previews", lead, f'<div class="charts">{charts}</div>')
