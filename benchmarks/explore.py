@@ -12,7 +12,8 @@ noise anew, so there every sample starts from its own noise (rollout.initial_noi
 
 Each seed of each arm writes its own file under --out and is skipped when that file exists, so a run resumes by being
 repeated and runs from several machines are joined with --merge. The arms may differ in `iterations`: the exploring one
-need not go on after it has passed the plain one.
+need not go on after it has passed the plain one; where it was cut short before, `--until` compares at the score that
+the plain one had after fewer iterations, and the figure says so.
 """
 
 import argparse
@@ -45,6 +46,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/explore"))
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join result files instead of running")
+    parser.add_argument(
+        "--until",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("EXPERIMENT", "ITERATION"),
+        help="with --merge: read plain runs of this experiment (such as scenes_nft) up to this iteration only, where "
+        "the exploring ones did not get further",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     return parser.parse_args()
 
@@ -56,7 +66,8 @@ def main() -> None:
     from explore_results import Arm
 
     if args.merge:
-        explore_results.present([explore_results.read(path) for path in args.merge], args.out, args.json)
+        until = {experiment: int(iteration) for experiment, iteration in args.until}
+        explore_results.present([explore_results.read(path) for path in args.merge], args.out, args.json, until)
         return
     configs = [config_of(args, seed) for seed in args.seeds or ([0] if args.preset == "laptop" else [0, 1, 2])]
     settings = settings_of(args, configs[0])

@@ -149,12 +149,13 @@ def prefix_of(run: ArmResult) -> str:
     return f"{run.family.split('-')[0]}_{run.loss}"
 
 
-def present(results: Sequence[ArmResult], out: Path, as_json: bool) -> None:
-    """Print the table, write OUT.json and OUT.png."""
+def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mapping[str, int] | None = None) -> None:
+    """Print the table, write OUT.json and OUT.png; `until` shortens what is read of some experiments' plain runs."""
     check_mergeable(results)
     figures: dict[str, Figure] = {}
     for experiment in experiments(results):
-        figures |= figures_of([run for run in results if run.experiment == experiment])
+        runs = [run for run in results if run.experiment == experiment]
+        figures |= figures_of(runs, (until or {}).get(prefix_of(runs[0])))
     first = results[0]
     summary = {
         "benchmark": "explore",
@@ -167,7 +168,7 @@ def present(results: Sequence[ArmResult], out: Path, as_json: bool) -> None:
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw(results, out.with_suffix(".png"))
+    draw(results, out.with_suffix(".png"), until or {})
     table = Table(title=f"{first.hardware}, {summary['commit']}")
     table.add_column("figure", no_wrap=True)
     for column in ("mean", "lowest seed", "highest seed", "unit"):
@@ -181,12 +182,13 @@ def present(results: Sequence[ArmResult], out: Path, as_json: bool) -> None:
         print(json.dumps({key: value for key, value in summary.items() if key != "runs"}))
 
 
-def figures_of(runs: Sequence[ArmResult]) -> dict[str, Figure]:
+def figures_of(runs: Sequence[ArmResult], until: int | None = None) -> dict[str, Figure]:
     """All figures of one experiment; ratios come from seeds that ran both arms."""
     prefix = prefix_of(runs[0])
     by_arm = {arm: {run.seed: run for run in runs if run.arm is arm} for arm in Arm}
     both = sorted(by_arm[Arm.PLAIN].keys() & by_arm[Arm.EXPLORE].keys())
-    figures = ratio_figures(prefix, [(by_arm[Arm.PLAIN][s], by_arm[Arm.EXPLORE][s]) for s in both]) if both else {}
+    pairs = [(shortened(by_arm[Arm.PLAIN][seed], until), by_arm[Arm.EXPLORE][seed]) for seed in both]
+    figures = ratio_figures(prefix, pairs, until) if both else {}
     for arm, of_seed in by_arm.items():
         if of_seed:
             ends = [run.points[-1] for run in of_seed.values()]
@@ -202,7 +204,16 @@ def figures_of(runs: Sequence[ArmResult]) -> dict[str, Figure]:
     return figures
 
 
-def ratio_figures(prefix: str, pairs: Sequence[tuple[ArmResult, ArmResult]]) -> dict[str, Figure]:
+def shortened(run: ArmResult, until: int | None) -> ArmResult:
+    """As if it had ended there: nothing of a run depends on its length."""
+    if until is None:
+        return run
+    return msgspec.structs.replace(run, points=[point for point in run.points if point.iteration <= until])
+
+
+def ratio_figures(
+    prefix: str, pairs: Sequence[tuple[ArmResult, ArmResult]], until: int | None = None
+) -> dict[str, Figure]:
     """Iterations to the plain run's final score, and their ratio, over seeds."""
     needed_plain, needed_explore, ratios = [], [], []
     missed = 0
@@ -218,6 +229,7 @@ def ratio_figures(prefix: str, pairs: Sequence[tuple[ArmResult, ArmResult]]) -> 
             needed_explore.append(reached)
             ratios.append(own / reached)
     bound = f"; upper bound, {missed} of {len(pairs)} never reached the score" if missed else ""
+    bound += f"; plain runs read up to iteration {until}" if until is not None else ""
     return {
         f"{prefix}_iterations_ratio": over_seeds(ratios, f"times fewer iterations{bound}"),
         f"{prefix}_plain_iterations": over_seeds(needed_plain, "iterations to the plain run's final score"),
@@ -256,7 +268,7 @@ COLOURS = {Arm.PLAIN: "#0072b2", Arm.EXPLORE: "#d55e00"}
 LABELS = {Arm.PLAIN: "without exploration", Arm.EXPLORE: "with exploration"}
 
 
-def draw(results: Sequence[ArmResult], path: Path) -> None:
+def draw(results: Sequence[ArmResult], path: Path, until: Mapping[str, int]) -> None:
     """A column per experiment: held-out reward of both arms, below it what the audits found."""
     import matplotlib
 
@@ -267,7 +279,7 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
     figure, axes = plt.subplots(2, len(names), figsize=(5.5 * len(names), 6.5), squeeze=False, height_ratios=(2, 1))
     for column, name in enumerate(names):
         runs = [run for run in results if run.experiment == name]
-        _draw_rewards(axes[0][column], name, runs)
+        _draw_rewards(axes[0][column], name, runs, until.get(prefix_of(runs[0])))
         _draw_audits(axes[1][column], [run for run in runs if run.audits])
     figure.suptitle(f"line: mean, band: lowest to highest seed; {results[0].hardware}", fontsize=9)
     figure.tight_layout()
@@ -275,13 +287,13 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_rewards(axis: Any, title: str, runs: Sequence[ArmResult]) -> None:
+def _draw_rewards(axis: Any, title: str, runs: Sequence[ArmResult], until: int | None) -> None:
     for arm in Arm:
         own = [run for run in runs if run.arm is arm]
         if own:
             label = f"{LABELS[arm]} ({len(own)} {'seed' if len(own) == 1 else 'seeds'})"
             _band(axis, [[(p.iteration, p.reward) for p in run.points] for run in own], COLOURS[arm], label)
-    plain = [final_score(run) for run in runs if run.arm is Arm.PLAIN]
+    plain = [final_score(shortened(run, until)) for run in runs if run.arm is Arm.PLAIN]
     if plain:
         axis.axhline(float(np.mean(plain)), color=COLOURS[Arm.PLAIN], linestyle=":", linewidth=1)
     axis.set_title(title)
