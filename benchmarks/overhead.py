@@ -141,7 +141,8 @@ class OneWorker:
             with self.watch.on("commits"):
                 commits = self.engine.commit([each.request for each in progress])
             for commit in commits:
-                self.say(m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step), commit.flight)
+                told = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
+                self.say(told, commit.flight)
         self.say(m.Alive(progress=progress))
         for done in boundary.finished:
             with self.watch.on("steps"):

@@ -16,11 +16,13 @@ from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
 from spotlight.core.errors import InputError, Stopped
-from spotlight.core.events import SCHEMA, AnyEvent, Record, RunResumed, RunStarted
+from spotlight.core.events import SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
 from spotlight.core.journal import Disk, Journal, read
 from spotlight.folder import RunFolder, config_digest
 
 Observer = Callable[[Record], None]
+Projection = Callable[[], bytes]
+"""What an observer has become, as bytes that it understands."""
 
 
 class Chronicle:
@@ -32,6 +34,8 @@ class Chronicle:
         self.clock = clock
         self.facts: ModelFacts = facts_of(config.model.name)
         self.observers: list[Observer] = []
+        self.projections: dict[str, Projection] = {}
+        """Kept by name after every iteration, so that readers of a long run need not begin at its first record."""
         self.state = RunState()
         self.ledger = Ledger(self.emit)
         self.meter = CostMeter()
@@ -98,6 +102,8 @@ class Chronicle:
 
     def emit(self, event: AnyEvent) -> None:
         self._fold(self._journal.append(event))
+        if self.projections and isinstance(event, IterationDone):
+            self._journal.snapshot({name: projection() for name, projection in self.projections.items()})
 
     @property
     def next_seq(self) -> int:

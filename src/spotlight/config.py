@@ -16,6 +16,7 @@ from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.data.worlds import world
+from spotlight.compute.models.catalogue import HEADS
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
@@ -65,6 +66,11 @@ class RunConfig(Section):
                 registry.check_name(reward)
         if not self.model.name.endswith(".safetensors"):
             load_prompts(self.data.prompts, world(self.model.name))
+        return self
+
+    @model_validator(mode="after")
+    def _crews_are_possible(self) -> Self:
+        self.cluster.elastic.check(HEADS, self.cluster.slots)
         return self
 
     @model_validator(mode="after")

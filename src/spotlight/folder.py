@@ -26,8 +26,10 @@ from spotlight.core.section import Section
 CHECKPOINTS_KEPT = 2
 CHANGES_BITS = ("cluster.rows", "cluster.threads")
 """What kernels are chosen by: fixed for a deterministic run."""
-FREE_TO_CHANGE = ("budget", "output", "cluster", "market", "iterations")
-"""Sections that a resumed run may change: they do not change what is computed, only where, how long and how dear."""
+FREE_TO_CHANGE = (
+    "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s"
+)  # fmt: skip
+"""What a resumed run may change: it does not change what is computed, only where, how long and how dear."""
 
 
 class OutputConfig(Section):
@@ -108,13 +110,17 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [
         f"{key} ({_shown(old)} -> {_shown(new)})"
         for key, old, new in _differences(before, now)
-        if key.partition(".")[0] not in FREE_TO_CHANGE or (before["deterministic"] and key in CHANGES_BITS)
+        if not _is_free(key) or (before["deterministic"] and key in CHANGES_BITS)
     ]
     if changed:
         raise ConfigError(
             f"this run was started with other settings: {', '.join(changed)}; what is computed cannot change in the "
             f"middle, so start a new run, or change only {', '.join(FREE_TO_CHANGE)}."
         )
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
 
 
 def _differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, Any, Any]]:

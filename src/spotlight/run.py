@@ -72,6 +72,7 @@ class Run:
 
     async def _work(self, wired: Wired, pool: LocalPool) -> None:
         hub = wired.hub
+        hub.kill = pool.kill_worker
         jobs = (
             hub.tick_forever(),
             self.chronicle.sync_forever(),
@@ -110,7 +111,10 @@ class Run:
                 worker_settings=self._worker_settings(),
                 reward=config.reward.name or self.chronicle.facts.world.reward,
                 reward_processes=config.reward.processes,
+                reward_timeout_s=config.reward.timeout_s,
                 cluster=config.cluster,
+                heads=self.chronicle.facts.heads,
+                token_pixels=self.chronicle.facts.token_pixels,
             )
         )
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from spotlight.chronicle import Chronicle
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
+from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
@@ -41,14 +42,16 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         emit,
         run_clock=chronicle.run_time,
         commit_every=config.cluster.commit_every,
+        demands=Demands(facts.tokens),
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
     samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed)
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
+    gang = Gang(hub, config.train.timeout_s)
     training = Training(
-        hub, Gang(hub), rollouts, chronicle.state, storage, config.train, config.rollout.prompts, config.seed, emit
+        hub, gang, rollouts, chronicle.state, storage, config.train, config.rollout.prompts, config.seed, emit
     )
     held_out = HeldOut(
         hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit

@@ -30,10 +30,10 @@ from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.controller import Controller, Ending, PowerCut
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.invariants import Broken, Invariants
+from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trace import Trace
 from spotlight.runtime.sim.virtual_loop import VirtualClock, VirtualLoop
-from spotlight.runtime.sim.worker import Moment
 from spotlight.runtime.sim.world import World
 from spotlight.wiring import Wired
 
@@ -48,22 +48,42 @@ class Scripted(Calm):
     def __init__(self, tempo: Tempo) -> None:
         super().__init__(tempo)
         self.strikes: Counter[Moment] = Counter()
+        self.addressed: list[tuple[Moment, WorkerId]] = []
+        """Strikes that wait for one worker."""
+        self.freezes: dict[tuple[Moment, WorkerId], Callable[[], None]] = {}
+        self.passed: Counter[tuple[Moment, WorkerId]] = Counter()
+        """How often a worker came through a moment alive."""
+        self.kinds: dict[int, str] = {}
+        """Of GPUs, by slot."""
         self.unscorable: set[str] = set()
         """Requests that the judge finds no reward for."""
         self.impossible: set[str] = set()
         """Requests that every attempt fails at."""
 
     def struck(self, moment: Moment, worker: WorkerId) -> bool:
-        if not self.strikes[moment]:
-            return False
-        self.strikes[moment] -= 1
-        return True
+        if (moment, worker) in self.addressed:
+            self.addressed.remove((moment, worker))
+            return True
+        if self.strikes[moment]:
+            self.strikes[moment] -= 1
+            return True
+        self.freezes.pop((moment, worker), lambda: None)()
+        self.passed[moment, worker] += 1
+        return False
+
+    def kind(self, worker: WorkerId) -> str:
+        return self.kinds.get(slot_of(worker), "")
 
     def is_unscorable(self, request: Request) -> bool:
         return request.id in self.unscorable
 
     def fails(self, request: Request, attempt: int) -> bool:
         return request.id in self.impossible
+
+
+def slot_of(worker: WorkerId) -> int:
+    """2 of `spot-1.1/2.3`."""
+    return int(worker.rpartition("/")[2].partition(".")[0])
 
 
 class When(StrEnum):
@@ -113,7 +133,7 @@ class FaultyDisk:
 class Story:
     """One small deterministic run; `config` overrides its sections."""
 
-    def __init__(self, spot: int = 2, rows: int = 4, tempo: Tempo | None = None, **config: Any) -> None:
+    def __init__(self, spot: int = 2, rows: int = 4, tempo: Tempo | None = None, slots: int = 1, **config: Any) -> None:
         self.config = RunConfig.model_validate(
             {
                 "iterations": 3,
@@ -128,7 +148,9 @@ class Story:
             }
         )
         reserved = NodeSpec(name="reserved-1", slot_class=SlotClass.RESERVED, rows=rows, trains=True)
-        self.spots = [NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, rows=rows) for n in range(1, spot + 1)]
+        self.spots = [
+            NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
+        ]
         self.specs = [reserved, *self.spots]
         self.fate = Scripted(tempo or Tempo())
         self.events: list[AnyEvent] = []
@@ -166,14 +188,21 @@ class Story:
         self.until(lambda: self._lives.done())
         self._lives.result()
         self.invariants.finish()
-        report = audit(read(self.folder.journal), Bounds(max_lag=0, commit_every=COMMIT_EVERY))
+        report = audit(read(self.folder.journal), self._bounds)
         assert report.clean, "\n".join(report.sentences())
         assert report.finished
         return report
 
-    def strike(self, moment: Moment) -> None:
-        """Whoever gets there next dies there."""
-        self.fate.strikes[moment] += 1
+    def strike(self, moment: Moment, worker: WorkerId | None = None) -> None:
+        """Whoever gets there next dies there, or this worker when it gets there."""
+        if worker is None:
+            self.fate.strikes[moment] += 1
+        else:
+            self.fate.addressed.append((moment, worker))
+
+    def freeze_at(self, moment: Moment, worker: WorkerId, seconds: float) -> None:
+        """This worker stops there, neither dead nor alive."""
+        self.fate.freezes[moment, worker] = lambda: self.world.freeze(worker, seconds)
 
     def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
         """The controller dies around the n-th record of this kind from now."""
@@ -216,12 +245,16 @@ class Story:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds(max_lag=0, commit_every=COMMIT_EVERY, bit_exact=self.config.deterministic)
+
     async def _prepare(self) -> None:
         self.trace = Trace()
         self.storage = SimStorage()
-        self.world = World(self.fate, self.storage, self.trace, is_exact=self.config.deterministic)
-        bounds = Bounds(max_lag=0, commit_every=COMMIT_EVERY)
-        self.invariants = Invariants(self.world, bounds)
+        elastic = self.config.cluster.elastic
+        self.world = World(self.fate, self.storage, self.trace, self.config.deterministic, elastic)
+        self.invariants = Invariants(self.world, self._bounds)
         self.disk = FaultyDisk(self.world.unplug)
         self._moved = asyncio.Event()
         self._lives = asyncio.create_task(self._live_on())

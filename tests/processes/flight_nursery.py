@@ -1,8 +1,9 @@
 """A process that imports the model once and forks a worker for every order; run by test_flight_processes.py.
 
 Each line of standard input is an order: roll out the sample of a scenario by a model, from a flight or from its
-beginning, among other neighbours. A worker with `stop` commits its flight at that step boundary, passes it up a pipe
-and waits to be killed; one without runs to the end. The answer on standard output is one line.
+beginning, among other neighbours. A worker with `stop` passes its commits up a pipe until that step boundary and waits
+to be killed; what was passed is kept as the controller keeps it. One without runs to the end. The answer on standard
+output is one line.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import sys
 from base64 import b64decode, b64encode
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import torch
@@ -25,8 +27,9 @@ from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rollout.engine import Engine, Finished
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
+from spotlight.control.flights import Flights
 from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Version, Window
-from spotlight.core.work import Request, WeightsId, Work
+from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 RUN_SEED, ROWS, STEPS = 11, 4, 10
 WEIGHTS = WeightsId(Version(1))
@@ -79,8 +82,9 @@ def work(adapter: PixelAdapter, store: NodeStore, order: Order, up: int) -> None
     while True:
         boundary = engine.step()
         for commit in boundary.commits:
-            if commit.step == order.stop and commit.flight is not None:
-                send(up, commit.flight)
+            if order.stop is not None:
+                send(up, msgspec.msgpack.encode((commit.step, commit.since, commit.flight)))
+            if commit.step == order.stop:
                 signal.pause()
         for finished in boundary.finished:
             if finished.request.id == target.id:
@@ -102,13 +106,22 @@ def send(up: int, data: bytes) -> None:
         pipe.write(struct.pack("<Q", len(data)) + data)
 
 
-def receive(down: int) -> bytes:
-    with os.fdopen(down, "rb") as pipe:
-        (size,) = struct.unpack("<Q", pipe.read(8))
-        return pipe.read(size)
+def receive(pipe: BinaryIO) -> bytes:
+    (size,) = struct.unpack("<Q", pipe.read(8))
+    return pipe.read(size)
 
 
-def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order) -> Answer:
+def committed(pipe: BinaryIO, flights: Flights, target: RequestId, stop: int) -> bytes:
+    """The whole flight at that step, put together from all that was committed."""
+    step = 0
+    while step < stop:
+        step, since, part = msgspec.msgpack.decode(receive(pipe), type=tuple[int, int, bytes])
+        assert flights.fits(target, since)
+        flights.keep(target, step, part, since)
+    return flights.at(target, stop) or b""
+
+
+def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: Flights) -> Answer:
     down, up = os.pipe()
     child = os.fork()
     if child == 0:
@@ -117,7 +130,11 @@ def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order) -> Answer:
         finally:
             os._exit(1)
     os.close(up)
-    data = receive(down)
+    target = request(adapter, order.scenario, seed=0).id
+    if order.flight is None:
+        flights.forget(target)
+    with os.fdopen(down, "rb") as pipe:
+        data = receive(pipe) if order.stop is None else committed(pipe, flights, target, order.stop)
     if order.stop is not None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -137,9 +154,10 @@ def main(folder: Path) -> None:
     for adapter, store in nodes.values():
         state = {name: p.detach() * 1.01 for name, p in adapter.transformer.named_parameters()}
         store.publish(WEIGHTS, adapter.family, state, "base")
+    flights = Flights()
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)
-        answer = carry_out(*nodes[order.model], order)
+        answer = carry_out(*nodes[order.model], order, flights)
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
         sys.stdout.flush()
     # Tearing down an interpreter that holds torch takes seconds.

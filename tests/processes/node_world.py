@@ -147,6 +147,7 @@ def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
         worker_settings=b"",
         reward="echo_worker:Brightness",
         reward_processes=1,
+        reward_timeout_s=120.0,
         cluster=ClusterConfig(**patience),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotlight.control.dispatch import Dispatcher
+from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
 from spotlight.control.run_state import RunState
 from spotlight.control.scheduler import serving
@@ -25,7 +26,7 @@ from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.storm import StormFailed, weather_one
 from spotlight.runtime.training import Training
 
-SEEDS = range(60)
+SEEDS = range(150)
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
 
@@ -183,6 +184,17 @@ def weights_digest_not_checked(patch: pytest.MonkeyPatch) -> None:
     """A sample of other weights than the published ones is as good as any."""
     accept = Ledger.accept
     patch.setattr(Ledger, "accept", lambda self, accepted, expected: accept(self, accepted, accepted.digest))
+
+
+@bug
+def earlier_parts_of_a_flight_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Of a flight in parts only the newest is kept."""
+    keep = Flights.keep
+
+    def newest(self: Any, request: Any, step: int, blob: bytes, since: int = 0) -> None:
+        keep(self, request, step, blob)
+
+    patch.setattr(Flights, "keep", newest)
 
 
 @bug

@@ -88,6 +88,19 @@ def test_a_group_of_mixed_versions_is_found():
     assert breaches(history) == [(Invariant.WHOLE_GROUPS, 7, (A.id, newer.id))]
 
 
+def test_a_group_of_one_version_that_was_published_twice_with_other_bits_is_found():
+    history = [
+        started(),
+        issued([A, B]),
+        *made(A),
+        Restored(step=0, reason="the gang died"),
+        published(0, 0, digest="other bits"),
+        *made(B, digest="other bits"),
+        stepped(0, [A, B], 1),
+    ]
+    assert breaches(history)[-1] == (Invariant.WHOLE_GROUPS, 8, (A.id, B.id))
+
+
 @pytest.mark.parametrize(("newest", "max_lag", "found"), [(1, 1, False), (2, 1, True), (1, 0, True), (0, 0, False)])
 def test_a_policy_lag_beyond_the_bound_is_found(newest, max_lag, found):
     history = [*READY, *[published(version, 0) for version in range(1, newest + 1)], stepped(0, [A, B], 1)]

@@ -1,27 +1,15 @@
 """The dispatcher where no storm blows: what makes it give up, and what it tells people."""
 
+import msgspec
 import pytest
+from dispatch_stories import dispatcher_with
 
-from spotlight.control.dispatch import TROUBLES_ALLOWED, Dispatcher
-from spotlight.control.ledger import Ledger
-from spotlight.control.scheduler import Scheduler
+from spotlight.control.directory import PublishedSet
+from spotlight.control.dispatch import TROUBLES_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
-from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, SlotClass
-
-
-class NoPayloads:
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        return None
-
-
-def dispatcher_with(slot_class: SlotClass) -> tuple[Dispatcher, NodeId]:
-    ledger = Ledger()
-    dispatcher = Dispatcher(ledger, Scheduler(ledger), NoPayloads(), lambda event: None, lambda at: at, commit_every=1)
-    node = NodeId(f"{slot_class.value}-1.1")
-    dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=slot_class, slots=1))
-    return dispatcher, node
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
 
 
 @pytest.mark.parametrize("slot_class", list(SlotClass))
@@ -41,3 +29,39 @@ def test_trouble_of_a_node_is_kept_for_people():
     dispatcher.handle(node, m.Envelope(None, m.Failed(problem="no room in shared memory")), b"", now=0.0)
     assert list(dispatcher.problems) == [f"{node}: no room in shared memory"]
     assert dispatcher.failure is None
+
+
+def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is_asked_for():
+    """Nothing is promised that cannot be kept: until the hand-back, the sample goes on from the commit before."""
+    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+    weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    first, second = WorkerId(f"{node}/0.1"), WorkerId(f"{node}/0.2")
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0])
+
+    def says(worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> list[tuple[m.AnyMessage, bytes]]:
+        dispatcher.take_outbox()
+        dispatcher.handle(node, m.Envelope(worker, message), blob, now=1.0)
+        return [(out.message, out.blob) for out in dispatcher.take_outbox()]
+
+    def arrives(worker: WorkerId) -> tuple[m.AnyMessage, bytes]:
+        hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+        says(worker, hello)
+        says(worker, m.Held(weights=weights, digest="base"))
+        ((grant, blob),) = says(worker, m.Pull(free_rows=1))
+        return grant, blob
+
+    arrives(first)
+    assert says(first, m.Commit(request=request.id, attempt=1, step=2), b"two,") == []
+    asked = says(first, m.Commit(request=request.id, attempt=1, step=6, since=4), b"six")
+    assert [message for message, _ in asked] == [m.Recall(requests=(request.id,))]
+    dispatcher.handle(node, m.Envelope(None, m.Gone(worker=first, cause="killed")), b"", now=2.0)
+    grant, blob = arrives(second)
+    assert [(lease.attempt, lease.step) for lease in grant.leases] == [(2, 2)]
+    assert msgspec.msgpack.decode(blob) == {request.id: b"two,"}
+    says(second, m.HandBack(request=request.id, attempt=2, step=7), b"all seven")
+    ((grant, blob),) = says(second, m.Pull(free_rows=1))
+    assert [(lease.attempt, lease.step) for lease in grant.leases] == [(3, 7)]
+    assert msgspec.msgpack.decode(blob) == {request.id: b"all seven"}

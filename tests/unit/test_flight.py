@@ -70,7 +70,7 @@ def test_flight_is_never_rounded():
     x_SC.view(-1)[:4] = torch.tensor([1.0 + 2**-23, 3e38, -0.0, 1e-45])
     again = read(replace(known, x_SC=x_SC).to_bytes())
     assert again.x_SC.numpy().tobytes() == x_SC.numpy().tobytes()
-    assert torch.equal(again.path_RSC, known.path_RSC)
+    assert torch.equal(again.path_RSC, torch.cat([known.path_RSC[:-1], x_SC.unsqueeze(0)]))
     assert torch.equal(again.log_prob_R, known.log_prob_R)
 
 
@@ -112,7 +112,7 @@ def test_flight_with_a_window_step_missing_is_refused():
 
 def test_flight_in_half_precision_is_never_written():
     known = read(committed())
-    with pytest.raises(TypeError, match="x of 'spotlight-flight-1' is not float32"):
+    with pytest.raises(TypeError, match="x of 'spotlight-flight-2' is not float32"):
         replace(known, x_SC=known.x_SC.bfloat16()).to_bytes()
 
 
@@ -142,7 +142,7 @@ def test_flight_with_a_flipped_bit_anywhere_is_refused():
 
 def test_flight_is_plain_safetensors():
     """Whoever has the file can look into it with the format's own tools."""
-    found = load(committed(step=3))
+    found = load(committed(step=4))
     assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
         "x": SHAPE,
         "path": (3, *SHAPE),
@@ -153,7 +153,7 @@ def test_flight_is_plain_safetensors():
 
 def test_payload_offered_as_a_flight_is_refused():
     _, payloads = finished_group()
-    with pytest.raises(SealError, match="'spotlight-payload-1' came where 'spotlight-flight-1'"):
+    with pytest.raises(SealError, match="'spotlight-payload-1' came where 'spotlight-flight-2'"):
         read(payloads[0])
 
 

@@ -1,4 +1,4 @@
-"""Flights: only the newest of a sample, and none that nobody wants."""
+"""Flights: one whole flight of a sample, the newest that there is, and none that nobody wants."""
 
 from spotlight.control.flights import Flights
 from spotlight.core.work import RequestId
@@ -29,3 +29,42 @@ def test_flights_that_nobody_wants_are_forgotten() -> None:
     flights.keep(OTHER, 1, b"other")
     flights.keep_only(lambda request: request == OTHER)
     assert (len(flights), flights.at(OTHER, 1)) == (1, b"other")
+
+
+def test_parts_that_build_on_one_another_are_handed_out_as_one_flight_without_those_that_were_overtaken() -> None:
+    flights = Flights()
+    flights.keep(ONE, 2, b"two,")
+    flights.keep(ONE, 4, b"four,", since=2)
+    flights.keep(ONE, 6, b"six,", since=4)
+    flights.keep(ONE, 8, b"eight", since=4)
+    assert flights.at(ONE, 8) == b"two,four,eight"
+
+
+def test_part_whose_base_was_lost_does_not_fit_and_what_was_whole_before_stays() -> None:
+    flights = Flights()
+    flights.keep(ONE, 2, b"two")
+    assert not flights.fits(ONE, since=4)
+    assert not flights.fits(OTHER, since=2)
+    assert flights.fits(ONE, since=2)
+    assert flights.at(ONE, 2) == b"two"
+
+
+def test_part_that_comes_twice_or_late_changes_nothing() -> None:
+    flights = Flights()
+    flights.keep(ONE, 2, b"two,")
+    flights.keep(ONE, 4, b"four,", since=2)
+    for _ in range(2):
+        flights.keep(ONE, 8, b"eight", since=4)
+        flights.keep(ONE, 6, b"six", since=4)
+        flights.keep(ONE, 4, b"four,", since=2)
+        flights.keep(ONE, 2, b"two,")
+    assert flights.at(ONE, 8) == b"two,four,eight"
+
+
+def test_whole_flight_replaces_all_parts() -> None:
+    flights = Flights()
+    flights.keep(ONE, 2, b"two")
+    flights.keep(ONE, 4, b"four", since=2)
+    flights.keep(ONE, 5, b"all five")
+    assert flights.at(ONE, 5) == b"all five"
+    assert not flights.fits(ONE, since=4)

@@ -75,6 +75,14 @@ def test_a_group_of_two_versions_is_not_trained():
         train(ledger, mixed, 0)
 
 
+def test_a_group_of_one_version_made_with_two_sets_of_weights_is_not_trained(ledger):
+    make(ledger, A)
+    ledger.lease(B.id, W1)
+    ledger.accept(result(B.id, digest="other bits"), "other bits")
+    with pytest.raises(InvariantBroken, match="one set of weights"):
+        train(ledger, [A, B], 0)
+
+
 def test_steps_come_in_order(ledger):
     make(ledger, A, B)
     with pytest.raises(InvariantBroken, match="steps come in order"):

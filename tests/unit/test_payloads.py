@@ -1,13 +1,16 @@
 """The run's files of accepted samples: whole, verified, and gone when a checkpoint covers them."""
 
 import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import save
 
+from spotlight.compute.rollout.flight import Payload
 from spotlight.core.errors import Stopped
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
@@ -20,17 +23,40 @@ def request(work: Work = Work.ROLLOUT, iteration: int = 3, group: int = 1, seed:
     return Request(work=work, iteration=iteration, group=group, sample=sample)
 
 
+def payload(value: float) -> bytes:
+    x0, none = torch.full((4, 3), value), torch.zeros(0, 4, 3)
+    sample = Payload(
+        request=request(),
+        weights_digest="d",
+        x0_SC=x0,
+        path_KSC=none,
+        log_prob_K=torch.zeros(0),
+        mean_KSC=none,
+    )
+    return sample.to_bytes()
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> PayloadFolder:
     return PayloadFolder(tmp_path, lambda: None)
 
 
 def test_payload_is_whole_until_its_file_is_lost_or_altered(storage: PayloadFolder, tmp_path: Path) -> None:
-    name, digest = storage.keep(request(), b"tensors")
+    ours, another = payload(0.5), payload(0.25)
+    name, digest = storage.keep(request(), ours)
     assert storage.is_whole(name, digest)
-    (tmp_path / name).write_bytes(b"tensorz")
-    assert not storage.is_whole(name, digest)
+    for wrong in (ours[:-1], ours[:-1] + b"\1", another, b"", b"half"):
+        (tmp_path / name).write_bytes(wrong)
+        assert not storage.is_whole(name, digest)
     (tmp_path / name).unlink()
+    assert not storage.is_whole(name, digest)
+
+
+def test_payload_that_was_damaged_on_its_way_is_found_before_it_is_trained(storage: PayloadFolder) -> None:
+    """The digest is the maker's own, so that it speaks of what was made, not of what arrived."""
+    sent = bytearray(payload(0.5))
+    sent[-1] ^= 1
+    name, digest = storage.keep(request(), bytes(sent))
     assert not storage.is_whole(name, digest)
 
 
@@ -55,10 +81,10 @@ def test_evaluation_keeps_the_picture_that_was_drawn_of_the_first_prompts_only(
 def test_full_disk_stops_the_run_resumably(
     storage: PayloadFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, data: bytes) -> int:
+    def full(file: int, data: memoryview) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(Stopped, match=r"rollout/3/1/7 .*No space left on device.*free some space"):
         storage.keep(request(), b"tensors")
 

@@ -1,5 +1,6 @@
 """Rewards by name, path and entry point, and the processes that run them."""
 
+import multiprocessing
 import os
 import textwrap
 
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.pool import SHARD, RewardPool
+from spotlight.compute.rewards.pool import SHARD, RewardHung, RewardPool
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 
 REWARDS = """
 import os
+import time
 import numpy as np
 from spotlight.compute.rewards.protocol import Scores
 
@@ -26,6 +28,14 @@ class Brightness:
 class Dying(Brightness):
     def score(self, images, prompts):
         os._exit(9)
+
+class Hanging(Brightness):
+    def score(self, images, prompts):
+        time.sleep(3600)
+
+class Impatient(Brightness):
+    def score(self, images, prompts):
+        raise TimeoutError("no word from the far judge")
 
 def nothing():
     return object()
@@ -102,6 +112,28 @@ def test_pool_refuses_an_unequal_number_of_prompts():
 def test_a_reward_that_kills_its_process_is_named(installed):
     with RewardPool(1) as pool, pytest.raises(RewardError, match="'third_party:Dying' died"):
         pool.score("third_party:Dying", *pictures(1))
+
+
+def test_a_reward_that_hangs_is_killed_and_named(installed):
+    with (
+        RewardPool(2, timeout_s=3.0) as pool,
+        pytest.raises(RewardHung, match=r"'third_party:Hanging' gave no answer within 3 s.*reward.timeout_s"),
+    ):
+        pool.score("third_party:Hanging", *pictures(2 * SHARD))
+    assert not multiprocessing.active_children()
+
+
+def test_a_reward_process_that_is_still_starting_when_its_time_is_up_is_killed_too(installed):
+    with RewardPool(1, timeout_s=0.01) as pool, pytest.raises(RewardHung):
+        pool.score("third_party:Hanging", *pictures(1))
+    assert not multiprocessing.active_children()
+
+
+def test_a_reward_that_itself_ran_out_of_time_has_raised_and_does_not_hang(installed):
+    with RewardPool(1) as pool:
+        with pytest.raises(RewardError, match=r"raised TimeoutError .no word from the far judge"):
+            pool.score("third_party:Impatient", *pictures(1))
+        assert pool.version("brightness") == "1"
 
 
 def test_jpeg_prefers_flat_pictures_to_noise():

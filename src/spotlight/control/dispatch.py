@@ -14,15 +14,18 @@ from typing import Protocol
 
 import msgspec
 
+from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.core import crews
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
+    Crewing,
     Holding,
     NodeJoined,
     NodeLost,
@@ -72,6 +75,7 @@ class Dispatcher:
         emit: Callable[[AnyEvent], None],
         run_clock: Callable[[float], float],
         commit_every: int,
+        demands: Demands | None = None,
     ) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
@@ -80,6 +84,7 @@ class Dispatcher:
         self._emit = emit
         self._run_clock = run_clock
         self._commit_every = commit_every
+        self._demands = demands or Demands(tokens=1)
         self._flights = Flights()
         self._failures: dict[RequestId, int] = {}
         self._losses: dict[RequestId, int] = {}
@@ -172,6 +177,16 @@ class Dispatcher:
                 self._warn(node, message, now)
             case m.Gone():
                 self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
+            case crews.Crewed():
+                self._emit(
+                    Crewing(
+                        node=node,
+                        epoch=message.epoch,
+                        crews=message.crews,
+                        reason=message.reason,
+                        seconds=message.seconds,
+                    )
+                )
             case m.Failed() if worker is None or message.fatal:
                 self._trouble(node, message.problem)
             case m.Hello() if worker is not None:
@@ -192,6 +207,8 @@ class Dispatcher:
         for recalled in self.scheduler.recalls(now):
             self._send(recalled.worker, m.Recall(requests=recalled.requests))
         self.serve(now)
+        for node, demand in self._demands.news(self.directory, self.scheduler):
+            self._outbox.append(Outgoing(node, None, demand))
 
     def serve(self, now: float) -> None:
         """Give work to those who asked."""
@@ -234,11 +251,7 @@ class Dispatcher:
                 self._account(worker, message.spans, now)
                 self._recall_doomed(worker, now)
             case m.Commit():
-                if self.scheduler.committed(worker, message.request, message.attempt, message.step, now):
-                    self._flights.keep(message.request, message.step, blob)
-                    self._losses.pop(message.request, None)
-                else:
-                    self._send(worker, m.Fenced(request=message.request, attempt=message.attempt))
+                self._commit(worker, message, blob, now)
             case m.HandBack():
                 step = message.step if blob else 0
                 if blob and self._is_live(message.request, message.attempt):
@@ -252,6 +265,17 @@ class Dispatcher:
                 self._attempt_failed(worker, message.request, message, now)
             case _:
                 self.to_gang.append((worker, message))
+
+    def _commit(self, worker: WorkerId, commit: m.Commit, blob: bytes, now: float) -> None:
+        """Kept if it is of the live attempt; if the one that it builds on is missing, the whole flight is asked for."""
+        fits = self._flights.fits(commit.request, commit.since)
+        if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
+            self._send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
+        elif fits:
+            self._flights.keep(commit.request, commit.step, blob, commit.since)
+            self._losses.pop(commit.request, None)
+        else:
+            self._send(worker, m.Recall(requests=(commit.request,)))
 
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
         """Accept once; everything else is refused by the ledger and told."""
@@ -335,8 +359,7 @@ class Dispatcher:
 
     def _recall_doomed(self, worker: WorkerId, now: float) -> None:
         """What a worker under notice cannot finish in time; it may turn out slower than it seemed."""
-        doomed = self.scheduler.must_hand_back(worker, now)
-        if doomed:
+        if doomed := self.scheduler.must_hand_back(worker, now):
             self._send(worker, m.Recall(requests=tuple(doomed)))
 
     def _trouble(self, node: NodeId, problem: str) -> None:
@@ -366,8 +389,7 @@ class Dispatcher:
 
     def _send_weights(self, node: NodeId) -> None:
         keep = tuple(sorted(self.directory.weights))
-        for weights in keep:
-            published = self.directory.weights[weights]
+        for weights, published in sorted(self.directory.weights.items()):
             load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
             self._outbox.append(Outgoing(node, None, load))
 

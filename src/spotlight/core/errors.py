@@ -14,7 +14,10 @@
     |   |-- Diverged              the model produces or trains on non-finite numbers
     |   `-- JournalUnwritable     the disk is full or fails (core/journal.py)
     |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
-    `-- WireError                 bytes on a socket that are no frame of ours (runtime/wire.py)
+    |-- WireError                 bytes on a socket that are no frame of ours (runtime/wire.py)
+    |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
+    |-- StaleForward              a step of a crew of the past (compute/parallel/crew.py)
+    `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)
 
 A message is one sentence in three parts: what is wrong, with the values; why; what to do.
 """

@@ -308,6 +308,17 @@ class WorkerLost(Event, frozen=True, kw_only=True):
     noticed: bool = False
 
 
+class Crewing(Event, frozen=True, kw_only=True):
+    """From now on these workers of a node share their samples, leader first; whoever is not named stands alone."""
+
+    node: NodeId
+    epoch: int
+    crews: tuple[tuple[WorkerId, ...], ...]
+    reason: str
+    seconds: float
+    """From the loss or the decision until all were ready."""
+
+
 class Worked(Event, frozen=True, kw_only=True):
     """A worker did one thing from `start` to `end` (run seconds)."""
 
@@ -323,7 +334,7 @@ AnyEvent: TypeAlias = (
     | Issued | Leased | Released | Accepted | Refused | Dropped | Reopened
     | Compared | StepCommitted | Published | Checkpointed | Restored | IterationDone | Evaluated
     | Planned | Previewed | ExplorationClosed | Selected | Fidelity
-    | NodeJoined | NodeLost | WorkerJoined | Holding | NoticeGiven | WorkerLost | Worked
+    | NodeJoined | NodeLost | WorkerJoined | Holding | NoticeGiven | WorkerLost | Crewing | Worked
 )  # fmt: skip
 
 

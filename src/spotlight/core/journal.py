@@ -297,8 +297,11 @@ class Journal:
 
 
 def read(folder: Path, after: int = -1) -> Iterator[Record]:
-    """The records after number `after`, also of a run that is still writing: a sound prefix of it."""
-    for segment in read_segments(folder):
+    """The records after number `after`, also of a run that is still writing: a sound prefix of it.
+
+    Segments that end before are not opened, so a reader that goes on from a snapshot is quick however long the run is.
+    """
+    for segment in read_segments(folder, after + 1):
         for index in range(max(0, after + 1 - segment.first_seq), len(segment.offsets)):
             try:
                 record = segment.record(index)

@@ -8,6 +8,7 @@ bytes. Unknown fields are refused, and a `Hello` of another schema or code versi
     agent  -> controller   NodeHello, Gone, Warned
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
+    within a node          what `core/crews.py` lists
 
 An agent relays its workers' messages with their id (`Envelope`), and never changes them, but for `Result`: that one it
 scores on the way.
@@ -17,13 +18,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from spotlight.core import crews
+from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of all messages; `tag` is the class name."""
-
 
 # -- worker -> controller ----------------------------------------------------------------------------------------------
 
@@ -40,6 +38,8 @@ class Hello(Message, frozen=True, kw_only=True):
     holds: tuple[tuple[WeightsId, str], ...] = ()
     trains: bool = False
     """Whether this worker can also take the training role."""
+    kind: str = ""
+    """Of its device: a GPU's name, or cpu."""
 
 
 class Pull(Message, frozen=True, kw_only=True):
@@ -53,11 +53,13 @@ class Pull(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """A flight at a step boundary (blob: the flight). The attempt goes on."""
+    """A flight at a step boundary (blob: what is new of it). The attempt goes on."""
 
     request: RequestId
     attempt: int
     step: int
+    since: int = 0
+    """The step of the commit that holds what was recorded before; 0: this one is whole."""
 
 
 class HandBack(Message, frozen=True, kw_only=True):
@@ -112,6 +114,8 @@ class Alive(Message, frozen=True, kw_only=True):
 
     progress: tuple[Progress, ...] = ()
     spans: tuple[Span, ...] = ()
+    gain: float | None = None
+    """Of a crew's leader: how many times faster the crew steps than it did alone, with as many rows."""
 
 
 class Held(Message, frozen=True, kw_only=True):
@@ -285,6 +289,8 @@ class Rejected(Message, frozen=True, kw_only=True):
 AnyMessage: TypeAlias = (
     Hello | Pull | Commit | HandBack | Result | Alive | Held | Stepped | PublishedWeights | Saved | Failed
     | NodeHello | Gone | Warned
+    | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
+    | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | Grant | Recall | Discard | Fenced | Load | Train | Publish | Save | Restore | Drain | Rejected
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ given up silently only at the very end of the last segment and only if no sound 
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,13 +163,16 @@ def no_journal(folder: Path) -> InputError:
     return InputError(f"there is no journal in {folder}; it is made when a run starts; check the run's name.")
 
 
-def read_segments(folder: Path) -> Iterator[Segment]:
-    """Every segment in order, each checked; `JournalCorrupt` names the last checkpoint before the damage."""
+def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
+    """The segments from the one with record `first` on, each checked; those before it are not even looked at.
+
+    `JournalCorrupt` names the last checkpoint before the damage.
+    """
     paths = list_segments(folder)
     if not paths:
         raise no_journal(folder)
-    seq = 0
-    for number, path in enumerate(paths):
+    start, seq = _segment_of(paths, first)
+    for number, path in list(enumerate(paths))[start:]:
         try:
             segment = load_segment(path, number, seq)
             segment.check_end(last=number == len(paths) - 1)
@@ -177,6 +180,20 @@ def read_segments(folder: Path) -> Iterator[Segment]:
             raise with_checkpoint(folder, error) from error
         yield segment
         seq = segment.next_seq
+
+
+def _segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
+    """Number and first record of the segment that has this record, by the headers alone; the last, if none has it."""
+    for number in range(len(paths) - 1, 0, -1):
+        with paths[number].open("rb") as file:
+            header = file.read(HEADER.size)
+        try:
+            first = _unpack_header(paths[number], header, record)
+        except JournalCorrupt:
+            continue  # Whoever reads on from an earlier segment comes upon it.
+        if first <= record:
+            return number, first
+    return 0, 0
 
 
 def with_checkpoint(folder: Path, error: JournalCorrupt) -> JournalCorrupt:

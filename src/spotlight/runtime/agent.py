@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import NoReturn
@@ -28,14 +28,19 @@ from typing import NoReturn
 import msgspec
 
 from spotlight import __version__
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
+from spotlight.core.crews import AskNeighbour, Crewed, Demand, Offered
 from spotlight.core.errors import EnvironmentProblem, RewardError, SpotlightError, WeightsError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import RequestId, Work
 from spotlight.runtime import wire
+from spotlight.runtime.crews import NodeCrews
+from spotlight.runtime.group_store import GroupStore
 from spotlight.runtime.judge import Judge, no_verdict, unpack
 from spotlight.runtime.launch import AgentLaunch, AnyOrder, GiveNotice, KillWorker
+from spotlight.runtime.leases import Leases
 from spotlight.runtime.lineage import die_with_parent
 from spotlight.runtime.nursery_client import NurseryClient
 from spotlight.runtime.slot import Slot
@@ -55,17 +60,29 @@ class Agent:
         self._launch = launch
         self._nursery = nursery
         self._controller = controller
-        self._judge = Judge(launch.reward, launch.reward_processes)
+        self._judge = Judge(launch.reward, launch.reward_processes, launch.reward_timeout_s)
         self._weights = WeightCache(Path(launch.store))
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]
-        self._leases: defaultdict[WorkerId, dict[RequestId, m.Granted]] = defaultdict(dict)
+        self._leases = Leases()
         self._verdicts: defaultdict[WorkerId, set[asyncio.Task[None]]] = defaultdict(set)
-        self._loading: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._drain = asyncio.Event()
+        self._store = GroupStore(Path(launch.store).with_suffix(".groups"))
+        self._crews = NodeCrews(
+            launch.node,
+            ElasticConfig.model_validate_json(launch.elastic),
+            launch.heads,
+            launch.token_pixels,
+            str(self._store.path),
+            self,
+            self._store,
+            self._leases.of,
+        )
 
     async def serve(self, reader: asyncio.StreamReader, orders: asyncio.StreamReader) -> str:
         """Until the node is drained, which is '', or cannot go on, which is told."""
         spec = self._launch.spec
+        await self._store.start()
         await self._send(
             m.NodeHello(
                 schema=SCHEMA,
@@ -99,6 +116,8 @@ class Agent:
     # -- for the slots -------------------------------------------------------------------------------------------------
 
     async def heard(self, worker: WorkerId, message: m.AnyMessage, blob: bytes) -> None:
+        if self._crews.heard(worker, message) or self._between_neighbours(message, blob):
+            return
         if isinstance(message, m.Result):
             task = asyncio.create_task(self._score(worker, message, blob))
             self._verdicts[worker].add(task)
@@ -111,18 +130,49 @@ class Agent:
                 self._weights.caught_up(worker, message.weights)
         await self._send(message, worker, blob)
 
+    def died(self, worker: WorkerId, why: str) -> None:
+        self._crews.died(worker, why)
+
     async def gone(self, worker: WorkerId, cause: str) -> None:
         """Verdicts first: a sample that was finished need not be done again."""
         pending = self._verdicts.pop(worker, set())
         if pending:
             await asyncio.wait(pending, timeout=VERDICTS_S)
-        self._leases.pop(worker, None)
+        self._leases.gone(worker)
         self._weights.gone(worker)
         log.info("worker %s is gone: %s", worker, cause)
         await self._send(m.Gone(worker=worker, cause=cause))
 
     def standing(self) -> Sequence[m.Load]:
         return self._weights.current()
+
+    def _between_neighbours(self, message: m.AnyMessage, blob: bytes) -> bool:
+        """A newcomer's question to one who holds the weights, and the answer; nobody else hears of it."""
+        match message:
+            case AskNeighbour():
+                holder = self._crews.holder(message.weights, message.newcomer)
+                nobody = Offered(weights=message.weights, newcomer=message.newcomer)
+                self.tell(*((holder, message) if holder is not None else (message.newcomer, nobody)))
+            case Offered():
+                self.tell(message.newcomer, message, blob)
+            case _:
+                return False
+        return True
+
+    # -- for the crews -------------------------------------------------------------------------------------------------
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        for slot in self._slots:
+            if slot.worker == worker:
+                slot.tell(message, blob)
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        for slot in self._slots:
+            if slot.worker == worker:
+                self._spawn(slot.kill(why))
+
+    def report(self, crewed: Crewed) -> None:
+        self._spawn(self._send(crewed))
 
     # -- what the agent waits for; each returns why the node cannot go on ----------------------------------------------
 
@@ -135,9 +185,9 @@ class Agent:
                 case m.Drain() if envelope.worker is None:
                     self.drain()
                 case m.Load() as load:
-                    task = asyncio.create_task(self._load(load, envelope.worker))
-                    self._loading.add(task)
-                    task.add_done_callback(self._loading.discard)
+                    self._spawn(self._load(load, envelope.worker))
+                case Demand() as demand:
+                    self._crews.demand(demand)
                 case message:
                     self._relay(envelope.worker, message, blob)
         return "the controller is gone"
@@ -146,6 +196,7 @@ class Agent:
         while line := await orders.readline():
             match _ORDER.decode(line):
                 case GiveNotice(kind=kind, seconds=seconds):
+                    self._crews.warned(kind, seconds)
                     await self._send(m.Warned(kind=kind, seconds=seconds))
                 case KillWorker(worker=worker):
                     for slot in self._slots:
@@ -177,6 +228,11 @@ class Agent:
 
     # -- one thing each ------------------------------------------------------------------------------------------------
 
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _send(self, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
         wire.write(self._controller, m.Envelope(worker, message), blob)
         # A lost connection is told by its reader, once.
@@ -188,22 +244,15 @@ class Agent:
         for slot in self._slots:
             if slot.worker is None or worker not in (None, slot.worker):
                 continue
-            leases = self._leases[slot.worker]
-            match message:
-                case m.Grant():
-                    leases.update({granted.request.id: granted for granted in message.leases})
-                case m.Fenced():
-                    self._end_lease(slot.worker, message.request, message.attempt)
-                case m.Discard():
-                    for request in [id_ for id_, granted in leases.items() if granted.request.work is message.work]:
-                        del leases[request]
+            self._leases.told(slot.worker, message)
+            if isinstance(message, m.Load):
+                self._crews.dropped((message.weights, *message.keep))
             slot.tell(message, blob)
+        self._crews.changed()
 
     def _end_lease(self, worker: WorkerId, request: RequestId, attempt: int) -> m.Granted | None:
-        """What was granted; forgotten, unless the worker holds a newer attempt of it by now."""
-        granted = self._leases[worker].get(request)
-        if granted is not None and granted.attempt == attempt:
-            del self._leases[worker][request]
+        granted = self._leases.ended(worker, request, attempt)
+        self._crews.changed()
         return granted
 
     def _workers(self) -> list[WorkerId]:

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 from spotlight.core.work import SlotClass
@@ -33,6 +34,8 @@ class ClusterConfig(Section):
     """Seconds that a worker may take to load the model."""
     drain_s: float = Field(default=20.0, gt=0)
     """Seconds that workers may take to hand back and exit."""
+    elastic: ElasticConfig = ElasticConfig()
+    """How the slots of a node share samples; with one slot per node there is nothing to share."""
 
     @model_validator(mode="after")
     def _patience_exceeds_heartbeat(self) -> Self:

@@ -6,22 +6,29 @@
 
 A gang that has just come is at the beginning; `restore` brings it to a checkpoint, and until then it takes no other
 order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs.
+
+Invariant: an order is ended by its own answer, by the gang's death or by its time limit, which makes a hang a death;
+what an earlier order brings late is not taken for it (tests/unit/test_gang.py).
 """
 
+import asyncio
 from enum import StrEnum
 from typing import TypeVar
 
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
+from spotlight.core.message import Message
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 from spotlight.runtime.hub import Hub
 
-Reply = TypeVar("Reply", bound=m.Message)
+Reply = TypeVar("Reply", bound=Message)
 
 
 DEATHS_ALLOWED = 12
 """Over one kind of order without a success in between: more than any market takes reserved workers."""
+KILL_S = 60.0
+"""From the order to kill a worker to the news of its death."""
 
 
 class GangState(StrEnum):
@@ -37,8 +44,10 @@ class GangLost(Exception):
 class Gang:
     """The training worker as the loop sees it."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, timeout_s: float) -> None:
+        """`timeout_s` is how long one order may take."""
         self._hub = hub
+        self._timeout_s = timeout_s
         self.state = GangState.ABSENT
         self.life = 0
         self._restored = 0
@@ -88,12 +97,16 @@ class Gang:
         self._hub.flush()
         answers: list[m.AnyMessage] = []
 
-        def answered() -> bool:
-            answers.extend(self._read_mail())
-            return bool(answers) or self.life != life or self.state is GangState.ABSENT
+        def ended() -> bool:
+            answers.extend(answer for answer in self._read_mail() if _is_answer(answer, order))
+            return bool(answers) or self._is_lost(life)
 
-        await self._hub.until(answered)
-        if self.life != life or not answers:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._hub.until(ended)
+        except TimeoutError:
+            await self._end_hang(order, worker, life)
+        if self._is_lost(life) or not answers:
             self._count_death(order)
             raise GangLost(f"the training worker {worker} died during {type(order).__name__}")
         answer = answers[0]
@@ -104,6 +117,31 @@ class Gang:
         if not isinstance(answer, reply):
             raise TypeError(f"{type(order).__name__} was answered by {type(answer).__name__}")
         return answer
+
+    def _is_lost(self, life: int) -> bool:
+        return self.life != life or self.state is GangState.ABSENT
+
+    async def _end_hang(self, order: m.AnyMessage, worker: WorkerId, life: int) -> None:
+        """Its heart may go on beating, so nobody but whoever waits for an answer can tell that it hangs."""
+        what = f"the training worker {worker} gave no answer to {type(order).__name__} within {self._timeout_s:g} s"
+        self._hub.dispatcher.problems.append(
+            f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
+            "train.timeout_s if it needs that long."
+        )
+        await self._hub.kill(worker)
+
+        def is_dead() -> bool:
+            self._read_mail()
+            return self._is_lost(life)
+
+        try:
+            async with asyncio.timeout(KILL_S):
+                await self._hub.until(is_dead)
+        except TimeoutError:
+            raise Stopped(
+                f"{what} and could not be killed within {KILL_S:g} s, so there is nobody to train; look at its node, "
+                "then resume."
+            ) from None
 
     def _count_death(self, order: m.AnyMessage) -> None:
         """Gangs that die over the same order again and again do so because of it."""
@@ -129,3 +167,19 @@ class Gang:
             elif worker == self._worker:
                 answers.append(message)
         return answers
+
+
+def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
+    """Whether it is of this order, not of an earlier one; a failure names none and ends whatever is under way."""
+    match order, message:
+        case _, m.Failed():
+            return True
+        case m.Train(), m.Stepped():
+            return message.step == order.step
+        case m.Publish(), m.PublishedWeights():
+            return message.weights in order.weights
+        case ((m.Save() | m.Restore()), m.Saved()):
+            is_restored = isinstance(order, m.Restore)
+            return (message.step, message.path, message.restored) == (order.step, order.path, is_restored)
+        case _:
+            return False

@@ -14,7 +14,7 @@ from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.core import messages as m
 from spotlight.core.clock import Clock
 from spotlight.core.events import SCHEMA
-from spotlight.core.types import NodeId
+from spotlight.core.types import NodeId, WorkerId
 from spotlight.runtime import wire
 
 TICK_S = 0.25
@@ -28,6 +28,8 @@ class Hub:
         self.dispatcher = dispatcher
         self.clock = clock
         self._send = send
+        self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
+        """Ends a worker's process for good; the pool's, once there is one."""
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -80,6 +82,10 @@ class Hub:
             if self._failure is None:
                 self.dispatcher.tick(self.clock.now())
                 self.flush()
+
+
+async def _nobody_kills(worker: WorkerId) -> None:
+    """Whoever waits for the death gives up after a while and says so."""
 
 
 class SocketDoor:

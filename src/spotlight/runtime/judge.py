@@ -1,7 +1,7 @@
 """Scores finished pictures on their node, in reward processes, a few milliseconds' worth of arrivals at a time.
 
-Invariant: every picture gets a verdict. Where the reward fails, that is a NaN with the reason, and the others of its
-batch are scored without it (tests/processes/test_pool.py).
+Invariant: every picture gets a verdict, in bounded time. Where the reward fails twice at a picture, that is a NaN with
+the reason, and the others of its batch are scored without it (tests/unit/test_judge.py, tests/processes/test_pool.py).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.pool import RewardHung, RewardPool
 from spotlight.compute.rewards.protocol import Image, Scores
 from spotlight.core.errors import RewardError
 from spotlight.core.messages import Score
@@ -25,6 +25,8 @@ GATHER_S = 0.004
 """How long a picture waits for company: short against the 25 ms that reading one word takes."""
 BATCH = 64
 """Pictures per batch; keeps the wait of the last one bounded."""
+HUNG_ALLOWED = 2
+"""Pictures of a batch that the reward may hang at before the rest of the batch is given up."""
 IMAGE = "image"
 """Key of the picture among a result's tensors: uint8, height x width x 3."""
 PAYLOAD = "payload"
@@ -57,10 +59,11 @@ class _Case:
 class Judge:
     """One task per reward process takes batches from one queue; scoring itself waits in a thread."""
 
-    def __init__(self, reward: str, processes: int) -> None:
+    def __init__(self, reward: str, processes: int, timeout_s: float) -> None:
         self._reward = reward
         self._processes = processes
-        self._pool = RewardPool(processes)
+        self._timeout_s = timeout_s
+        self._pool = RewardPool(processes, timeout_s)
         self._scorer = ""
         self._queue: asyncio.Queue[_Case] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="judge")
@@ -94,13 +97,29 @@ class Judge:
                     case.verdict.set_result(verdict)
 
     def _verdicts(self, batch: Sequence[_Case]) -> list[Verdict]:
-        """In a thread. A batch that fails is judged one by one, to find the pictures that the reward cannot take."""
+        """In a thread. A batch that fails is judged one by one, to find the pictures that the reward cannot take.
+
+        One that fails may have done nothing wrong: a process that another picture killed takes all shards with it. So
+        each gets a second try, in a new process if need be. If two of them hang, the reward does, and waiting for
+        every single one would take hours.
+        """
         try:
-            scores = self._score(batch)
-        except Exception as error:  # a judge that stopped sitting would hold every later sample back
-            if len(batch) == 1:
-                return [no_verdict(str(error) or type(error).__name__, self._scorer)]
-            return [verdict for case in batch for verdict in self._verdicts([case])]
+            return self._scored(batch)
+        except Exception:  # a judge that stopped sitting would hold every later sample back
+            verdicts: list[Verdict] = []
+            hung = 0
+            for case in batch:
+                try:
+                    verdicts += self._scored([case])
+                except Exception as error:
+                    verdicts.append(no_verdict(str(error) or type(error).__name__, self._scorer))
+                    hung += isinstance(error, RewardHung)
+                if hung >= HUNG_ALLOWED:
+                    break
+            return verdicts + [verdicts[-1]] * (len(batch) - len(verdicts))
+
+    def _scored(self, batch: Sequence[_Case]) -> list[Verdict]:
+        scores = self._score(batch)
         return [
             Verdict(
                 Score(
@@ -122,14 +141,14 @@ class Judge:
             self._scorer = self._scorer or f"{self._reward} {pool.version(self._reward)}"
             return pool.score(self._reward, [case.image for case in batch], [case.prompt for case in batch])
         except RewardError as error:
-            if isinstance(error.__cause__, BrokenProcessPool):
+            if isinstance(error, RewardHung) or isinstance(error.__cause__, BrokenProcessPool):
                 self._renew(pool)
             raise
 
     def _renew(self, broken: RewardPool) -> None:
         """A pool that lost a process takes no more work; the next batch gets a new one."""
         if self._pool is broken:
-            self._pool = RewardPool(self._processes)
+            self._pool = RewardPool(self._processes, self._timeout_s)
             broken.close()
 
 

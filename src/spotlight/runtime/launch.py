@@ -2,6 +2,7 @@
 
 import msgspec
 
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.runtime.pool import NodeSpec
@@ -21,6 +22,10 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Folder of the node's weights; every Load names a file in it."""
     settings: bytes
     """What the run tells all its workers."""
+    patience_s: float = 12.0
+    """How long it holds still for a crew that is being formed."""
+    exchange_s: float = 1.5
+    """How long one exchange with its crew may take."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -43,6 +48,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     logs: str
     reward: str
     reward_processes: int
+    reward_timeout_s: float
+    """A reward process that gives no answer for so long hangs, and is killed."""
     threads: int
     heartbeat_s: float
     silence_s: float
@@ -52,9 +59,16 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     drain_s: float
     """How long workers may take to hand back and exit."""
     settings: bytes
+    elastic: str
+    """JSON of the section `cluster.elastic`."""
+    heads: int
+    """Attention heads of the model: no crew is larger."""
+    token_pixels: int
+    """Pixels of a picture that one token of the model stands for."""
 
     def for_worker(self, slot: int) -> WorkerLaunch:
         """Of the node's slots only the first one trains: a gang has one worker."""
+        elastic = ElasticConfig.model_validate_json(self.elastic)
         return WorkerLaunch(
             node=self.node,
             slot_class=self.spec.slot_class,
@@ -64,6 +78,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             heartbeat_s=self.heartbeat_s,
             store=self.store,
             settings=self.settings,
+            patience_s=elastic.patience_s,
+            exchange_s=elastic.exchange_s,
         )
 
 

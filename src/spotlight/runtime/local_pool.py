@@ -60,7 +60,12 @@ class LocalPoolSettings:
     worker_settings: bytes
     reward: str
     reward_processes: int
+    reward_timeout_s: float
     cluster: ClusterConfig
+    heads: int = 1
+    """Attention heads of the model; with one, workers never share a sample."""
+    token_pixels: int = 1
+    """Pixels of a picture that one token of the model stands for."""
 
 
 def sockets(run: Path) -> Path:
@@ -215,12 +220,16 @@ class LocalPool:
             logs=str(self._logs),
             reward=settings.reward,
             reward_processes=settings.reward_processes,
+            reward_timeout_s=settings.reward_timeout_s,
             threads=settings.cluster.threads,
             heartbeat_s=settings.cluster.heartbeat_s,
             silence_s=settings.cluster.silence_s,
             start_s=settings.cluster.start_s,
             drain_s=settings.cluster.drain_s,
             settings=settings.worker_settings,
+            elastic=settings.cluster.elastic.model_dump_json(),
+            heads=settings.heads,
+            token_pixels=settings.token_pixels,
         )
         path = self._shared / f"{spec.name}.json"
         path.write_bytes(msgspec.json.encode(launch))

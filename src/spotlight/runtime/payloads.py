@@ -1,7 +1,7 @@
 """The run's files: tensors of rollouts until a checkpoint covers them, pictures of evaluations, published weights.
 
-Invariant: a file under its final name is whole (written aside, then renamed); its digest is in the journal, and a file
-that is missing or differs after a crash is told, so that its sample can be made again (tests/unit/test_payloads.py).
+Invariant: a file counts from the moment that its digest is in the journal, and by then it is written whole; one that
+is missing or differs after a crash is told, so that its sample can be made again (tests/unit/test_payloads.py).
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from PIL import Image as PilImage
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load
 
+from spotlight.compute.rollout.seal import is_intact, seal_of
 from spotlight.core.errors import Stopped
 from spotlight.core.work import Request, WeightsId, Work
 
@@ -54,28 +55,32 @@ class PayloadFolder:
         """A rollout's tensors as they came; the picture of one of the first held-out prompts."""
         if request.work is Work.ROLLOUT:
             name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}.safetensors"
-            return self._write(request, name, blob)
+            self._write(request, name, blob)
+            # Made by the worker, so that it also guards the way here; hashing anew would cost more than the file.
+            return name, seal_of(blob)
         if request.work is Work.EVALUATION and request.group < PICTURES:
-            return self._write(request, f"images/{request.iteration:06d}/{request.group:03d}.png", _png(blob))
+            name, picture = f"images/{request.iteration:06d}/{request.group:03d}.png", _png(blob)
+            self._write(request, name, picture)
+            return name, content_digest(picture)
         return None
 
-    def _write(self, request: Request, name: str, blob: bytes) -> tuple[str, str]:
-        path = self._run_folder / name
-        scratch = path.with_suffix(".part")
+    def _write(self, request: Request, name: str, blob: bytes) -> None:
+        path = f"{self._run_folder}/{name}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_bytes(blob)
-            os.replace(scratch, path)
+            _write(path, blob)
         except OSError as error:
             raise Stopped(
                 f"the finished sample {request.id} ({len(blob)} bytes) cannot be written to {path} ({error.strerror}), "
                 "so the run stops before anything is lost; free some space there, then `spotlight resume` goes on."
             ) from error
-        return name, content_digest(blob)
 
     def is_whole(self, name: str, digest: str) -> bool:
+        """Of a rollout's tensors: whether they are there, undamaged, and those that were accepted."""
         path = self._run_folder / name
-        return path.is_file() and content_digest(path.read_bytes()) == digest
+        if not path.is_file():
+            return False
+        data = path.read_bytes()
+        return seal_of(data) == digest and is_intact(data)
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         try:
@@ -105,6 +110,24 @@ def _png(blob: bytes) -> bytes:
     file = io.BytesIO()
     PilImage.fromarray(load(blob)["image"]).save(file, "PNG")
     return file.getvalue()
+
+
+def _write(path: str, blob: bytes) -> None:
+    """By plain system calls and as few as there can be, for every finished sample waits on this.
+
+    Nobody reads the file before its acceptance is recorded, so it need not be written aside and renamed.
+    """
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        rest = memoryview(blob)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+    finally:
+        os.close(file)
 
 
 def content_digest(blob: bytes) -> str:

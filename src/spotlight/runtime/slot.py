@@ -40,6 +40,9 @@ class Household(Protocol):
 
     async def heard(self, worker: WorkerId, message: AnyMessage, blob: bytes) -> None: ...
 
+    def died(self, worker: WorkerId, why: str) -> None:
+        """At once: its crew waits for it; `gone` follows when all that it said is relayed."""
+
     async def gone(self, worker: WorkerId, cause: str) -> None: ...
 
     def standing(self) -> Sequence[Load]:
@@ -55,6 +58,7 @@ class _Life:
     has_spoken: bool = False
     is_relayed: bool = False
     """Something it said is on its way to a controller that takes its time: no silence of the worker's."""
+    killed_for: str = ""
 
 
 class Slot:
@@ -79,8 +83,10 @@ class Slot:
         if self._life is not None and not self._life.writer.is_closing():
             wire.write(self._life.writer, Envelope(self._life.worker, message), blob)
 
-    async def kill(self) -> None:
+    async def kill(self, why: str = "") -> None:
+        """`why` is told as the cause of its end, and reads on from the worker's name; without one the signal is."""
         if self._life is not None:
+            self._life.killed_for = f"killed, because it {why}" if why else ""
             await self._nursery.kill(self._life.child)
 
     def drain(self) -> None:
@@ -132,14 +138,15 @@ class Slot:
             cause = watching.result()
         elif relaying.done():
             cause = relaying.result()
-            if not cause:
-                await asyncio.wait({life.child.exited}, timeout=EXIT_GRACE_S)
+        self._household.died(life.worker, cause or "its process ended")
+        if not cause:
+            await asyncio.wait({life.child.exited}, timeout=EXIT_GRACE_S)
         watching.cancel()
         await self._nursery.kill(life.child)
         status = await life.child.exited
         await asyncio.wait({relaying}, timeout=LAST_WORDS_S)
         relaying.cancel()
-        return cause or _cause(status)
+        return cause or life.killed_for or _cause(status)
 
     async def _relay(self, life: _Life, reader: asyncio.StreamReader) -> str:
         """Until the socket ends; says what was wrong with it, if anything."""

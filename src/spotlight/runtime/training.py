@@ -16,7 +16,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Checkpointed, Published, StepCommitted
 from spotlight.core.types import Version
-from spotlight.core.work import Policy, Request, WeightsId
+from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.payloads import Storage
@@ -142,13 +142,51 @@ class Training:
                 (told,) = await self._gang.publish((weights,))
             except GangLost:
                 continue
+            self._replace(weights, told.digest)
             known = Published(weights=weights, digest=told.digest, step=told.step, size=told.size)
             self._emit(known)
         keep = self._wanted(weights)
         published = PublishedSet(known.digest, self._storage.weights_path(weights))
         self._hub.dispatcher.publish(weights, published, keep)
         self._hub.flush()
-        self._storage.keep_weights([weights, *keep])
+        self._storage.keep_weights([weights, *keep, *self._uncovered()])
+
+    def _uncovered(self) -> list[WeightsId]:
+        """Sets that samples were made with which no checkpoint covers: if one is lost, it is made again with the same.
+
+        They cannot be published anew: the gang that takes a step again may come to other last bits.
+        """
+        checkpoint = self._state.checkpoint
+        first = checkpoint.step // self._updates if checkpoint is not None else 0
+        return [known for known in self._state.published if known.version >= first]
+
+    def _replace(self, weights: WeightsId, digest: str) -> None:
+        """A set whose file was lost comes out with other bits: no group may hold samples of both."""
+        known = self._state.published.get(weights)
+        if known is None or known.digest == digest:
+            return
+        ledger = self._hub.dispatcher.ledger
+        unsettled = [request for request in ledger.unsettled(weights) if self._is_open(request)]
+        if any(request.work is Work.ROLLOUT and request.iteration in self._state.compared for request in unsettled):
+            raise Stopped(
+                f"the weights {weights} ({known.digest}) are gone from {self._storage.weights_path(weights)} and came "
+                f"out as {digest} when they were made again, but the advantages of their samples were computed with "
+                "the first ones; put that file back and resume, or start a new run from the newest checkpoint."
+            )
+        stale = [request for request in unsettled if ledger.state(request.id) is SampleState.ACCEPTED]
+        for request in stale:
+            ledger.reopen(request.id, f"{weights} was published again with other bits")
+        self._hub.dispatcher.requeue(stale, [])
+
+    def _is_open(self, request: Request) -> bool:
+        """Whether what becomes of the sample still counts for something."""
+        match request.work:
+            case Work.EVALUATION:
+                return request.iteration not in self._state.evaluated
+            case Work.AUDIT:
+                return request.iteration not in self._state.compared
+            case _:
+                return True
 
     def _forget(self, weights: WeightsId) -> None:
         """A file that a gang left and died before it could tell is no publication: the next gang's bytes may differ."""

@@ -25,12 +25,15 @@ from safetensors.numpy import save
 
 from spotlight import __version__
 from spotlight.compute.models import families
+from spotlight.compute.parallel.crew import SharedAdapter
+from spotlight.compute.parallel.group import CrewBroken
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
+from spotlight.core import crews
 from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.events import SCHEMA
@@ -38,6 +41,9 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, RequestId, Work
 from spotlight.runtime.judge import IMAGE, PAYLOAD
 from spotlight.runtime.launch import WorkerLaunch
+from spotlight.runtime.loading import Loading
+from spotlight.runtime.membership import Membership
+from spotlight.runtime.pace import Pace
 from spotlight.runtime.spans import SpanLog
 from spotlight.runtime.wire import Connection, Disconnected
 from spotlight.runtime.worker_settings import WorkerSettings
@@ -46,6 +52,10 @@ SETS_HELD = 3
 """Current behaviour, the average that is evaluated, and the next behaviour while it is loaded."""
 STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
+
+
+def device_kind(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
@@ -74,7 +84,7 @@ class Worker:
         self._sender = ThreadPoolExecutor(1, "sender")
         self._told_free = 0
         self._grants = 0
-        self._speed: float | None = None
+        self._pace = Pace()
 
     def run(self) -> None:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
@@ -109,9 +119,13 @@ class Worker:
             transformer, lora = self._adapter.transformer, settings.train.lora
             select_trainable(transformer, lora, self._adapter.lora_targets, settings.run_seed)
         self._resident = Resident(self._adapter.transformer, content.digest, capacity=SETS_HELD)
-        self._store = NodeStore(Path(self._launch.store))
+        self._loading = Loading(self._id, self._resident, NodeStore(Path(self._launch.store)), self._send)
+        shared = SharedAdapter(self._adapter, self._send, self._resident)
         self._engine = Engine(
-            self._adapter, self._resident, settings.run_seed, self._launch.rows, padded=settings.deterministic
+            shared, self._resident, settings.run_seed, self._launch.rows, padded=settings.deterministic
+        )
+        self._membership = Membership(
+            self._id, shared, self._engine, self._resident, self._send, self._launch.patience_s, self._launch.exchange_s
         )
 
     def _say_hello(self) -> None:
@@ -125,6 +139,7 @@ class Worker:
                 rows=self._engine.rows,
                 pid=os.getpid(),
                 trains=launch.trains,
+                kind=device_kind(self._adapter.device),
             )
         )
 
@@ -133,38 +148,46 @@ class Worker:
         self._turned = time.monotonic()
         while not self._inbox.empty():
             self._obey(*self._inbox.get())
+        still_s = self._membership.seconds_still()
+        loading_s = self._loading.seconds_left()
         self._pull()
-        if self._engine.free_rows == self._engine.rows:
-            with self._spans.doing(Activity.IDLE):
-                arrived = self._inbox.get()
-            self._obey(*arrived)
-            return
-        self._step()
+        if still_s or self._engine.free_rows == self._engine.rows:
+            self._wait(min((s for s in (still_s, loading_s) if s), default=None))
+        else:
+            self._step()
+
+    def _wait(self, seconds: float | None) -> None:
+        with self._spans.doing(Activity.IDLE):
+            try:
+                arrived = self._inbox.get(timeout=seconds)
+            except queue.Empty:
+                return
+        self._obey(*arrived)
 
     def _step(self) -> None:
         began = time.monotonic()
-        boundary = self._engine.step()
+        try:
+            boundary = self._engine.step()
+        except CrewBroken as error:
+            # Nothing has advanced: the same step is taken again, alone or with whom the agent says.
+            self._membership.broke(error)
+            return
         ended = time.monotonic()
         if boundary.work is not None:
             self._spans.record(_ACTIVITY[boundary.work], began, ended)
-        self._measure(boundary.rows, ended - began)
+        self._pace.stepped(boundary.rows, self._engine.rows, self._membership.degree, ended - began)
         for commit in boundary.commits:
-            message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step)
+            message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
             self._post(self._send, message, commit.flight or b"")
         if boundary.finished:
             self._post(self._deliver, boundary.finished)
 
-    def _measure(self, rows: int, seconds: float) -> None:
-        """Row-steps per second, averaged over about ten steps; a part-filled batch says little about a full one."""
-        if rows * 2 < self._engine.rows or seconds <= 0:
-            return
-        speed = rows / seconds
-        self._speed = speed if self._speed is None else 0.9 * self._speed + 0.1 * speed
-
     def _pull(self) -> None:
-        free = self._engine.free_rows if self._rolls else 0
-        if free and free != self._told_free:
-            self._send(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
+        """A follower takes back what it asked for: its time is its leader's."""
+        free = self._engine.free_rows if self._rolls and not self._membership.follows else 0
+        if free != self._told_free and (free or self._membership.follows):
+            speed = self._pace.row_steps_per_s(self._membership.degree)
+            self._send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
             self._told_free = free
 
     def _obey(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -173,7 +196,12 @@ class Worker:
                 self._take(message, blob)
             case m.Load():
                 with self._spans.doing(Activity.LOAD):
-                    self._load(message)
+                    self._loading.load(message)
+            case crews.AskNeighbour():
+                self._loading.asked(message)
+            case crews.Offered():
+                with self._spans.doing(Activity.LOAD):
+                    self._loading.offered(message, blob)
             case m.Recall():
                 for request in message.requests:
                     self._hand_back(request)
@@ -183,6 +211,11 @@ class Worker:
             case m.Fenced():
                 self._engine.fence(message.request, message.attempt)
                 self._told_free = 0
+            case crews.Forward():
+                with self._spans.doing(Activity.ROLLOUT):
+                    self._membership.obey(message)
+            case crews.Prepare() | crews.Form() | crews.Disband():
+                self._membership.obey(message)
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 self._train(message)
             case m.Drain():
@@ -199,15 +232,11 @@ class Worker:
                 self._engine.admit(lease.request, lease.prompt, lease.attempt, lease.commit_every, flight)
             except SpotlightError as error:
                 self._send(m.Failed(problem=str(error), request=lease.request.id, attempt=lease.attempt))
+            else:
+                if self._membership.follows:
+                    # It was granted before the controller knew; a follower has no samples of its own.
+                    self._hand_back(lease.request.id)
         self._told_free = 0
-
-    def _load(self, load: m.Load) -> None:
-        for weights, _ in self._resident.held():
-            if weights not in load.keep and weights != load.weights:
-                self._resident.drop(weights)
-        held = dict(self._resident.held())
-        digest = held.get(load.weights) or self._resident.load(self._store.open(load.weights))
-        self._send(m.Held(weights=load.weights, digest=digest))
 
     def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
         if self._role is None:
@@ -280,7 +309,8 @@ class Worker:
             # Waiting for work, starting and training take as long as they take.
             if time.monotonic() - self._turned < STALLED_S or self._spans.current is not None:
                 try:
-                    self._send(m.Alive(progress=self._engine.progress(), spans=self._spans.take()))
+                    gain = self._pace.gain(self._membership.degree) if self._membership.degree > 1 else None
+                    self._send(m.Alive(progress=self._engine.progress(), spans=self._spans.take(), gain=gain))
                 except Disconnected:
                     os._exit(0)
 

@@ -5,6 +5,7 @@ import msgspec
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import EvaluationView, ExplorationView, IterationView, RunFacts, RunView
+from spotlight.surface.timeline import row_name
 
 
 class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,13 @@ class LossStatus(msgspec.Struct, frozen=True, kw_only=True):
     spot_workers: int
     reserved_workers: int
     restarts: int
+
+
+class CrewStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Slots that share samples: now, the leader first, and how many crews were formed so far."""
+
+    now: list[list[str]]
+    formed: int
 
 
 class SampleStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +66,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     explorations: list[ExplorationView]
     slots: list[SlotStatus]
     losses: LossStatus
+    crews: CrewStatus
     samples: SampleStatus
     cost: CostStatus
 
@@ -83,6 +92,10 @@ def status(view: RunView, prices: PriceTable) -> Status:
             spot_workers=sum(taken.workers for taken in line.preemptions),
             reserved_workers=line.failures,
             restarts=len(line.restarts),
+        ),
+        crews=CrewStatus(
+            now=[[row_name(member) for member in crew] for _, crews in sorted(line.crews.items()) for crew in crews],
+            formed=line.crews_formed,
         ),
         samples=SampleStatus(
             rollouts=view.samples.rollouts(),

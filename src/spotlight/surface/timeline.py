@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from spotlight.core.events import (
+    Crewing,
     Evaluated,
     Issued,
     IterationDone,
@@ -89,10 +90,18 @@ class Row(msgspec.Struct, kw_only=True):
     notices: list[NoticeSpan] = []
     losses: list[tuple[float, bool]] = []
     """Instant of a loss, and whether it was announced."""
+    crewed_s: float = 0.0
+    """Seconds in crews that have ended."""
+    crewed_since: float | None = None
+    """When it joined the crew that it is in."""
 
     @property
     def live(self) -> Life | None:
         return self.lives[-1] if self.lives and self.lives[-1].end is None else None
+
+    def crewed_until(self, at: float) -> float:
+        """Seconds in crews so far."""
+        return self.crewed_s + (at - self.crewed_since if self.crewed_since is not None else 0.0)
 
 
 class Preemption(msgspec.Struct, kw_only=True):
@@ -114,6 +123,9 @@ class Timeline(msgspec.Struct, kw_only=True):
     """When the run itself last went on: everything but machines coming and going."""
     restarts: list[float] = []
     """When a later controller took over."""
+    crews: dict[str, tuple[tuple[WorkerId, ...], ...]] = {}
+    """Of each node now, where it has any."""
+    crews_formed: int = 0
 
     def apply(self, record: Record) -> None:
         at = record.at
@@ -131,9 +143,12 @@ class Timeline(msgspec.Struct, kw_only=True):
             case WorkerLost() as lost:
                 self._lose(lost.worker, at, lost.noticed, lost.cause)
             case NodeLost(node=node, cause=cause):
-                for row in self.rows.values():
-                    if row.live is not None and row.live.worker.startswith(f"{node}/"):
+                self.crews.pop(node, None)
+                for row in self._rows_of(node):
+                    if row.live is not None:
                         self._lose(row.live.worker, at, _warned(row, at), cause)
+            case Crewing() as told:
+                self._regroup(told, at)
             case Worked() as worked:
                 self._work(worked)
             case RunResumed():
@@ -170,6 +185,20 @@ class Timeline(msgspec.Struct, kw_only=True):
     def _row(self, worker: str, slot_class: SlotClass) -> Row:
         name = row_name(worker)
         return self.rows.setdefault(name, Row(name=name, slot_class=slot_class))
+
+    def _rows_of(self, node: str) -> list[Row]:
+        """Rows of slots that this incarnation of a node fills now."""
+        return [row for row in self.rows.values() if row.live and row.live.worker.startswith(f"{node}/")]
+
+    def _regroup(self, told: Crewing, at: float) -> None:
+        before = self.crews.pop(told.node, ())
+        self.crews_formed += len(set(told.crews) - set(before))
+        if told.crews:
+            self.crews[told.node] = told.crews
+        members = {worker for crew in told.crews for worker in crew}
+        for row in self._rows_of(told.node):
+            row.crewed_s = row.crewed_until(at)
+            row.crewed_since = at if row.live is not None and row.live.worker in members else None
 
     def _work(self, worked: Worked) -> None:
         row = self.rows.get(row_name(worked.worker))
@@ -211,10 +240,12 @@ class Timeline(msgspec.Struct, kw_only=True):
     def _end_life(self, row: Row, at: float) -> None:
         if row.live is not None:
             row.live.end = at
+        row.crewed_s, row.crewed_since = row.crewed_until(at), None
         if row.notices:
             row.notices[-1].end = min(row.notices[-1].end, at)
 
     def _end_all(self, at: float) -> None:
+        self.crews.clear()
         for row in self.rows.values():
             self._end_life(row, at)
 

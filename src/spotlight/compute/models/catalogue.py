@@ -9,6 +9,10 @@ from spotlight.assets import asset
 from spotlight.compute.data.worlds import WORLD_OF_FAMILY, World, world
 from spotlight.core.errors import InputError, WeightsError, suggestion
 
+HEADS = 12
+PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
+"""Edge of the square of pixels that one token stands for, by family; tests/unit/test_catalogue.py compares with it."""
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -17,6 +21,16 @@ class ModelFacts:
     family: str
     world: World
     digest: str
+    heads: int = HEADS
+
+    @property
+    def token_pixels(self) -> int:
+        return PATCHES[self.family] ** 2
+
+    @property
+    def tokens(self) -> int:
+        """Image tokens of a picture of its world."""
+        return self.world.size.height * self.world.size.width // self.token_pixels
 
 
 def facts_of(name_or_path: str) -> ModelFacts:

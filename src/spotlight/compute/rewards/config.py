@@ -4,6 +4,8 @@ from pydantic import Field
 
 from spotlight.core.section import Section
 
+TIMEOUT_S = 300.0
+
 
 class RewardConfig(Section):
     """What is rewarded, who else judges it, and how many processes score."""
@@ -14,3 +16,6 @@ class RewardConfig(Section):
     """A second judge that is only reported; None takes the family's own."""
     processes: int = Field(default=2, ge=1)
     """Reward processes, one thread each."""
+    timeout_s: float = Field(default=TIMEOUT_S, gt=0)
+    """Seconds without an answer after which a reward process is taken for hung and killed; loading the
+    judge counts, and so does waiting for a remote one."""

@@ -1,19 +1,22 @@
 """Rewards outside the training process: a few single-threaded reward processes that score shards of a batch.
 
 Invariant: what `score` returns has one finite total per image, in order; anything else is a RewardError that names
-the reward and the image.
+the reward and the image. Nobody waits for ever: a process that gives no answer in time is killed
+(tests/unit/test_rewards_pool.py). A pool that lost a process, one way or the other, takes no more work.
 """
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from spotlight.compute.rewards import registry
+from spotlight.compute.rewards.config import TIMEOUT_S
 from spotlight.compute.rewards.protocol import Floats, Image, Reward, Scores
 from spotlight.compute.rewards.threads import use_one_thread
 from spotlight.core.errors import RewardError, SpotlightError
@@ -27,17 +30,35 @@ _loaded: dict[str, Reward] = {}
 Answer = TypeVar("Answer")
 
 
+class _Spawning(SpawnContext):
+    """Starts processes anew, because a forked child inherits torch's and CUDA's locks; and remembers them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **settings: Any) -> SpawnProcess:  # type: ignore[override]
+        process = SpawnProcess(*args, **settings)
+        self.started.append(process)
+        return process
+
+
+class RewardHung(RewardError):
+    """A reward process gave no answer in time, and was killed."""
+
+
 class RewardPool:
     """Scores batches by reward name; each process loads a reward at its first use."""
 
-    def __init__(self, processes: int) -> None:
-        # spawn, because a forked child inherits torch's and CUDA's locks.
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(processes, mp_context=context, initializer=use_one_thread)
+    def __init__(self, processes: int, timeout_s: float = TIMEOUT_S) -> None:
+        """`timeout_s` is how long a shard may take, the wait for others' shards before it included."""
+        self._timeout_s = timeout_s
+        self._context = _Spawning()
+        self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=use_one_thread)
 
     def version(self, name: str) -> str:
         """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
-        return _answer(name, self._executor.submit(_load_version, name))
+        return self._answer(name, self._executor.submit(_load_version, name))
 
     def score(
         self,
@@ -56,12 +77,41 @@ class RewardPool:
         ]
         parts = []
         for start, future in zip(starts, futures, strict=True):
-            parts.append(_answer(name, future))
+            parts.append(self._answer(name, future))
             progress(min(start + SHARD, len(images)))
         return _checked(name, _joined(parts), len(images))
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _answer(self, name: str, future: Future[Answer]) -> Answer:
+        """What a reward process found; whatever else goes wrong there is the reward's doing."""
+        try:
+            return future.result(self._timeout_s)
+        except FutureTimeout as error:
+            if future.done():
+                # It ended just now; or the time limit is one that the reward itself ran into.
+                return _found(name, future)
+            self._kill()
+            raise RewardHung(
+                f"the reward '{name}' gave no answer within {self._timeout_s:g} s, so its process hangs and was "
+                "killed; see what it waits for, or raise reward.timeout_s."
+            ) from error
+        except SpotlightError:
+            raise
+        except BrokenProcessPool as error:
+            raise RewardError(
+                f"a process that ran the reward '{name}' died without a word, which is what running out of memory or a "
+                "crash in native code look like; free memory, use fewer reward processes, or fix the reward."
+            ) from error
+        except Exception as error:
+            raise _raised(name, error) from error
+
+    def _kill(self) -> None:
+        """All processes of this pool, those that are just starting too: which of them hangs cannot be told."""
+        for process in self._context.started:
+            if process.pid is not None:
+                process.kill()
 
     def __enter__(self) -> "RewardPool":
         return self
@@ -72,21 +122,17 @@ class RewardPool:
         self.close()
 
 
-def _answer(name: str, future: Future[Answer]) -> Answer:
-    """What a reward process found; whatever else goes wrong there is the reward's doing."""
-    try:
-        return future.result()
-    except SpotlightError:
-        raise
-    except BrokenProcessPool as error:
-        raise RewardError(
-            f"a process that ran the reward '{name}' died without a word, which is what running out of memory or a "
-            "crash in native code look like; free memory, use fewer reward processes, or fix the reward."
-        ) from error
-    except Exception as error:
-        raise RewardError(
-            f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
-        ) from error
+def _found(name: str, done: Future[Answer]) -> Answer:
+    error = done.exception()
+    if isinstance(error, Exception):
+        raise _raised(name, error) from error
+    return done.result()
+
+
+def _raised(name: str, error: Exception) -> RewardError:
+    return RewardError(
+        f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
+    )
 
 
 def _load(name: str) -> Reward:

@@ -58,6 +58,8 @@ class Committed:
     attempt: int
     step: int
     flight: bytes | None
+    since: int = 0
+    """The commit that the flight builds on, by its step; 0 where it is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +152,14 @@ class Engine:
         )
 
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
-        """Flights of these samples as of now; those that are not here, or took no step yet, have none."""
+        """What is new of these samples' flights; those that are not here, or took no step yet, have none."""
         rows = [self._live[request] for request in ids if request in self._live]
-        return [self._committed(row) for row in rows if row.step]
+        return [self._committed(row, row.recorded_at) for row in rows if row.step]
 
     def withdraw(self, request: RequestId) -> Committed | None:
-        """End an attempt here and hand it out; None if it is not here."""
+        """End an attempt here and hand it out, with its whole flight; None if it is not here."""
         row = self._live.pop(request, None)
-        return None if row is None else self._committed(row)
+        return None if row is None else self._committed(row, since=0)
 
     def fence(self, request: RequestId, attempt: int) -> bool:
         """Drop an attempt that is no longer current; tells whether it was here."""
@@ -199,10 +201,10 @@ class Engine:
             steps=row.step - row.began,
         )
 
-    def _committed(self, row: LiveRow) -> Committed:
-        flight = row.flight(self.resident.digest_of(row.request.weights)).to_bytes() if row.step else None
-        row.committed = row.step
-        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight)
+    def _committed(self, row: LiveRow, since: int) -> Committed:
+        flight = row.flight(self.resident.digest_of(row.request.weights), since).to_bytes() if row.step else None
+        row.note_commit()
+        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight, since=since)
 
     def _condition(self, prompt: Prompt) -> ConditionBatch:
         """Of one row; that of a sample of the same prompt where one is in flight."""

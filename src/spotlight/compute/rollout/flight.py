@@ -3,6 +3,10 @@
 Invariant: a flight that is continued anywhere gives the bits of the undisturbed sample
 (tests/processes/test_flight_processes.py), and it is refused unless it is of the very request, made with the very
 weights and as far as its step says (tests/unit/test_flight.py). Only the window steps already taken are in it.
+
+What a window step recorded never changes, so a commit leaves out what an earlier one holds; and inside the window the
+end of the path is where the sample is, so it is not written twice. As bytes a whole flight is such parts one after the
+other, each sealed by itself and naming the step of the one before it.
 Shapes: S image tokens, C channels, K window steps, R of them taken.
 """
 
@@ -15,11 +19,11 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.rollout.denoise import Rollout, recorded_steps
-from spotlight.compute.rollout.sealed import SealError, sealed, unsealed
+from spotlight.compute.rollout.sealed import SealError, Stack, sealed, unsealed, unsealed_parts
 from spotlight.core.types import Sampling
 from spotlight.core.work import Request
 
-FLIGHT_SCHEMA = "spotlight-flight-1"
+FLIGHT_SCHEMA = "spotlight-flight-2"
 PAYLOAD_SCHEMA = "spotlight-payload-1"
 
 
@@ -27,6 +31,7 @@ class _FlightFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     request: Request
     attempt: int
     step: int
+    since: int
     weights_digest: str
 
 
@@ -37,59 +42,108 @@ class _PayloadFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, kw_only=True)
 class Flight:
-    """One sample after `step` steps, on the host; recorded tensors hold the window steps taken so far."""
+    """One sample after `step` steps; recorded tensors hold the window steps taken after step `since`."""
 
     request: Request
     attempt: int
     step: int
+    since: int = 0
+    """What was recorded up to this step is in an earlier part; 0: nothing is, the flight is whole."""
+    recorded_at: int = 0
+    """Of one that was read: the step of the last part with something recorded in it."""
     weights_digest: str
     x_SC: Tensor
-    path_RSC: Tensor
-    """Latents before each window step taken and after the last one: R + 1 of them, none where R is 0."""
-    log_prob_R: Tensor
-    mean_RSC: Tensor
+    path_RSC: Stack
+    """Latents before the window's first step and after each step taken: R + 1 of them, none where R is 0."""
+    log_prob_R: Stack
+    mean_RSC: Stack
 
     def to_bytes(self) -> bytes:
         facts = _FlightFacts(
-            request=self.request, attempt=self.attempt, step=self.step, weights_digest=self.weights_digest
+            request=self.request,
+            attempt=self.attempt,
+            step=self.step,
+            since=self.since,
+            weights_digest=self.weights_digest,
         )
-        tensors = {"x": self.x_SC, "path": self.path_RSC, "log_prob": self.log_prob_R, "mean": self.mean_RSC}
-        return sealed(FLIGHT_SCHEMA, facts, tensors)
+        path_RSC = self.path_RSC[:-1] if _ends_path(self.request.sample.sampling, self.step) else self.path_RSC
+        stacks = {"path": path_RSC, "log_prob": self.log_prob_R, "mean": self.mean_RSC}
+        return sealed(
+            FLIGHT_SCHEMA, facts, {"x": self.x_SC, **{name: rows for name, rows in stacks.items() if len(rows)}}
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, request: Request, weights_digest: str, shape: tuple[int, int]) -> "Flight":
         """The flight of this request, for a model with these weights and latents of this shape (S, C)."""
-        facts, tensors = unsealed(FLIGHT_SCHEMA, data, _FlightFacts)
-        told = f"a flight of {facts.request.id} at step {facts.step}"
-        if facts.request != request:
-            raise SealError(
-                f"{told} came for {request.id}, but a flight continues only the sample it was made for; resume it "
-                "there, or start this one from its first step.",
-                request.id,
-            )
-        if facts.weights_digest != weights_digest:
-            raise SealError(
-                f"{told} was made with weights {facts.weights_digest} but this worker holds {weights_digest} as "
-                f"{request.weights}, and no sample may mix two; load the weights of the flight.",
-                request.id,
-            )
-        sampling = request.sample.sampling
-        if not 0 < facts.step < sampling.steps:
-            raise SealError(
-                f"{told} of {sampling.steps} is not between two steps; start it from its first step.", request.id
-            )
-        taken = _taken(sampling, facts.step)
-        _check_tensors(told, request, tensors, "x", shape, taken)
+        none = torch.zeros(0, *shape)
+        path, log_prob, mean = [none], [torch.zeros(0)], [none]
+        before = recorded_at = 0
+        for facts, tensors in unsealed_parts(FLIGHT_SCHEMA, data, _FlightFacts):
+            _check_part(facts, tensors, request, weights_digest, shape, before)
+            if "mean" in tensors:
+                recorded_at = facts.step
+                path.append(tensors.get("path", none))
+                if _ends_path(request.sample.sampling, facts.step):
+                    path.append(tensors["x"].unsqueeze(0))
+                log_prob.append(tensors["log_prob"])
+                mean.append(tensors["mean"])
+            before = facts.step
         return cls(
             request=facts.request,
             attempt=facts.attempt,
             step=facts.step,
+            recorded_at=recorded_at,
             weights_digest=facts.weights_digest,
             x_SC=tensors["x"],
-            path_RSC=tensors["path"],
-            log_prob_R=tensors["log_prob"],
-            mean_RSC=tensors["mean"],
+            path_RSC=torch.cat(path),
+            log_prob_R=torch.cat(log_prob),
+            mean_RSC=torch.cat(mean),
         )
+
+
+def _check_part(
+    facts: _FlightFacts,
+    tensors: dict[str, Tensor],
+    request: Request,
+    weights_digest: str,
+    shape: tuple[int, int],
+    before: int,
+) -> None:
+    """Refuse a part that is not the next one, after the part of step `before`, of this very flight."""
+    told = f"a flight of {facts.request.id} at step {facts.step}"
+    if facts.request != request:
+        raise SealError(
+            f"{told} came for {request.id}, but a flight continues only the sample it was made for; resume it "
+            "there, or start this one from its first step.",
+            request.id,
+        )
+    if facts.weights_digest != weights_digest:
+        raise SealError(
+            f"{told} was made with weights {facts.weights_digest} but this worker holds {weights_digest} as "
+            f"{request.weights}, and no sample may mix two; load the weights of the flight.",
+            request.id,
+        )
+    sampling = request.sample.sampling
+    if not 0 < facts.step < sampling.steps:
+        raise SealError(
+            f"{told} of {sampling.steps} is not between two steps; start it from its first step.", request.id
+        )
+    if facts.since != before:
+        raise SealError(
+            f"{told} builds on the part of step {facts.since} but follows that of step {before}, so a part is missing "
+            "or doubled; start the sample from its first step.",
+            request.id,
+        )
+    known, taken = (window_steps_taken(sampling, step) for step in (before, facts.step))
+    wanted: dict[str, tuple[int, ...]] = {"x": shape}
+    if taken > known:
+        wanted |= _recorded_shapes(shape, taken - known)
+        # The latents before the window go with its first step, those after the last step may be x.
+        entries = taken - known + (not known) - _ends_path(sampling, facts.step)
+        wanted["path"] = (entries, *shape)
+        if not entries:
+            del wanted["path"]
+    _check_tensors(told, request, tensors, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +176,8 @@ class Payload:
             )
         shape = tuple(tensors["x0"].shape) if "x0" in tensors else ()
         told = f"the payload of {request.id}"
-        _check_tensors(told, request, tensors, "x0", shape, recorded_steps(request.sample.sampling))
+        recorded = _recorded_shapes(shape, recorded_steps(request.sample.sampling))
+        _check_tensors(told, request, tensors, {"x0": shape, **recorded})
         return cls(
             request=facts.request,
             weights_digest=facts.weights_digest,
@@ -165,20 +220,26 @@ def _read(request: Request, payload: bytes | Path) -> bytes:
         ) from problem
 
 
-def _taken(sampling: Sampling, step: int) -> int:
+def window_steps_taken(sampling: Sampling, step: int) -> int:
     """R: window steps among the first `step` steps."""
     return min(max(step - sampling.window.start, 0), recorded_steps(sampling))
 
 
-def _check_tensors(
-    told: str, request: Request, tensors: dict[str, Tensor], latents: str, shape: tuple[int, ...], taken: int
-) -> None:
-    wanted = {
-        latents: shape,
+def _ends_path(sampling: Sampling, step: int) -> bool:
+    """Whether the latents after so many steps are those after the last window step taken."""
+    return step <= sampling.window.stop
+
+
+def _recorded_shapes(shape: tuple[int, ...], taken: int) -> dict[str, tuple[int, ...]]:
+    """Of what the first `taken` window steps record."""
+    return {
         "path": (taken + 1 if taken else 0, *shape),
         "log_prob": (taken,),
         "mean": (taken, *shape),
     }
+
+
+def _check_tensors(told: str, request: Request, tensors: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) -> None:
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     types = sorted({str(tensor.dtype) for tensor in tensors.values()})
     if found != wanted or types != ["torch.float32"]:

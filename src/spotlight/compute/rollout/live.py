@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
-from spotlight.compute.rollout.flight import Flight, Payload
+from spotlight.compute.rollout.flight import Flight, Payload, window_steps_taken
 from spotlight.compute.rollout.step import Drawn, Place
 from spotlight.core.types import Size
 from spotlight.core.work import Request, WeightsId
@@ -40,6 +40,8 @@ class LiveRow:
     """Step at which this attempt took over."""
     committed: int = 0
     """Step up to which another worker need not redo anything."""
+    recorded_at: int = 0
+    """The newest commit with something recorded in it, by its step: what it holds need not travel again."""
     path: list[Tensor] = field(default_factory=list)
     log_prob: list[Tensor] = field(default_factory=list)
     mean: list[Tensor] = field(default_factory=list)
@@ -48,10 +50,11 @@ class LiveRow:
         """Take up the state of a flight; copied, because what came out of a message aliases its bytes."""
         device = self.x_SC.device
         self.step = self.began = self.committed = flight.step
+        self.recorded_at = flight.recorded_at
         self.x_SC = flight.x_SC.clone().to(device)
-        self.path = list(flight.path_RSC.clone().to(device))
-        self.log_prob = list(flight.log_prob_R.clone().to(device))
-        self.mean = list(flight.mean_RSC.clone().to(device))
+        self.path = [latents.clone().to(device) for latents in flight.path_RSC]
+        self.log_prob = [log_prob.clone().to(device) for log_prob in flight.log_prob_R]
+        self.mean = [mean.clone().to(device) for mean in flight.mean_RSC]
 
     @property
     def bucket(self) -> Bucket:
@@ -82,17 +85,26 @@ class LiveRow:
         self.log_prob.append(drawn.log_prob_R[entry].clone())
         self.mean.append(drawn.mean_RSC[entry].clone())
 
-    def flight(self, weights_digest: str) -> Flight:
+    def flight(self, weights_digest: str, since: int) -> Flight:
+        """As of now, without what was recorded up to step `since`; 0 leaves nothing out."""
+        known = window_steps_taken(self.request.sample.sampling, since)
         return Flight(
             request=self.request,
             attempt=self.attempt,
             step=self.step,
+            since=since,
             weights_digest=weights_digest,
-            x_SC=self.x_SC.cpu(),
-            path_RSC=self._stacked(self.path),
-            log_prob_R=torch.tensor(self.log_prob, dtype=torch.float32),
-            mean_RSC=self._stacked(self.mean),
+            x_SC=self.x_SC,
+            path_RSC=self.path[known + 1 :] if known else self.path,
+            log_prob_R=self.log_prob[known:],
+            mean_RSC=self.mean[known:],
         )
+
+    def note_commit(self) -> None:
+        """All that this row is now was told."""
+        if len(self.mean) > window_steps_taken(self.request.sample.sampling, self.recorded_at):
+            self.recorded_at = self.step
+        self.committed = self.step
 
     def payload(self, weights_digest: str) -> Payload:
         return Payload(

@@ -8,8 +8,8 @@ every few steps; they are plain safetensors, and the library reads them.
 """
 
 import zlib
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import torch
@@ -17,18 +17,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from spotlight.compute.rollout.seal import LENGTH_BYTES, SEAL, UNSEALED, checksum, seal_of
 from spotlight.core.errors import InputError
 from spotlight.core.work import RequestId
 
-LENGTH_BYTES = 8
-"""A safetensors file begins with the length of its header."""
 ALIGNMENT = 8
-OPENING = b'{"__metadata__":{"seal":"'
-UNSEALED = b"00000000"
-SEAL = slice(LENGTH_BYTES + len(OPENING), LENGTH_BYTES + len(OPENING) + len(UNSEALED))
-"""Where the seal is: it comes first in the header, so that it is found without reading what it protects."""
 
 Facts = TypeVar("Facts", bound=msgspec.Struct)
+Stack: TypeAlias = Tensor | Sequence[Tensor]
+"""A tensor, or the tensors that stacked up are one: they are joined in the bytes, not before."""
 
 
 class SealError(InputError):
@@ -48,20 +45,27 @@ class _Header(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
     labels: _Labels
 
 
-def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Tensor]) -> bytes:
-    """The bytes; tensors must be fp32 on the host."""
-    coarse = sorted(name for name, tensor in tensors.items() if tensor.dtype != torch.float32)
-    if coarse:
-        raise TypeError(
-            f"{', '.join(coarse)} of '{schema}' is not float32, in which everything is exact; cast nothing."
-        )
+class _Entry(msgspec.Struct, frozen=True):
+    """What the header says of one tensor, or of the labels, which have no place of their own."""
+
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> bytes:
+    """The bytes; tensors must be fp32, and stacks have at least one."""
     labels = {"seal": UNSEALED.decode(), "schema": schema, "facts": msgspec.json.encode(facts).decode()}
     entries: dict[str, object] = {"__metadata__": labels}
-    views = [tensor.contiguous().numpy().data for tensor in tensors.values()]
+    views: list[memoryview] = []
     end = 0
-    for name, view in zip(tensors, views, strict=True):
-        begin, end = end, end + view.nbytes
-        entries[name] = {"dtype": "F32", "shape": view.shape, "data_offsets": (begin, end)}
+    for name, stack in tensors.items():
+        rows = (stack,) if isinstance(stack, Tensor) else stack
+        if any(row.dtype != torch.float32 for row in rows):
+            raise TypeError(f"{name} of '{schema}' is not float32, in which everything is exact; cast nothing.")
+        new = [row.cpu().contiguous().numpy().data for row in rows]
+        shape = tuple(stack.shape) if isinstance(stack, Tensor) else (len(new), *stack[0].shape)
+        begin, end = end, end + sum(view.nbytes for view in new)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": (begin, end)}
+        views += new
     written = msgspec.json.encode(entries)
     written += b" " * (-len(written) % ALIGNMENT)
     header = bytearray(len(written).to_bytes(LENGTH_BYTES, "little") + written)
@@ -72,15 +76,35 @@ def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Tensor]) ->
     return b"".join([header, *views])
 
 
+def unsealed_parts(schema: str, data: bytes, facts: type[Facts]) -> Iterator[tuple[Facts, dict[str, Tensor]]]:
+    """Of several sealed ones, one after the other; the first is always looked for, so that nothing is a SealError."""
+    rest = memoryview(data)
+    while True:
+        size = _first_size(rest)
+        yield unsealed(schema, bytes(rest[:size]), facts)
+        rest = rest[size:]
+        if not rest:
+            return
+
+
+def _first_size(data: memoryview) -> int:
+    """Bytes of the first part, by its own word; all of them where it makes no sense, for the seal to find out."""
+    begin = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    try:
+        entries = msgspec.json.decode(data[LENGTH_BYTES:begin], type=dict[str, _Entry])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return len(data)
+    size = begin + max(entry.data_offsets[1] for entry in entries.values()) if entries else 0
+    return size if 0 < size <= len(data) else len(data)
+
+
 def unsealed(schema: str, data: bytes, facts: type[Facts]) -> tuple[Facts, dict[str, Tensor]]:
     """Facts and tensors; the tensors may alias `data`, so copy what is to be written to."""
-    blank = bytearray(data)
-    blank[SEAL] = UNSEALED
-    found = f"{zlib.crc32(blank):08x}".encode()
-    if found != data[SEAL]:
+    told, found = seal_of(data), checksum(data)
+    if found != told:
         raise SealError(
-            f"{len(data)} bytes of '{schema}' are sealed with {data[SEAL]!r} but their content has {found!r}, so they "
-            "were cut short or altered; make them again."
+            f"{len(data)} bytes of '{schema}' are sealed with {told!r} but their content has {found!r}, so they were "
+            "cut short or altered; make them again."
         )
     try:
         length = int.from_bytes(data[:LENGTH_BYTES], "little")

@@ -119,3 +119,6 @@ class TrainConfig(Section):
     """None trains all weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    timeout_s: float = Field(default=3600.0, gt=0)
+    """Seconds that an optimizer step, a publication or a checkpoint may take before the trainer is taken
+    for hung, killed and restarted from the newest checkpoint."""

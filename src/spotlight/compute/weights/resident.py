@@ -8,7 +8,7 @@ On a CPU the parameters are the pages of the node's store, without a copy; nothi
 gradients off. On another device a set is copied there once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spotlight.compute.weights.digest import digest
 from spotlight.compute.weights.store import MappedWeights
+from spotlight.compute.weights.upload import upload
 from spotlight.core.errors import WeightsError
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
@@ -36,32 +37,53 @@ class Resident:
         self._written = {name: p._version for name, p in module.named_parameters()}
         self._sets: dict[WeightsId, Mapping[str, Tensor]] = {}
         self._digests: dict[WeightsId, str] = {}
+        self.in_use: WeightsId | None = None
+        """The set that the module computes with now, inside `use`."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter({**self._trainable, **self._frozen}.values())).device
 
     def load(self, stored: MappedWeights) -> str:
         """Hold a set; returns the digest that was read back from the module."""
-        weights = stored.weights
+        if stored.base_digest != self.base_digest:
+            raise WeightsError(
+                f"{stored.weights} belongs to base weights {stored.base_digest} but this worker's model is "
+                f"{self.base_digest}, so the rest of it would be another; start the worker from the run's base weights."
+            )
+        self._check_names(stored.weights, stored.tensors)
+        return self._hold(stored.weights, lambda: self._on_device(stored.tensors), stored.digest)
+
+    def adopt(self, weights: WeightsId, tensors: Mapping[str, Tensor], expected_digest: str) -> str:
+        """Hold a set that is on this module's device already; checked like one from the store."""
+        self._check_names(weights, tensors)
+        return self._hold(weights, lambda: tensors, expected_digest)
+
+    def tensors(self, weights: WeightsId) -> Mapping[str, Tensor]:
+        """A loaded set, to be copied by a neighbour."""
+        return self._sets[weights]
+
+    def _hold(self, weights: WeightsId, bring: Callable[[], Mapping[str, Tensor]], expected_digest: str) -> str:
         if weights not in self._sets and len(self._sets) >= self.capacity:
             held = ", ".join(str(held) for held in sorted(self._sets))
             raise WeightsError(
                 f"{weights} was to be loaded beside {held}, but a worker holds at most {self.capacity} sets; drop one "
                 "that is no longer asked for."
             )
-        if stored.base_digest != self.base_digest:
-            raise WeightsError(
-                f"{weights} belongs to base weights {stored.base_digest} but this worker's model is "
-                f"{self.base_digest}, so the rest of it would be another; start the worker from the run's base weights."
-            )
-        self._check_names(weights, stored.tensors)
-        self._sets[weights] = {name: stored.tensors[name].to(p.device) for name, p in self._trainable.items()}
+        self._sets[weights] = bring()
         found = self.held_digest(weights)
-        if found != stored.digest:
+        if found != expected_digest:
             del self._sets[weights]
             raise WeightsError(
-                f"{weights} was published with digest {stored.digest} but the model holds {found} after loading it, so "
-                "it was altered on the way; fetch it again."
+                f"{weights} was published with digest {expected_digest} but the model holds {found} after loading it, "
+                "so it was altered on the way; fetch it again."
             )
         self._digests[weights] = found
         return found
+
+    def _on_device(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """In the order of the module's own names."""
+        return upload({name: tensors[name] for name in self._trainable}, self.device)
 
     def drop(self, weights: WeightsId) -> None:
         """Let go of a set; nothing happens if it is not held."""
@@ -94,12 +116,15 @@ class Resident:
         chosen = self._sets.get(weights, {})
         self._check_unwritten(weights, self._frozen if chosen else self._frozen | self._trainable)
         own = {name: self._trainable[name].data for name in chosen}
+        before = self.in_use
         try:
             for name, tensor in chosen.items():
                 self._trainable[name].data = tensor
+            self.in_use = weights
             with torch.no_grad():
                 yield
         finally:
+            self.in_use = before
             for name, tensor in own.items():
                 self._trainable[name].data = tensor
 

@@ -11,7 +11,7 @@ from spotlight.control.ledger.entries import Batch, Entry, Group
 from spotlight.control.ledger.states import InvariantBroken, SampleState
 from spotlight.core.events import Accepted, StepCommitted
 from spotlight.core.types import Frontier, WorkerId
-from spotlight.core.work import Request, RequestId, Work
+from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 
 class Book:
@@ -63,6 +63,16 @@ class Book:
         """All requests of a kind, in issue order; dropped ones too."""
         batch = self._batches.get((iteration, work))
         return [entry.request for entry in batch.entries.values()] if batch else []
+
+    def unsettled(self, weights: WeightsId) -> list[Request]:
+        """What is wanted or accepted of these weights and not trained, evaluated or dropped for good; no previews."""
+        return [
+            entry.request
+            for entry in self._entries.values()
+            if entry.request.weights == weights
+            and entry.batch.work is not Work.PREVIEW
+            and entry.state not in (SampleState.TRAINED, SampleState.DROPPED)
+        ]
 
     def outstanding(self, iteration: int, work: Work) -> int:
         """How many are neither accepted nor dropped yet."""

@@ -304,10 +304,11 @@ class Ledger(Book):
             survivors = group.survivors()
             missing = [entry.id for entry in survivors if entry.id not in taken]
             versions = sorted({entry.request.sample.version for entry in survivors})
-            if missing or len(versions) > 1:
+            digests = sorted({entry.accepted.digest for entry in survivors if entry.accepted is not None})
+            if missing or len(versions) > 1 or len(digests) > 1:
                 raise InvariantBroken(
-                    f"{what} takes group {group.number} without {missing[:3]}, of versions {versions}; "
-                    "a group is trained whole and with one version."
+                    f"{what} takes group {group.number} without {missing[:3]}, of versions {versions} and weights "
+                    f"{digests}; a group is trained whole and with one version, which is one set of weights."
                 )
         expected = self.frontier_after(event.requests)
         if event.frontier != expected:

@@ -73,6 +73,10 @@ def whole_groups(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
         if len(versions) > 1:
             ids = tuple(request.id for request in alive)
             yield f"step {event.step} trains group {number} of iteration {iteration} with versions {versions}", ids
+        digests = sorted({life.made[0] for life in lives if life.made is not None and life.request.id in taken})
+        if len(digests) > 1 and len(versions) == 1:
+            ids = tuple(request.id for request in alive)
+            yield f"step {event.step} trains group {number} of iteration {iteration} made with {digests}", ids
 
 
 def only_rollouts_in_the_loss(sight: Sight, event: StepCommitted) -> Iterator[Problem]:

@@ -7,8 +7,14 @@ things in the same order, once (tests/storm/test_storm.py).
 
 import hashlib
 import random
+import struct
+
+import msgspec
 
 from spotlight.core.types import Sample
+from spotlight.core.work import RequestId
+
+_SIZE = struct.Struct("<I")
 
 
 def mark(*parts: object) -> str:
@@ -30,6 +36,30 @@ def latent_at(sample: Sample, step: int, weights_digest: str) -> str:
     for taken in range(step):
         latent = next_latent(latent, taken, weights_digest)
     return latent
+
+
+class FlightPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit brings: here every one builds on the one before, as if each step recorded something."""
+
+    request: RequestId
+    step: int
+    since: int = 0
+    digest: str
+    latent: str
+
+    def to_bytes(self) -> bytes:
+        content = msgspec.msgpack.encode(self)
+        return _SIZE.pack(len(content)) + content
+
+
+def read_flight(data: bytes) -> list[FlightPart]:
+    """The parts of a flight, one after the other."""
+    parts, at = [], 0
+    while at < len(data):
+        (size,) = _SIZE.unpack_from(data, at)
+        at += _SIZE.size + size
+        parts.append(msgspec.msgpack.decode(data[at - size : at], type=FlightPart))
+    return parts
 
 
 def reward_of(sample: Sample, weights_digest: str) -> float:

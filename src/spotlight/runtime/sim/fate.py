@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass
-from spotlight.runtime.sim.worker import Moment, Pace
+from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.worker import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,10 @@ class Calm:
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         tempo = self.tempo
         return Pace(tempo.step_s, tempo.start_s, tempo.load_s, tempo.train_s, tempo.heartbeat_s)
+
+    def kind(self, worker: WorkerId) -> str:
+        """Of the worker's GPU."""
+        return ""
 
     def latency_s(self, node: NodeId) -> float:
         """Of the next message on this node's connection; messages stay in order."""

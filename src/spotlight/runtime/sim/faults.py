@@ -22,8 +22,9 @@ from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.runtime.sim.controller import PowerCut
 from spotlight.runtime.sim.fakes import Streams, mark
 from spotlight.runtime.sim.fate import Calm, Tempo
+from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.worker import Moment, Pace
+from spotlight.runtime.sim.worker import Pace
 from spotlight.runtime.sim.world import World
 
 
@@ -80,7 +81,13 @@ PRESENT = 0.4
 MEAN_GAP_S = 8.0
 """Between two occasions for a fault of one kind."""
 SLOWNESS = 20.0
-FREQUENT = {Moment.AT_BOUNDARY: 0.04, Moment.BEFORE_RESULT: 0.04, Moment.SAVING: 0.8, Moment.SAVED: 0.8}
+FREQUENT = {
+    Moment.AT_BOUNDARY: 0.04,
+    Moment.BEFORE_RESULT: 0.04,
+    Moment.TOGETHER: 0.2,
+    Moment.SAVING: 0.8,
+    Moment.SAVED: 0.8,
+}
 """Shares of occasions that differ from the usual one: rollouts have many, checkpoints few."""
 FAILURES_FORGIVEN = 2
 """Attempts of one sample that fail by chance: one less than make the dispatcher give it up."""

@@ -12,18 +12,26 @@ from typing import Protocol
 import msgspec
 
 from spotlight import __version__
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
+from spotlight.core.crews import Crewed, Demand
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, WeightsId, Work
+from spotlight.runtime.crews import NodeCrews
+from spotlight.runtime.leases import Leases
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fakes import reward_of
 from spotlight.runtime.sim.fate import Calm
+from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
-from spotlight.runtime.sim.worker import Moment, SimWorker
+from spotlight.runtime.sim.worker import SimWorker
 
 SCORER = "sim-1"
+HEADS, TOKEN_PIXELS = 12, 64
+"""Of `words`, which the simulated models stand for."""
 
 
 class Pipe:
@@ -65,6 +73,7 @@ class Surface(Protocol):
 
     fate: Calm
     storage: SimStorage
+    elastic: ElasticConfig
     is_exact: bool
     """Whether samples and steps are the same bits whoever makes them."""
 
@@ -94,6 +103,9 @@ class SimNode:
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
         self.is_alive = True
+        self._leases = Leases()
+        self._rooms = Rooms()
+        self.crews = NodeCrews(node, world.elastic, HEADS, TOKEN_PIXELS, "", self, self._rooms, self._leases.of)
         hello = m.NodeHello(
             schema=SCHEMA,
             code=__version__,
@@ -112,23 +124,47 @@ class SimNode:
         for task in (*self._slots, *self._lives.values()):
             task.cancel()
 
-    def kill_worker(self, number: int) -> None:
+    def strike(self, number: int) -> None:
+        """One worker is killed."""
         life = self._lives.get(number)
         if life is not None:
             life.cancel()
 
     def warn(self, warned: m.Warned) -> None:
+        self.crews.warned(warned.kind, warned.seconds)
         self._send(None, warned)
 
     def worker_ids(self) -> list[WorkerId]:
         return [worker.id for _, worker in sorted(self.workers.items())]
 
+    # -- for crews -----------------------------------------------------------------------------------------------------
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        for known in self.workers.values():
+            if known.id == worker:
+                known.tell(message, b"")
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        for number, known in sorted(self.workers.items()):
+            if known.id == worker:
+                self.strike(number)
+
+    def report(self, crewed: Crewed) -> None:
+        self._send(None, crewed)
+
     # -- for workers ---------------------------------------------------------------------------------------------------
 
     def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+        if not self.is_alive or self.crews.heard(worker.id, message):
+            return
+        if isinstance(message, m.HandBack):
+            self._leases.ended(worker.id, message.request, message.attempt)
+            self.crews.changed()
         self._send(worker.id, message, blob)
 
     def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
+        self._leases.ended(worker.id, result.request, result.attempt)
+        self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
         fate = self._world.fate
         reward = float("nan") if fate.is_unscorable(request) else reward_of(request.sample, result.digest)
@@ -171,6 +207,9 @@ class SimNode:
             life = self._lives[number] = asyncio.create_task(worker.live())
             await asyncio.wait({life})
             del self.workers[number]
+            worker.crew.gone()
+            self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
+            self._leases.gone(worker.id)
             if not life.cancelled() and (error := life.exception()) is not None:
                 self._world.broke(error)
             cause = "killed" if life.cancelled() or life.exception() else life.result()
@@ -190,6 +229,8 @@ class SimNode:
             around=self,
             trainer=SimTrainer(world.storage, salt) if self.spec.trains else None,
             latent_salt=salt,
+            rooms=self._rooms,
+            kind=world.fate.kind(worker),
         )
 
     def _hear(self, frame: bytes, blob: bytes) -> None:
@@ -197,6 +238,8 @@ class SimNode:
         match envelope.message:
             case m.Load() as load:
                 self._load(load, envelope.worker)
+            case Demand() as demand:
+                self.crews.demand(demand)
             case message:
                 self._relay(envelope.worker, message, blob)
 
@@ -217,7 +260,11 @@ class SimNode:
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
         for _, known in sorted(self.workers.items()):
             if worker in (None, known.id):
+                self._leases.told(known.id, message)
+                if isinstance(message, m.Load):
+                    self.crews.dropped((message.weights, *message.keep))
                 known.tell(message, blob)
+        self.crews.changed()
 
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:

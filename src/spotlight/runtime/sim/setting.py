@@ -8,6 +8,10 @@ from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fakes import Streams
 from spotlight.runtime.sim.fate import Tempo
 
+SLOTS = 4
+SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
+"""So that crews form wherever slots are idle."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -48,6 +52,8 @@ def draw_setting(seed: int) -> Setting:
                 "commit_every": chance.randint(1, 3),
                 "heartbeat_s": heartbeat_s,
                 "silence_s": chance.choice((8.0, 12.0)),
+                "slots": SLOTS,
+                "elastic": {"speed_ups": SPEED_UPS, "hysteresis_s": 0.5, "measure": False},
             },
             "output": {"checkpoint_every": chance.randint(1, 3), "journal": {"sync": "never", "segment_bytes": 16384}},
             "deterministic": is_exact,
@@ -58,7 +64,7 @@ def draw_setting(seed: int) -> Setting:
         for n in range(1, chance.choice((1, 1, 2)) + 1)
     ]
     spots = [
-        NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2)), rows=rows)
+        NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2, SLOTS)), rows=rows)
         for n in range(1, spot + 1)
     ]
     tempo = Tempo(

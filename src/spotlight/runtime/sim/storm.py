@@ -63,7 +63,7 @@ class Tempest:
         self.trace = Trace()
         self.storage = SimStorage()
         self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.02)
-        self.world = World(storm, self.storage, self.trace, config.deterministic)
+        self.world = World(storm, self.storage, self.trace, config.deterministic, config.cluster.elastic)
         self.invariants = Invariants(self.world, bounds)
         self.restarts = 0
 
@@ -85,6 +85,7 @@ class Tempest:
             events=self.world.events,
             seconds=self._loop.time(),
             restarts=self.restarts,
+            crews=self.world.crews,
             theta=self.invariants.theta,
             trace=self.trace.digest(),
             fired=self._storm.fired,

@@ -20,6 +20,7 @@ class Outcome:
     seconds: float
     """Of virtual time."""
     restarts: int
+    crews: int
     theta: str
     trace: str
     """Hash of everything that happened."""
@@ -35,6 +36,7 @@ class Tally:
     events: int = 0
     seconds: float = 0.0
     restarts: int = 0
+    crews: int = 0
     fired: Counter[str] = field(default_factory=Counter)
     edges: Counter[Edge] = field(default_factory=Counter)
 
@@ -43,6 +45,7 @@ class Tally:
         self.events += outcome.events
         self.seconds += outcome.seconds
         self.restarts += outcome.restarts
+        self.crews += outcome.crews
         self.fired += outcome.fired
         self.edges += outcome.edges
 
@@ -57,7 +60,7 @@ class Tally:
         edges = ", ".join(f"{a.value} -> {b.value}: {count}" for (a, b), count in sorted(self.edges.items()))
         return [
             f"{self.seeds} seeds held: {self.events} events in {self.seconds / 3600:.1f} virtual hours, the controller "
-            f"came back {self.restarts} times.",
+            f"came back {self.restarts} times, nodes told of {self.crews} crews.",
             f"Faults: {faults}.",
             f"Edges: {edges}.",
         ]

@@ -5,49 +5,29 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
 from spotlight import __version__
+from spotlight.core import crews
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId, Work
-from spotlight.runtime.sim.fakes import first_latent, latent_at, next_latent
+from spotlight.runtime.sim.fakes import FlightPart, first_latent, latent_at, next_latent, read_flight
+from spotlight.runtime.sim.membership import SimMembership
+from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.trainer import SimTrainer
-
-
-class Moment(StrEnum):
-    """Where a worker may be struck; the crash windows of exactly-once, by name."""
-
-    AT_BOUNDARY = "between two denoising steps"
-    BEFORE_RESULT = "before accept"
-    ACCUMULATING = "gradients accumulated, no step"
-    STEPPED = "stepped, not committed"
-    STEP_TOLD = "stepped, the reply on its way"
-    PUBLISHING = "committed, not published"
-    PUBLISHED = "published, not told"
-    SAVING = "checkpoint half-written"
-    SAVED = "checkpoint written, not told"
-    RESTORING = "while it is restored"
 
 
 class Struck(Exception):
     """The worker dies here."""
-
-
-class Flight(msgspec.Struct, frozen=True):
-    """What travels as a flight's bytes."""
-
-    request: RequestId
-    step: int
-    digest: str
-    latent: str
 
 
 @dataclass
@@ -69,8 +49,8 @@ class _Row:
     step: int
     latent: str
     began: int
-    ticks: int = 0
-    """Steps since its last commit."""
+    told: int = 0
+    """Step of its last commit."""
 
     @property
     def request(self) -> Request:
@@ -113,6 +93,9 @@ class SimWorker:
     trainer: SimTrainer | None
     latent_salt: str
     """What a latent's last bits depend on outside of deterministic mode."""
+    rooms: Rooms
+    kind: str = ""
+    """Of its GPU."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
     _live: dict[RequestId, _Row] = field(default_factory=dict)
     _holds: dict[WeightsId, str] = field(default_factory=dict)
@@ -127,6 +110,15 @@ class SimWorker:
         self._woken = asyncio.Event()
         self._awake = asyncio.Event()
         self._awake.set()
+        self.crew = SimMembership(
+            self.id,
+            self.rooms,
+            self._say,
+            lambda: self._holds,
+            lambda: {row.request.weights for row in self._live.values()},
+            self._at,
+            self._awake.wait,
+        )
 
     def tell(self, message: m.AnyMessage, blob: bytes) -> None:
         self._inbox.append((message, blob))
@@ -149,6 +141,7 @@ class SimWorker:
             rows=self.rows,
             pid=1,
             trains=trains,
+            kind=self.kind,
         )
         self._say(hello)
         heart = asyncio.create_task(self._beat())
@@ -166,13 +159,17 @@ class SimWorker:
 
     async def _turn(self) -> None:
         while self._inbox:
+            await self._awake.wait()
             await self._obey(*self._inbox.popleft())
+        still_s = self.crew.still_s()
         self._pull()
-        if self._live:
+        if self._live and not still_s:
             await self._step()
             return
         self._woken.clear()
-        await self._woken.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(still_s or None):
+                await self._woken.wait()
         await self._awake.wait()
 
     async def _step(self) -> None:
@@ -180,24 +177,28 @@ class SimWorker:
         batch = [row for row in self._live.values() if row.request.weights == first.request.weights]
         began = self._loop.time()
         share = max(len(batch) / self.rows, 0.5)
-        await self._pass(self.pace.step_s * self.pace.slowness * share)
-        self._measure(len(batch), self._loop.time() - began)
+        seconds = self.pace.step_s * self.pace.slowness * share
+        if self.crew.degree == 1:
+            await self._pass(seconds)
+            self._measure(len(batch), self._loop.time() - began)
+        elif not await self.crew.lead(first.request.weights, len(batch), seconds / self.crew.degree):
+            return
+        await self._awake.wait()
         self._spans.append((_ACTIVITY[first.request.work], began, self._loop.time()))
         for row in batch:
             row.latent = next_latent(row.latent, row.step, row.digest)
             row.step += 1
-            row.ticks += 1
             if self.around.fails(row.request, row.granted.attempt):
                 del self._live[row.request.id]
                 self._told_free = 0
                 self._fail("the model raised", row.granted)
             elif row.step >= row.request.sample.sampling.steps:
                 self._finish(row)
-            elif row.granted.commit_every and row.ticks >= row.granted.commit_every:
-                row.ticks = 0
-                self._say(
-                    m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step), self._flight(row)
-                )
+            elif row.granted.commit_every and row.step - row.told >= row.granted.commit_every:
+                told, attempt = row.told, row.granted.attempt
+                commit = m.Commit(request=row.request.id, attempt=attempt, step=row.step, since=told)
+                self._say(commit, self._flight(row, told))
+                row.told = row.step
         self._at(Moment.AT_BOUNDARY)
 
     def _finish(self, row: _Row) -> None:
@@ -219,8 +220,8 @@ class SimWorker:
             self._speed = speed if self._speed is None else 0.9 * self._speed + 0.1 * speed
 
     def _pull(self) -> None:
-        free = self.rows - len(self._live) if self._rolls else 0
-        if free and free != self._told_free:
+        free = self.rows - len(self._live) if self._rolls and not self.crew.follows else 0
+        if free != self._told_free and (free or self.crew.follows):
             self._say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
             self._told_free = free
 
@@ -244,6 +245,8 @@ class SimWorker:
                 if fenced is not None and fenced.granted.attempt == message.attempt:
                     del self._live[message.request]
                 self._told_free = 0
+            case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
+                await self.crew.obey(message, self.pace.step_s * self.pace.slowness / self.crew.degree)
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():
@@ -260,6 +263,8 @@ class SimWorker:
             problem = self._admit(granted, flights.get(granted.request.id))
             if problem:
                 self._fail(problem, granted)
+            elif self.crew.follows:
+                self._hand_back(granted.request.id)
         self._told_free = 0
 
     def _admit(self, granted: m.Granted, blob: bytes | None) -> str:
@@ -278,12 +283,16 @@ class SimWorker:
             raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
         row = _Row(granted, digest, 0, first_latent(request.sample), 0)
         if blob is not None:
-            flight = msgspec.msgpack.decode(blob, type=Flight)
-            expected = Flight(request.id, granted.step, digest, latent_at(request.sample, granted.step, digest))
-            if flight != expected:
-                return f"the flight of {request.id} is {flight}, not {expected}"
-            row.step = row.began = flight.step
-            row.latent = flight.latent
+            parts = read_flight(blob)
+            steps = [part.step for part in parts]
+            for part, since in zip(parts, [0, *steps], strict=False):
+                latent = latent_at(request.sample, part.step, digest)
+                if part != FlightPart(request=request.id, step=part.step, since=since, digest=digest, latent=latent):
+                    return f"the flight of {request.id} has {part} after step {since}"
+            if steps[-1] != granted.step:
+                return f"the flight of {request.id} ends at {steps[-1]}, not at {granted.step}"
+            row.step = row.began = row.told = granted.step
+            row.latent = parts[-1].latent
         self._live[request.id] = row
         return ""
 
@@ -361,8 +370,9 @@ class SimWorker:
         if self.around.struck(moment, self.id):
             raise Struck(moment.value)
 
-    def _flight(self, row: _Row) -> bytes:
-        return msgspec.msgpack.encode(Flight(row.request.id, row.step, row.digest, row.latent))
+    def _flight(self, row: _Row, since: int = 0) -> bytes:
+        part = FlightPart(request=row.request.id, step=row.step, since=since, digest=row.digest, latent=row.latent)
+        return part.to_bytes()
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
         self._say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))

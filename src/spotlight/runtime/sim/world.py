@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from spotlight.control.dispatch import Outgoing
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
+from spotlight.core.crews import Crewed
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, RequestId, SlotClass
 from spotlight.runtime.hub import Hub
@@ -32,11 +34,14 @@ _encode = msgspec.msgpack.Encoder().encode
 class World:
     """The machines, and what is known of the work that they owe."""
 
-    def __init__(self, fate: Calm, storage: SimStorage, trace: Trace, is_exact: bool) -> None:
+    def __init__(
+        self, fate: Calm, storage: SimStorage, trace: Trace, is_exact: bool, elastic: ElasticConfig | None = None
+    ) -> None:
         self.fate = fate
         self.storage = storage
         self.trace = trace
         self.is_exact = is_exact
+        self.elastic = elastic or ElasticConfig()
         self.nodes: dict[str, SimNode] = {}
         """Alive, by the name they keep over all incarnations."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
@@ -45,6 +50,8 @@ class World:
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with what a message made the controller raise."""
         self.events = 0
+        self.crews = 0
+        """Crews of two or more that nodes told of."""
         self.discards = 0
         """Workers that were told to drop previews."""
         self._loop = asyncio.get_running_loop()
@@ -61,6 +68,7 @@ class World:
 
     def plug(self, hub: Hub, specs: Sequence[NodeSpec]) -> None:
         self._hub = hub
+        hub.kill = self._kill_as_ordered
         for spec in specs:
             self.add(spec)
 
@@ -134,12 +142,15 @@ class World:
         node.up.put(HANG_UP, b"")
         self._loop.call_later(self.fate.tempo.return_s, self._bring, name)
 
+    async def _kill_as_ordered(self, worker: WorkerId) -> None:
+        self.kill_worker(worker)
+
     def kill_worker(self, worker: WorkerId) -> None:
         for node in self.nodes.values():
             for number, known in list(node.workers.items()):
                 if known.id == worker:
                     self._note(f"!! {worker} is killed")
-                    node.kill_worker(number)
+                    node.strike(number)
 
     def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
         if name in self.nodes:
@@ -200,6 +211,8 @@ class World:
                     del owed[message.request]
             case m.Gone():
                 self.owed.pop(message.worker, None)
+            case Crewed():
+                self.crews += len(message.crews)
         hub.receive(node, envelope, blob)
 
     def _bring(self, name: str) -> None:

@@ -24,14 +24,13 @@ def report(run: RunName) -> None:
 def status(run: RunName, as_json: AsJson = False) -> None:
     """Where a run stands."""
     from spotlight.control.market.prices import PriceTable
-    from spotlight.core.journal import read
     from spotlight.folder import RunFolder
+    from spotlight.surface.kept_view import latest
     from spotlight.surface.panel import panel
-    from spotlight.surface.projections import RunView
     from spotlight.surface.status import as_json as status_json
 
     folder = RunFolder.find(run)
-    view, prices = RunView.of(read(folder.journal)), PriceTable.load(None)
+    view, prices = latest(folder.journal), PriceTable.load(None)
     if as_json:
         print(status_json(view, prices))
         return
@@ -68,11 +67,10 @@ def write(folder: "RunFolder") -> Path:
     """The report of what is in the journal now."""
     from spotlight.compute.models.catalogue import facts_of
     from spotlight.control.market.prices import PriceTable
-    from spotlight.core.journal import read
-    from spotlight.surface.projections import RunView
+    from spotlight.surface.kept_view import latest
     from spotlight.surface.report.page import write_report
 
-    view = RunView.of(read(folder.journal))
+    view = latest(folder.journal)
     config = folder.read_config()
     held_out = facts_of(config["model"]["name"]).world.held_out(config["eval"]["prompts"])
     prompts: dict[str, str] = {prompt.id: prompt.text for prompt in held_out}

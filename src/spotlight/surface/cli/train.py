@@ -63,17 +63,17 @@ def resume(
 def watched(run: "Run") -> None:
     """Run it with a panel, and leave a report whatever happens."""
     from spotlight.control.market.prices import PriceTable
-    from spotlight.core.journal import read
     from spotlight.surface.cli.report import verdict, write
+    from spotlight.surface.kept_view import latest, part_name
     from spotlight.surface.panel import watcher
-    from spotlight.surface.projections import RunView
 
-    view = RunView.of(read(run.folder.journal))
+    view = latest(run.folder.journal)
     prices = PriceTable.load(None)
     typer.echo(f"run folder: {run.folder.path}")
     try:
         with watcher(run.config.iterations, prices, view) as watching:
             run.chronicle.observers.append(watching.apply)
+            run.chronicle.projections[part_name()] = view.to_bytes
             asyncio.run(run.execute())
     except BaseException:
         # Whatever stopped the run is what must be told; a report that cannot be written now can be made later.

@@ -89,6 +89,7 @@ def _drawn_row(view: RunView, slot: Row, x: svg.Scale, y: float) -> str:
     shares = activity_shares(slot, view.at)
     parts.append(svg.text(RIGHT + 10, y + 14, percent(sum(shares.values())), "tick"))
     told = ", ".join(f"{LABELS[activity]} {percent(share)}" for activity, share in shares.items())
+    told += f"; in a crew {percent(shared)}" if (shared := crew_share(slot, view.at)) else ""
     return f"<g><title>{safe(slot.name)}: {safe(told or 'nothing yet')}</title>{''.join(parts)}</g>"
 
 
@@ -169,11 +170,21 @@ def _stacked(shares: dict[int, dict[Activity, float]]) -> Blocks:
 
 def activity_shares(slot: Row, end: float) -> dict[Activity, float]:
     """Share of the time that a machine was there, by what it did."""
-    there = sum((end if life.end is None else life.end) - life.start for life in slot.lives)
+    there = _seconds_there(slot, end)
     seconds: dict[Activity, float] = {}
     for span in slot.spans:
         seconds[span.activity] = seconds.get(span.activity, 0.0) + span.end - span.start
     return {one: min(1.0, seconds[one] / there) for one in LABELS if one in seconds} if there > 0 else {}
+
+
+def crew_share(slot: Row, end: float) -> float:
+    """Share of the time that a machine was there in which it shared samples with others of its node."""
+    there = _seconds_there(slot, end)
+    return min(1.0, slot.crewed_until(end) / there) if there > 0 else 0.0
+
+
+def _seconds_there(slot: Row, end: float) -> float:
+    return sum((end if life.end is None else life.end) - life.start for life in slot.lives)
 
 
 def _boundaries(view: RunView, x: svg.Scale, top: float, bottom: float) -> str:

@@ -1,0 +1,221 @@
+"""How long a worker that joins a node waits for weights of 20 billion parameters, by where it takes them from.
+
+    python benchmarks/newcomer.py [--gigabytes 41] [--json] [--out docs/results/newcomer]      # needs one CUDA GPU
+
+Every way runs in a fresh process whose CUDA context is up before the clock starts; it ends when all tensors are on the
+device, and their sum is compared with the holder's. `from_neighbour`: device to device, by handles of the holder's
+memory. `from_store`: the node's store in shared memory (or, where that is too small, a cached file), through pinned
+buffers, which is what workers do. `from_store_plain`: the same without pinned buffers.
+`from_store_registered`: the newcomer pins the store's own pages, that included.
+`from_disk`: the same file on disk, its cached pages dropped first, loaded the usual way. Also: forming and aborting an
+NCCL communicator of one rank; NCCL refuses two ranks on one device, so crews over NCCL stay unverified.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from learn_results import Figure
+from provenance import provenance
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from spotlight.compute.weights.peer import Offer, offer, take
+from spotlight.compute.weights.upload import upload
+from spotlight.core.types import Version
+from spotlight.core.work import WeightsId
+
+MEMORY = Path("/dev/shm")
+TENSORS = 340
+REPEATS = 3
+CUDA = torch.device("cuda", 0)
+WEIGHTS = WeightsId(Version(1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=41.0, help="of weights in bf16; 41 is Qwen-Image")
+    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="where the file on disk goes")
+    parser.add_argument("--out", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit(
+            "newcomer: there is no CUDA device here, and without one there is nothing to copy to; run it on a GPU."
+        )
+    with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+        disk = Path(folder) / "weights.safetensors"
+        in_memory = shutil.disk_usage(MEMORY).free > 1.1e9 * args.gigabytes
+        shared = MEMORY / "spotlight-newcomer.safetensors" if in_memory else disk
+        try:
+            held = make(args.gigabytes, shared)
+            seconds = measure(held, shared, disk)
+        finally:
+            shared.unlink(missing_ok=True)
+    present(seconds, args.gigabytes, "shared memory" if in_memory else "page cache", args.out, args.json)
+
+
+def make(gigabytes: float, shared: Path) -> dict[str, Tensor]:
+    """Random weights on the device, and the same in shared memory."""
+    count = int(gigabytes * 1e9 / 2 / TENSORS)
+    held = {f"layer.{n}": torch.randn(count, device=CUDA).to(torch.bfloat16) for n in range(TENSORS)}
+    save_file({name: tensor.cpu() for name, tensor in held.items()}, shared)
+    return held
+
+
+def measure(held: dict[str, Tensor], shared: Path, disk: Path) -> dict[str, list[float]]:
+    """Seconds of every way, repeated; the slow ones once."""
+    seconds: dict[str, list[float]] = {}
+    expected = checksum(held)
+    for way, source, repeats in (
+        (from_neighbour, offer(WEIGHTS, "as made", held).to_bytes(), REPEATS),
+        (from_store, str(shared).encode(), REPEATS),
+        (from_store_registered, str(shared).encode(), REPEATS),
+        (from_store_plain, str(shared).encode(), 1),
+    ):
+        seconds[way.__name__] = [newcomer(way, source, expected) for _ in range(repeats)]
+        print(f"{way.__name__}: {seconds[way.__name__]}", file=sys.stderr)
+    if shared != disk:
+        shutil.copyfile(shared, disk)
+    drop_cached(disk)
+    seconds["from_disk"] = [newcomer(from_disk, str(disk).encode(), expected)]
+    print(f"from_disk: {seconds['from_disk']}", file=sys.stderr)
+    forming, aborting = zip(*(nccl() for _ in range(REPEATS)), strict=True)
+    seconds |= {"nccl_form_1_rank": list(forming), "nccl_abort_1_rank": list(aborting)}
+    return seconds
+
+
+def newcomer(way: Callable[[bytes], dict[str, Tensor]], source: bytes, expected: float) -> float:
+    """In a process of its own; its seconds, after its tensors were found right."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=arrive, args=(there, way, source))
+    process.start()
+    taken, found = here.recv()
+    here.send(None)
+    process.join()
+    if abs(found - expected) > 1e-6 * abs(expected):
+        sys.exit(f"newcomer: {way.__name__} brought weights whose sum is {found}, not {expected}; they were altered.")
+    return float(taken)
+
+
+def arrive(pipe: Connection, way: Callable[[bytes], dict[str, Tensor]], source: bytes) -> None:
+    torch.zeros(1, device=CUDA)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    tensors = way(source)
+    torch.cuda.synchronize()
+    taken = time.perf_counter() - began
+    pipe.send((taken, checksum(tensors)))
+    pipe.recv()
+
+
+def from_neighbour(source: bytes) -> dict[str, Tensor]:
+    return take(Offer.from_bytes(source), CUDA)
+
+
+def from_store(source: bytes) -> dict[str, Tensor]:
+    return upload(mapped(source), CUDA)
+
+
+def from_store_plain(source: bytes) -> dict[str, Tensor]:
+    return {name: tensor.to(CUDA) for name, tensor in mapped(source).items()}
+
+
+def from_store_registered(source: bytes) -> dict[str, Tensor]:
+    path = source.decode()
+    size = os.path.getsize(path)
+    pages = torch.UntypedStorage.from_file(path, True, size)
+    cudart = torch.cuda.cudart()
+    assert int(cudart.cudaHostRegister(pages.data_ptr(), size, 0)) == 0
+    first = torch.tensor([], dtype=torch.uint8).set_(pages)
+    arrived = {"all": torch.empty(size, dtype=torch.uint8, device=CUDA).copy_(first, non_blocking=True)}
+    torch.cuda.synchronize()
+    cudart.cudaHostUnregister(pages.data_ptr())
+    header = 8 + int.from_bytes(bytes(first[:8].tolist()), "little")
+    return {"all": arrived["all"][header:].view(torch.bfloat16)}
+
+
+def from_disk(source: bytes) -> dict[str, Tensor]:
+    return load_file(source.decode(), device=str(CUDA))
+
+
+def mapped(source: bytes) -> dict[str, Tensor]:
+    with safe_open(source.decode(), framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def checksum(tensors: dict[str, Tensor]) -> float:
+    return sum(
+        float(tensor.double().abs().sum()) if tensor.numel() < 1 << 28 else _in_parts(tensor)
+        for tensor in tensors.values()
+    )
+
+
+def _in_parts(tensor: Tensor) -> float:
+    return sum(float(part.double().abs().sum()) for part in tensor.split(1 << 27))
+
+
+def drop_cached(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def nccl() -> tuple[float, float]:
+    """Seconds to form a communicator of one rank up to its first operation, and to abort it."""
+    import torch.distributed as dist
+
+    began = time.perf_counter()
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=60)
+    group = dist.ProcessGroupNCCL(dist.HashStore(), 0, 1, options)
+    group.allreduce([torch.ones(1, device=CUDA)]).wait()
+    torch.cuda.synchronize()
+    formed = time.perf_counter()
+    group.abort()
+    return formed - began, time.perf_counter() - formed
+
+
+def present(seconds: dict[str, list[float]], gigabytes: float, store: str, out: Path | None, as_json: bool) -> None:
+    figures = {
+        f"{name}_s": Figure(value=sorted(values)[len(values) // 2], low=min(values), high=max(values), unit="s")
+        for name, values in seconds.items()
+    }
+    disk = seconds["from_disk"][0]
+    for name in ("from_neighbour", "from_store"):
+        ratios = [disk / value for value in seconds[name]]
+        figures[f"{name}_speedup"] = Figure(
+            value=sorted(ratios)[len(ratios) // 2], low=min(ratios), high=max(ratios), unit="times faster than disk"
+        )
+    import msgspec
+
+    summary = {
+        "benchmark": "newcomer",
+        **provenance(),
+        "seeds": [],
+        "settings": {"gigabytes": gigabytes, "store": store, "tensors": TENSORS, "repeats": REPEATS},
+        "figures": msgspec.to_builtins(figures),
+    }
+    for name, figure in figures.items():
+        print(f"{name:32} {figure.value:10.4f}  ({figure.low:.4f} .. {figure.high:.4f}) {figure.unit}")
+    if out is not None:
+        out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
+    if as_json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

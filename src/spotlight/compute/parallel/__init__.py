@@ -1,0 +1,1 @@
+"""Crews at work: stateless process groups by epoch, and sequence parallelism over the diffusers blocks."""

@@ -1,0 +1,162 @@
+"""The slots and crews of one node, and how a crew begins and ends; `regroup.py` says when.
+
+Invariant: whoever leaves `slots` is told nothing any more, and a crew that ends leaves every survivor either free or in
+a breakup that bounds the wait for it (tests/storm/test_regroup_storm.py).
+"""
+
+from dataclasses import dataclass, field
+
+from spotlight.control.elastic.actions import Action, CloseStore, Kill, Replan, Report, Send
+from spotlight.control.elastic.breakups import Breakup, Breakups
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.control.elastic.crew import Crew, CrewState
+from spotlight.control.elastic.distrust import Distrust
+from spotlight.core.crews import Crewed, Disband, GroupToken, Prepare
+from spotlight.core.types import NodeId, WorkerId
+
+Layout = tuple[tuple[WorkerId, ...], ...]
+"""Crews of a node, the leader first; who stands alone may be a crew of one or left out."""
+
+IN_USE = (CrewState.SERVING, CrewState.DRAINING)
+
+
+@dataclass(slots=True)
+class Slot:
+    """A worker that is alive."""
+
+    heard_at: float
+    crew: Crew | None = None
+    notice: float | None = None
+    disturbed: float | None = None
+    """Since when it waits to be part of something again, after a loss."""
+    farewells: set[GroupToken] = field(default_factory=set)
+    """Ended tokens that it may still say goodbye to."""
+
+
+class Formation:
+    """Who is in what; every method returns what is to be done about it."""
+
+    def __init__(self, node: NodeId, config: ElasticConfig) -> None:
+        self._node = node
+        self._config = config
+        self.epoch = 0
+        self.slots: dict[WorkerId, Slot] = {}
+        self.crews: dict[GroupToken, Crew] = {}
+        self.breakups = Breakups()
+        self.distrust = Distrust()
+
+    @property
+    def in_use(self) -> Layout:
+        return tuple(crew.members for crew in self.led() if crew.state in IN_USE)
+
+    def led(self) -> list[Crew]:
+        """All but those whose leader has left already."""
+        return [crew for _, crew in sorted(self.crews.items()) if crew.leader not in crew.left]
+
+    def heard_at(self) -> dict[WorkerId, float]:
+        return {worker: slot.heard_at for worker, slot in self.slots.items()}
+
+    def may_form(self, members: tuple[WorkerId, ...]) -> bool:
+        return not self.distrust.parts(members) and all(self._is_free(member) for member in members)
+
+    def _is_free(self, worker: WorkerId) -> bool:
+        slot = self.slots.get(worker)
+        free = slot is not None and slot.crew is None and slot.notice is None
+        return free and not self.breakups.keep_apart(worker)
+
+    def prepare(self, members: tuple[WorkerId, ...], reason: str, now: float) -> list[Action]:
+        """A new token; for who is still leaving an old one, this order ends that too."""
+        self.epoch += 1
+        slots = [self.slots[member] for member in members]
+        began = min((slot.disturbed for slot in slots if slot.disturbed is not None), default=now)
+        token = GroupToken(self._node, self.epoch)
+        crew = Crew(token, members, began, reason)
+        crew.wait(now, now + self._config.boundary_s)
+        self.crews[token] = crew
+        for member, slot in zip(members, slots, strict=True):
+            slot.crew = crew
+            self.breakups.ordered(member)
+        return [Send(member, Prepare(token=token, members=members)) for member in members]
+
+    def drain(self, crew: Crew, why: str, now: float) -> list[Action]:
+        """The leader first: once it has left no forward can begin, so the followers lose none."""
+        crew.state = CrewState.DRAINING
+        crew.reason = why
+        if crew.running is None:
+            crew.wait(now, now + self._config.boundary_s)
+        return [self._disband(crew.leader, crew.token)]
+
+    def drain_followers(self, crew: Crew, now: float) -> list[Action]:
+        """The leader has left at a boundary."""
+        crew.state = CrewState.DRAINING
+        crew.running = None
+        crew.wait(now, now + self._config.boundary_s)
+        orders = [self._disband(follower, crew.token) for follower in crew.followers]
+        return [*self._close_store(crew), self.report(crew.reason, 0.0), *orders]
+
+    def fail(self, crew: Crew, why: str, blamed: set[WorkerId], now: float) -> list[Action]:
+        """An error or a missed deadline, which a death may or may not be behind: the breakup finds out.
+
+        Where no group existed nobody's death shows as an error, so blame is taken at its word.
+        """
+        if crew.has_group:
+            return self.end(crew, why, now, explained=False, blamed=blamed)
+        self.distrust.failed(crew.members, blamed, now)
+        return [*self.end(crew, why, now, explained=True), Replan(why)]
+
+    def end(
+        self, crew: Crew, why: str, now: float, *, explained: bool, blamed: set[WorkerId] | None = None
+    ) -> list[Action]:
+        """Not in order; survivors wait for the next order, and must say soon that they are out."""
+        del self.crews[crew.token]
+        survivors = {member for member in crew.members if member in self.slots and self.slots[member].crew is crew}
+        waiting = survivors - crew.left if crew.has_group else set()
+        by = now + self._config.quiesce_s
+        if crew.state is CrewState.CONNECTING:
+            by = max(by, crew.deadline)
+        for member in sorted(survivors):
+            slot = self.slots[member]
+            slot.crew = None
+            slot.disturbed = now if slot.disturbed is None else slot.disturbed
+            if member not in crew.left:
+                slot.farewells.add(crew.token)
+            self.breakups.ask_again(member, now + self._config.quiesce_s)
+        self.breakups.add(
+            Breakup(crew.token, crew.members, now, by, waiting, set(survivors), explained, set(blamed or ()))
+        )
+        actions = self._close_store(crew)
+        return [*actions, self.report(why, 0.0)] if crew.state in IN_USE else actions
+
+    def lose(self, worker: WorkerId, why: str, now: float) -> list[Action]:
+        """It is gone, and with it the crew it was in."""
+        slot = self.slots.pop(worker)
+        self.distrust.forget(worker)
+        crew = slot.crew
+        actions = self.end(crew, why, now, explained=True) if crew is not None else []
+        self.breakups.lost(worker)
+        return [*actions, Replan(why)]
+
+    def kill(self, worker: WorkerId, why: str, now: float) -> list[Action]:
+        return [Kill(worker, why), *self.lose(worker, f"{worker} was killed, because it {why}", now)]
+
+    def stand_alone(self, orders: list[tuple[WorkerId, GroupToken]]) -> list[Action]:
+        """Tells those of ended crews who have no other to go to."""
+        actions: list[Action] = []
+        for worker, token in orders:
+            self.slots[worker].disturbed = None
+            actions.append(self._disband(worker, token))
+        return actions
+
+    def report(self, reason: str, seconds: float) -> Report:
+        return Report(Crewed(epoch=self.epoch, crews=self.in_use, reason=reason, seconds=seconds))
+
+    def _close_store(self, crew: Crew) -> list[Action]:
+        closing: list[Action] = [CloseStore(crew.token)] if crew.has_store else []
+        crew.has_store = False
+        return closing
+
+    def _disband(self, worker: WorkerId, token: GroupToken) -> Send:
+        slot = self.slots[worker]
+        if slot.crew is None or slot.crew.token != token:
+            slot.farewells.add(token)
+        return Send(worker, Disband(token=token))

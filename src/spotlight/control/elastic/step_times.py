@@ -1,0 +1,47 @@
+"""How long a forward may take: from recent ones of the same work, at whatever degree they ran.
+
+Invariant: a forward that is no slower than its like is never overdue, not even after a loss of members
+(tests/unit/test_regroup_deadlines.py).
+"""
+
+from collections import deque
+from math import ceil
+from typing import NamedTuple
+
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.core.crews import Forward
+
+RECENT = 64
+"""Forwards of one kind that are remembered: enough for a percentile, few enough to follow a change."""
+
+
+class Kind(NamedTuple):
+    """Forwards that take about the same time at one degree."""
+
+    rows: int
+    tokens: int
+    guided: bool
+
+
+class StepTimes:
+    """Durations of this node's forwards by kind."""
+
+    def __init__(self, config: ElasticConfig) -> None:
+        self._config = config
+        self._recent: dict[Kind, deque[tuple[int, float]]] = {}
+
+    def took(self, forward: Forward, degree: int, seconds: float) -> None:
+        self._recent.setdefault(_kind(forward), deque(maxlen=RECENT)).append((degree, seconds))
+
+    def allowed_s(self, forward: Forward, degree: int) -> float:
+        """A member less makes a step longer by its share at most, so a larger crew's time is stretched by that."""
+        recent = self._recent.get(_kind(forward))
+        if not recent:
+            return max(self._config.first_step_s, self._config.step_floor_s)
+        ordered = sorted(seconds * max(1.0, before / degree) for before, seconds in recent)
+        p99 = ordered[ceil(0.99 * len(ordered)) - 1]
+        return max(self._config.step_floor_s, self._config.step_factor * p99)
+
+
+def _kind(forward: Forward) -> Kind:
+    return Kind(forward.rows, forward.tokens, forward.guided)

@@ -1,0 +1,295 @@
+"""The crews of one node, as its agent drives them: what happens goes in, orders to workers go out.
+
+Ties three things together: `Planner` chooses a layout, `Regroup` owns tokens and states and says what to do, and the
+group store lets members find each other. A death is acted on at once, without asking the controller; its `Demand` is
+only remembered. Waits for nothing itself: one timer of the event loop calls `tick` at the machine's next deadline.
+The simulator drives the same class. Free of torch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
+from typing import Protocol
+
+from spotlight.control.elastic import actions as act
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.control.elastic.formation import Layout
+from spotlight.control.elastic.layout import Decision, LayoutPlanner, RowView, Situation, SlotView, Waiting
+from spotlight.control.elastic.regroup import Regroup
+from spotlight.core import messages as m
+from spotlight.core.crews import (
+    Broke,
+    Crewed,
+    Demand,
+    Disbanded,
+    Formed,
+    Forward,
+    ForwardDone,
+    GroupToken,
+    Prepared,
+)
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, RequestId, WeightsId
+
+log = logging.getLogger("spotlight.crews")
+log.addHandler(logging.NullHandler())
+
+
+class Household(Protocol):
+    """What crews need from their node."""
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None: ...
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None: ...
+
+    def report(self, crewed: Crewed) -> None: ...
+
+
+class Meeting(Protocol):
+    """The group store, or what stands for it."""
+
+    def open(self, token: GroupToken) -> None: ...
+
+    def close(self, token: GroupToken) -> None: ...
+
+
+@dataclass
+class _Seat:
+    """What is known of one worker."""
+
+    since: float
+    kind: str
+    speed: float | None = None
+    """Row-steps per second alone; None before it was measured."""
+    holds: set[WeightsId] = field(default_factory=set)
+    notice: float | None = None
+    steps: dict[RequestId, int] = field(default_factory=dict)
+    """How far each of its samples is, from its last words."""
+
+
+class NodeCrews:
+    """One per node of two slots or more; every method returns at once."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        config: ElasticConfig,
+        heads: int,
+        token_pixels: int,
+        store: str,
+        household: Household,
+        meeting: Meeting,
+        leases: Callable[[WorkerId], Mapping[RequestId, m.Granted]],
+    ) -> None:
+        self._heads = heads
+        self._token_pixels = token_pixels
+        """Pixels of the picture that one token stands for."""
+        self._household = household
+        self._meeting = meeting
+        self._leases = leases
+        self._efficiency = config.efficiency()
+        self._planner = LayoutPlanner(config, self._efficiency)
+        self._regroup = Regroup(node, store, config)
+        self._seats: dict[WorkerId, _Seat] = {}
+        self._sets: frozenset[WeightsId] = frozenset()
+        """Weights that every worker here is to hold."""
+        self._waiting = Waiting()
+        self._decision: Decision | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._hysteresis_s = config.hysteresis_s
+        self._look_again: float = inf
+        """When a change that came too soon after the last one may be made."""
+        self._is_due = False
+        """A decision is on its way already."""
+
+    @property
+    def refused(self) -> int:
+        """Words of workers with an old token or out of turn, so far."""
+        return self._regroup.refused
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def heard(self, worker: WorkerId, message: m.AnyMessage) -> bool:
+        """Whatever a worker says; True where it concerned crews alone and goes no further."""
+        seat = self._seats.get(worker)
+        now = self._loop.time()
+        if isinstance(message, Prepared | Formed | Broke | Disbanded | Forward | ForwardDone):
+            self._do(self._regroup.heard(worker, message, now))
+            return True
+        match message:
+            # A worker that trains is the gang's: no crew may keep it from its orders.
+            case m.Hello() if not message.trains:
+                self._seats[worker] = _Seat(since=now, kind=message.kind)
+                self._do(self._regroup.joined(worker, now))
+            case m.Held() if seat is not None:
+                seat.holds.add(message.weights)
+                self._do(self._regroup.held(worker, message.weights, now))
+            case m.Pull() if seat is not None:
+                if self._degree(worker) == 1:
+                    seat.speed = message.row_steps_per_s or seat.speed
+            case m.Alive() if seat is not None:
+                self._regroup.seen(worker, now)
+                seat.steps = {each.request: each.step for each in message.progress}
+                if message.gain is not None:
+                    self._learn(worker, message.gain)
+        return False
+
+    def holder(self, weights: WeightsId, other_than: WorkerId) -> WorkerId | None:
+        """Somebody who can give a newcomer a copy; its own kind first."""
+        kind = self._seats[other_than].kind if other_than in self._seats else ""
+        holders = [worker for worker, seat in self._seats.items() if weights in seat.holds and worker != other_than]
+        return min(holders, key=lambda worker: (self._seats[worker].kind != kind, worker), default=None)
+
+    def changed(self) -> None:
+        """Leases came or went: somebody may have become idle, or busy."""
+        if len(self._seats) > 1 and not self._is_due:
+            # Once for all that one turn of the loop brings: a grant has many leases.
+            self._is_due = True
+            self._loop.call_soon(self._decide, "leases changed")
+
+    def dropped(self, keep: Collection[WeightsId]) -> None:
+        """Only these sets are still held, and whoever lacks one is about to load it."""
+        self._sets = frozenset(keep)
+        for seat in self._seats.values():
+            seat.holds &= self._sets
+        if any(self._is_loading(worker) for crew in self._regroup.crews for worker in crew):
+            # Before they hear of it: a crew in which somebody loads would take that one for hung.
+            self._decide("weights are to be loaded")
+
+    def demand(self, demand: Demand) -> None:
+        self._waiting = Waiting.of(demand.waiting, demand.pressing)
+        self._decide("the controller expects other work")
+
+    def warned(self, kind: NoticeKind, seconds: float) -> None:
+        """The whole node goes: its crews end at their next boundary."""
+        if kind is NoticeKind.IMMINENT:
+            now = self._loop.time()
+            for worker in sorted(self._seats):
+                self._seats[worker].notice = now + seconds
+            for worker in sorted(self._seats):
+                self._do(self._regroup.noticed(worker, now + seconds, now))
+
+    def died(self, worker: WorkerId, why: str) -> None:
+        if self._seats.pop(worker, None) is not None:
+            self._do(self._regroup.gone(worker, why, self._loop.time()))
+
+    # -- what is done about it -----------------------------------------------------------------------------------------
+
+    def _do(self, actions: list[act.Action]) -> None:
+        for action in actions:
+            match action:
+                case act.Send(worker, message):
+                    self._household.tell(worker, message)
+                case act.Relay(workers, message):
+                    for worker in workers:
+                        self._household.tell(worker, message)
+                case act.Kill(worker, why):
+                    log.warning("%s is killed: it %s", worker, why)
+                    self._seats.pop(worker, None)
+                    self._household.kill_worker(worker, why)
+                case act.OpenStore(token):
+                    self._meeting.open(token)
+                case act.CloseStore(token):
+                    self._meeting.close(token)
+                case act.Report(crewed):
+                    log.info("epoch %d: crews %s (%s)", crewed.epoch, crewed.crews, crewed.reason)
+                    self._household.report(crewed)
+                case act.Replan(why):
+                    self._decide(why)
+                case act.Refuse(worker, message, why):
+                    log.info("%s of %s is refused: %s", type(message).__name__, worker, why)
+        self._set_timer()
+
+    def _decide(self, why: str) -> None:
+        now = self._loop.time()
+        self._is_due = False
+        situation = Situation(
+            slots=tuple(self._view(worker, now) for worker in sorted(self._seats)),
+            waiting=self._waiting,
+            heads=self._heads,
+            apart=self._regroup.apart(),
+        )
+        last = self._decision
+        decision = self._planner.decide(situation, last, now)
+        if last is not None and any(worker not in self._seats for members in last.layout for worker in members):
+            # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
+            # soon as one of them has it.
+            decision = replace(decision, changed_at=-inf)
+        self._decision = decision = replace(decision, layout=self._as_they_are(decision.layout))
+        settled = decision.changed_at + self._hysteresis_s
+        self._look_again = settled if settled > now else inf
+        self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+
+    def _as_they_are(self, layout: Layout) -> Layout:
+        """Crews that there are already stay as they are: another order of followers is no reason to form anew.
+
+        Who loads weights stands alone meanwhile.
+        """
+        known = {(members[0], frozenset(members)): members for members in self._regroup.layout}
+        crews: list[tuple[WorkerId, ...]] = []
+        for members in layout:
+            if any(self._is_loading(member) for member in members):
+                crews += [(member,) for member in members]
+            else:
+                crews.append(known.get((members[0], frozenset(members)), members))
+        return tuple(crews)
+
+    def _view(self, worker: WorkerId, now: float) -> SlotView:
+        seat = self._seats[worker]
+        rows = []
+        for request, granted in self._leases(worker).items():
+            sampling = granted.request.sample.sampling
+            done = max(granted.step, seat.steps.get(request, 0))
+            tokens = sampling.size.height * sampling.size.width // self._token_pixels
+            rows.append(RowView(max(1, sampling.steps - done), tokens, granted.request.weights))
+        return SlotView(
+            worker=worker,
+            kind=seat.kind,
+            speed=self._speed(seat) / max(self._speed(other) for other in self._seats.values()),
+            age_s=now - seat.since,
+            rows=tuple(rows),
+            holds=frozenset() if self._is_loading(worker) else frozenset(seat.holds),
+            notice=seat.notice,
+        )
+
+    def _is_loading(self, worker: WorkerId) -> bool:
+        """Whether it lacks weights: in a crew it would keep the others from stepping."""
+        return worker in self._seats and not self._sets <= self._seats[worker].holds
+
+    def _speed(self, seat: _Seat) -> float:
+        """A slot that was not measured is taken for the usual one of its kind, or else of the node."""
+        if seat.speed is not None:
+            return seat.speed
+        measured = [(other.kind, other.speed) for other in self._seats.values() if other.speed is not None]
+        alike = [speed for kind, speed in measured if kind == seat.kind] or [speed for _, speed in measured]
+        return median(alike) if alike else 1.0
+
+    def _degree(self, worker: WorkerId) -> int:
+        return next((len(crew) for crew in self._regroup.crews if worker in crew), 1)
+
+    def _learn(self, leader: WorkerId, gain: float) -> None:
+        """As speeds, for a table of speeds: alone it has 1."""
+        tokens = max((row.tokens for row in self._view(leader, self._loop.time()).rows), default=0)
+        if tokens and self._degree(leader) > 1:
+            self._efficiency.measured(tokens, 1, 1.0)
+            self._efficiency.measured(tokens, self._degree(leader), gain)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._regroup.next_deadline()
+        due = min(self._look_again, inf if deadline is None else deadline)
+        if due < inf:
+            self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self._do(self._regroup.tick(now))
+        if self._look_again <= now:
+            self._decide("the last change has settled")

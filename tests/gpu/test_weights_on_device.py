@@ -1,0 +1,48 @@
+"""Weights on their way to a CUDA device: equal to what was sent, bit for bit, from the store and from a neighbour."""
+
+import multiprocessing
+
+import pytest
+import torch
+
+from spotlight.compute.weights import upload as uploading
+from spotlight.compute.weights.peer import Offer, offer, take
+from spotlight.core.types import Version
+from spotlight.core.work import WeightsId
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = torch.device("cuda", 0)
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {
+        "odd": torch.randn(1003, 7),
+        "half": torch.randn(64, 64).to(torch.bfloat16),
+        "scalar": torch.tensor(2.5),
+    }
+
+
+@pytest.mark.parametrize("buffer", [997, 1 << 20])
+def test_upload_brings_every_bit_whatever_the_size_of_its_buffers(monkeypatch, buffer):
+    monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)
+    sent = weights()
+    arrived = uploading.upload(sent, CUDA)
+    assert all(torch.equal(arrived[name].cpu(), tensor) for name, tensor in sent.items())
+
+
+def _newcomer(pipe) -> None:
+    taken = take(Offer.from_bytes(pipe.recv()), CUDA)
+    pipe.send({name: tensor.cpu() for name, tensor in taken.items()})
+
+
+def test_newcomer_copies_a_neighbours_weights_from_device_to_device():
+    held = {name: tensor.to(CUDA) for name, tensor in weights().items()}
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_newcomer, args=(there,))
+    process.start()
+    here.send(offer(WeightsId(Version(3)), "digest", held).to_bytes())
+    taken = here.recv()
+    process.join()
+    assert all(torch.equal(taken[name], tensor.cpu()) for name, tensor in held.items())

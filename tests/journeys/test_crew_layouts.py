@@ -1,0 +1,201 @@
+"""Who is in a crew and who is not: zombies, newcomers without the weights, GPUs of other kinds, slots in demand."""
+
+import json
+import re
+
+from crew_story import SPOT, STEPS, CrewStory
+from story import slot_of
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.crews import (
+    Broke,
+    Disband,
+    Form,
+    Formed,
+    ForwardDone,
+    GroupToken,
+    Prepare,
+    Prepared,
+)
+from spotlight.core.events import (
+    Accepted,
+    Crewing,
+    Holding,
+    Leased,
+    Released,
+    ReleaseReason,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.journal import read
+from spotlight.core.types import WorkerId
+from spotlight.core.work import SlotClass
+from spotlight.runtime.sim.fate import Tempo
+from spotlight.runtime.sim.moments import Moment
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.slots import crew_share
+from spotlight.surface.status import as_json
+from spotlight.surface.timeline import row_name
+
+QUICK_RETURN = Tempo(restart_s=0.3, start_s=0.3)
+RESERVED = WorkerId("reserved-1.1/0.1")
+H100, A100 = "NVIDIA H100", "NVIDIA A100"
+
+
+def old_token(told: Crewing) -> GroupToken:
+    return GroupToken(told.node, told.epoch)
+
+
+def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
+    with CrewStory() as story:
+        leader, victim, *_ = members = story.until_crew(4)
+        request, old, zombie = story.sample_of(leader), old_token(story.said(Crewing)[-1]), story.sim_worker(victim)
+        story.strike(Moment.TOGETHER, victim)
+        crew = story.until_crew(3)
+        told, refused = len(story.said(Crewing)), story.node.crews.refused
+        late = [
+            (zombie, Formed(token=old)),
+            (zombie, Broke(token=old, problem="late")),
+            (story.sim_worker(crew[1]), Prepared(token=old, members=members, holds=())),
+            (story.sim_worker(crew[2]), Formed(token=old)),
+            (story.sim_worker(leader), ForwardDone(token=old, number=0)),
+        ]
+        for worker, word in late:
+            story.node.say(worker, word)
+        assert story.node.crews.refused == refused + len(late)
+        story.wait(1.0)
+        assert story.crew == crew
+        assert len(story.said(Crewing)) == told
+        assert story.is_undisturbed(request, story.end())
+        assert story.lost() == {victim}
+
+
+def test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew() -> None:
+    with CrewStory() as story:
+        leader, victim, *_ = members = story.until_crew(4)
+        request, old = story.sample_of(leader), old_token(story.said(Crewing)[-1])
+        story.strike(Moment.TOGETHER, victim)
+        crew = story.until_crew(3)
+        told, follower = len(story.said(Crewing)), story.sim_worker(crew[1])
+        before = follower.crew.refused
+        late = [Form(token=old, members=members, store=""), Disband(token=old), Prepare(token=old, members=members)]
+        for order in late:
+            follower.tell(order, b"")
+        story.wait(1.0)
+        assert follower.crew.refused == before + len(late)
+        assert follower.crew.degree == len(crew)
+        assert (story.crew, len(story.said(Crewing))) == (crew, told)
+        assert story.is_undisturbed(request, story.end())
+
+
+def test_new_work_while_a_crew_serves_dissolves_it_and_every_slot_works() -> None:
+    with CrewStory(reserved_rows=4, rollout={"prompts": 1, "group_size": 5, "steps": STEPS}) as story:
+        story.kill_for_good(SPOT)
+        story.until(lambda: len(story.said(Leased)) == 4)
+        story.bring(SPOT)
+        story.until(lambda: len(story.crew) == 4 and len(story.world.owed[RESERVED]) == 4)
+        leader, *_ = crew = story.crew
+        request, lease = story.sample_of(leader), len(story.said(Leased, request=story.sample_of(leader)))
+        story.kill_workers(RESERVED)
+        story.until(lambda: all(story.world.owed.get(worker) for worker in crew))
+        assert story.crew == ()
+        before = {worker: story.steps_taken(worker) for worker in crew}
+        story.wait(2.0)
+        assert all(story.steps_taken(worker) > before[worker] for worker in crew)
+        assert len(story.said(Leased, request=request)) == lease, "the leader's sample went elsewhere"
+        story.end()
+
+
+def test_grant_that_crosses_the_order_to_follow_is_handed_back_and_made_elsewhere() -> None:
+    with CrewStory(tempo=Tempo(latency_s=0.3, restart_s=30.0)) as story:
+        story.until(lambda: story.said(Released, reason=ReleaseReason.HANDED_BACK))
+        (crossed,) = story.said(Released, reason=ReleaseReason.HANDED_BACK)
+        (lease,) = story.said(Leased, request=crossed.request, attempt=crossed.attempt)
+        followers = {member for event in story.said(Crewing) for crew in event.crews for member in crew[1:]}
+        assert lease.worker in followers
+        assert (crossed.step, crossed.redone) == (0, 0)
+        story.end()
+        (accepted,) = story.said(Accepted, request=crossed.request)
+        assert accepted.attempt > crossed.attempt
+
+
+def test_newcomer_without_the_weights_is_not_taken_in_and_keeps_nobody_waiting_until_it_holds_them() -> None:
+    with CrewStory(tempo=QUICK_RETURN) as story:
+        leader, *_, victim = story.until_crew(4)
+        request = story.sample_of(leader)
+        newcomer = WorkerId(f"{victim.rpartition('.')[0]}.2")
+        story.loads_slowly[newcomer] = 1.5
+        story.strike(Moment.TOGETHER, victim)
+        story.until(lambda: story.said(WorkerJoined, worker=newcomer))
+        began, before = story.world.now, story.steps_taken(leader)
+        story.until_crew(4)
+        taken_in, waited_s = story.events.index(story.said(Crewing)[-1]), story.world.now - began
+        held = [story.events.index(event) for event in story.said(Holding, worker=newcomer)]
+        assert newcomer in story.crew
+        assert len(held) == 2
+        assert max(held) < taken_in
+        at_three = story.fate.tempo.step_s / 3
+        assert story.steps_taken(leader) - before >= waited_s / at_three - 3, "the leader stood still for the newcomer"
+        assert story.is_undisturbed(request, story.end())
+
+
+def test_follower_that_loads_weights_for_longer_than_its_leader_is_not_taken_for_hung() -> None:
+    with CrewStory(tempo=QUICK_RETURN, iterations=3) as story:
+        follower = WorkerId("spot-1.1/2.1")
+        story.loads_slowly[follower] = 2.0
+        story.end()
+        assert not story.said(WorkerLost)
+
+
+def test_mixed_gpus_refused_every_crew_is_of_one_kind() -> None:
+    story = CrewStory(elastic={"mixed_gpus": "refuse"})
+    story.fate.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
+    with story:
+        story.until_crew(2)
+        story.end()
+        crews = [crew for event in story.said(Crewing) for crew in event.crews]
+        kinds = [{story.fate.kind(member) for member in crew} for crew in crews]
+        assert kinds
+        assert all(len(kind) == 1 for kind in kinds)
+
+
+def test_mixed_gpus_allowed_the_slowest_is_named() -> None:
+    story = CrewStory()
+    story.fate.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
+    story.slowness = {0: 1.3, 2: 1.3}
+    with story:
+        story.until_crew(4)
+        told = story.said(Crewing)[-1]
+        named = re.search(r"(\S+) \((.+?)\) is the slowest of (\S+)'s crew", told.reason)
+        assert named is not None, told.reason
+        assert (story.fate.kind(WorkerId(named[1])), named[2], named[3]) == (A100, A100, told.crews[0][0])
+        assert slot_of(WorkerId(named[1])) in (0, 2)
+        story.end()
+
+
+def test_deterministic_run_with_crews_and_losses_ends_with_the_weights_of_the_undisturbed_one() -> None:
+    with CrewStory(tempo=QUICK_RETURN) as calm:
+        calm.end()
+    with CrewStory(tempo=QUICK_RETURN) as story:
+        leader, first, second, third = story.until_crew(4)
+        story.strike(Moment.TOGETHER, first)
+        story.strike(Moment.PREPARED, second)
+        story.until_crew(2)
+        story.strike(Moment.TOGETHER, leader)
+        story.strike(Moment.DISBANDING, third)
+        story.end()
+        assert {leader, first, second, third} <= story.lost()
+    assert story.theta == calm.theta
+
+
+def test_journal_of_a_run_with_crews_tells_status_who_shared_for_how_long() -> None:
+    with CrewStory() as story:
+        story.until_crew(4)
+        view = RunView.of(read(story.folder.journal))
+        told = json.loads(as_json(view, PriceTable.load()))["crews"]
+        assert told["now"] == [[row_name(member) for member in story.crew]]
+        assert told["formed"] == sum(bool(event.crews) for event in story.said(Crewing))
+        story.end()
+        view = RunView.of(read(story.folder.journal))
+        shares = [crew_share(row, view.at) for row in view.timeline.ordered() if row.slot_class is SlotClass.SPOT]
+        assert all(0.0 < share < 1.0 for share in shares)

@@ -1,0 +1,231 @@
+"""What becomes of a sample that the slots of a node share when they die, hang, are warned, return or are needed.
+
+Told on one reserved slot and a spot node of four (`crew_story`). A kill is addressed: this worker, inside a forward.
+"""
+
+import logging
+
+import pytest
+from crew_story import FOR_EVER_S, STEPS, CrewStory
+from story import COMMIT_EVERY
+
+from spotlight.core.events import (
+    Accepted,
+    Crewing,
+    Leased,
+    NodeLost,
+    Released,
+    ReleaseReason,
+    WorkerLost,
+)
+from spotlight.core.types import WorkerId
+from spotlight.core.work import NoticeKind
+from spotlight.runtime.sim.fate import Tempo
+from spotlight.runtime.sim.moments import Moment
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.45, 1.2])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the_same_step(
+    after_s: float, rank: int
+) -> None:
+    with CrewStory() as story:
+        leader, *others = story.until_crew(4)
+        request, epoch, before = story.sample_of(leader), story.said(Crewing)[-1].epoch, story.steps_taken(leader)
+        story.wait(after_s)
+        victim = others.pop(rank - 1)
+        story.strike(Moment.TOGETHER, victim)
+        story.until_crew(3)
+        regrouped = story.said(Crewing)[-1]
+        story.until_accepted(request)
+        assert regrouped.crews == ((leader, *others),)
+        assert regrouped.epoch == epoch + 1
+        assert victim in regrouped.reason
+        assert 0 < regrouped.seconds < 0.1
+        assert story.steps_taken(leader) - before <= STEPS, "a step was taken twice"
+        report = story.end()
+        assert story.is_undisturbed(request, report)
+        assert story.said(Accepted, request=request)[0].worker == leader
+        assert story.lost() == {victim}
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.15, 0.25, 0.35])
+@pytest.mark.parametrize("moment", [Moment.TOGETHER, Moment.AT_BOUNDARY])
+def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(moment: Moment, after_s: float) -> None:
+    with CrewStory() as story:
+        leader, *others = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.wait(after_s)
+        story.strike(moment, leader)
+        heir, *followers = story.until_crew(3)
+        assert {heir, *followers} == set(others)
+        assert story.sample_of(heir) == request
+        report = story.end()
+        (released,) = story.said(Released, request=request)
+        (again,) = story.said(Leased, request=request, attempt=2)
+        assert (released.reason, again.worker, again.step) == (ReleaseReason.LOST, heir, released.step)
+        assert released.redone <= COMMIT_EVERY
+        assert report.waste.largest <= COMMIT_EVERY
+        assert len(story.said(Accepted, request=request)) == 1
+
+
+def test_survivors_of_a_leader_form_the_next_crew_without_waiting_for_the_layout_to_settle() -> None:
+    with CrewStory(elastic={"hysteresis_s": 4.0}) as story:
+        leader, *_ = story.until_crew(4)
+        story.strike(Moment.TOGETHER, leader)
+        story.until(lambda: story.said(WorkerLost, worker=leader))
+        lost_at = story.world.now
+        story.until_crew(3)
+        a_step_alone_s = story.fate.tempo.step_s
+        assert story.world.now - lost_at < a_step_alone_s + 0.2
+        story.end()
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (2, 3)])
+def test_two_followers_killed_at_once_leader_goes_on_with_the_last_one(ranks: tuple[int, int]) -> None:
+    with CrewStory() as story:
+        crew = story.until_crew(4)
+        request = story.sample_of(crew[0])
+        for rank in ranks:
+            story.strike(Moment.TOGETHER, crew[rank])
+        story.until_crew(2)
+        assert story.crew == tuple(member for rank, member in enumerate(crew) if rank not in ranks)
+        assert story.is_undisturbed(request, story.end())
+
+
+def test_leader_and_follower_killed_at_once_the_other_two_share_the_sample() -> None:
+    with CrewStory() as story:
+        leader, first, *others = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.kill_workers(leader, first)
+        story.until_crew(2)
+        assert set(story.crew) == set(others)
+        report = story.end()
+        assert len(story.said(Accepted, request=request)) == 1
+        assert report.waste.largest <= COMMIT_EVERY
+
+
+def test_kill_while_survivors_form_next_epoch_forms_without_the_dead() -> None:
+    with CrewStory() as story:
+        leader, first, second, third = story.until_crew(4)
+        request, epoch = story.sample_of(leader), story.said(Crewing)[-1].epoch
+        story.strike(Moment.TOGETHER, first)
+        story.strike(Moment.PREPARED, second)
+        story.until_crew(2)
+        regrouped = story.said(Crewing)[-1]
+        assert regrouped.crews == ((leader, third),)
+        assert regrouped.epoch == epoch + 2, "an epoch was begun with each of the dead"
+        assert story.is_undisturbed(request, story.end())
+        assert story.lost() == {first, second}
+
+
+def test_leader_killed_while_it_forms_again_sample_goes_on_elsewhere() -> None:
+    with CrewStory() as story:
+        leader, first, *others = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.strike(Moment.TOGETHER, first)
+        story.strike(Moment.PREPARED, leader)
+        story.until_crew(2)
+        assert set(story.crew) == set(others)
+        assert story.sample_of(story.crew[0]) == request
+        report = story.end()
+        assert report.waste.largest <= COMMIT_EVERY
+
+
+def test_all_ranks_killed_one_after_another_the_last_goes_on_alone_and_then_its_commits_do() -> None:
+    with CrewStory(tempo=Tempo(restart_s=4.0)) as story:
+        leader, *followers = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.kill_workers(*followers)
+        story.until(lambda: story.lost() == set(followers))
+        before = story.steps_taken(leader)
+        story.wait(1.0)
+        assert story.crew == ()
+        assert story.steps_taken(leader) > before, "the last rank stands still"
+        assert not story.said(Released, request=request)
+        story.kill_workers(leader)
+        report = story.end()
+        assert not story.said(NodeLost)
+        (released,) = story.said(Released, request=request, reason=ReleaseReason.LOST)
+        assert released.step > 0
+        assert released.redone <= COMMIT_EVERY
+        assert report.waste.largest <= COMMIT_EVERY
+
+
+def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> None:
+    with CrewStory() as story:
+        leader, first, hung, third = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.freeze_at(Moment.TOGETHER, hung, FOR_EVER_S)
+        began = story.world.now
+        story.until_crew(3)
+        assert story.world.now - began < 5.0
+        assert story.crew == (leader, first, third)
+        assert f"{hung} was killed, because it did not leave crew" in story.said(Crewing)[-1].reason
+        assert story.is_undisturbed(request, story.end())
+        assert [(lost.worker, lost.cause) for lost in story.said(WorkerLost)] == [(hung, "killed")]
+
+
+def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "spotlight.crews")
+    with CrewStory() as story:
+        leader, *others = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.freeze_at(Moment.TOGETHER, leader, FOR_EVER_S)
+        began = story.world.now
+        story.until_crew(3)
+        assert story.world.now - began < 5.0
+        assert set(story.crew) == set(others)
+        assert story.sample_of(story.crew[0]) == request
+        report = story.end()
+        assert report.waste.largest <= COMMIT_EVERY
+        assert [(lost.worker, lost.cause) for lost in story.said(WorkerLost)] == [(leader, "killed")]
+        assert f"{leader} is killed: it did not leave crew" in caplog.text
+
+
+def test_leader_hung_between_forwards_is_fenced_and_its_followers_are_freed() -> None:
+    with CrewStory() as story:
+        leader, *others = story.until_crew(4)
+        request = story.sample_of(leader)
+        story.freeze_at(Moment.AT_BOUNDARY, leader, FOR_EVER_S)
+        story.until(lambda: story.said(WorkerLost, worker=leader, cause="silent"))
+        story.until(lambda: story.said(Leased, request=request, attempt=2))
+        assert story.said(Leased, request=request, attempt=2)[0].worker in others
+        report = story.end()
+        assert report.waste.largest <= COMMIT_EVERY
+
+
+def test_imminent_notice_crew_disbands_at_the_boundary_and_no_step_is_lost() -> None:
+    with CrewStory() as story:
+        leader, *_ = story.until_crew(4)
+        request, before = story.sample_of(leader), story.steps_taken(leader)
+        story.wait(0.45)
+        told = len(story.said(Crewing))
+        story.warn("spot-1", NoticeKind.IMMINENT, 8.0)
+        story.until(lambda: not story.crew)
+        assert "goes in 8 s" in story.said(Crewing)[-1].reason
+        alone_from = story.steps_taken(leader) - before
+        story.wait(7.9)
+        story.kill_for_good("spot-1")
+        report = story.end()
+        (released,) = story.said(Released, request=request)
+        assert released.reason is ReleaseReason.HANDED_BACK
+        assert released.step >= alone_from > 0
+        assert (released.redone, report.waste.redone) == (0, 0)
+        assert not any(event.crews for event in story.said(Crewing)[told:]), "a doomed slot was taken into a crew"
+
+
+def test_returning_slots_join_at_a_step_boundary_and_the_crew_grows() -> None:
+    with CrewStory(tempo=Tempo(restart_s=0.5, start_s=0.5)) as story:
+        leader, first, *others = story.until_crew(4)
+        request, before = story.sample_of(leader), story.steps_taken(leader)
+        story.kill_workers(*others)
+        story.until_crew(2)
+        assert story.crew == (leader, first)
+        story.until_crew(4)
+        returned = {WorkerId(f"{follower.rpartition('.')[0]}.2") for follower in others}
+        assert set(story.crew) == {leader, first} | returned
+        assert story.crew[0] == leader
+        story.until_accepted(request)
+        assert story.steps_taken(leader) - before <= STEPS, "a step was taken twice"
+        assert story.is_undisturbed(request, story.end())

@@ -1,0 +1,38 @@
+"""Nothing hangs: whoever does not answer in time is killed, and the run goes on as after any death."""
+
+from functools import cache
+
+from story import Story
+
+from spotlight.core.events import Restored, StepCommitted, WorkerLost
+from spotlight.core.types import WorkerId
+from spotlight.core.work import SlotClass
+from spotlight.runtime.sim.worker import Pace
+
+FIRST_GANG = WorkerId("reserved-1.1/0.1")
+FOR_EVER_S = 1e6
+
+
+@cache
+def undisturbed() -> str:
+    with Story() as story:
+        story.end()
+        return story.theta
+
+
+def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -> None:
+    with Story(train={"updates_per_iteration": 1, "timeout_s": 50.0}) as story:
+        usual = story.fate.pace
+
+        def pace(worker: WorkerId, slot_class: SlotClass) -> Pace:
+            found = usual(worker, slot_class)
+            found.train_s = FOR_EVER_S if worker == FIRST_GANG else found.train_s
+            return found
+
+        story.fate.pace = pace
+        story.end()
+        assert [lost.worker for lost in story.said(WorkerLost)] == [FIRST_GANG]
+        assert [step.step for step in story.said(StepCommitted)] == [0, 1, 2]
+        assert not story.said(Restored), "no step was committed before, so there was nothing to take back"
+        assert any("gave no answer to Train within 50 s" in problem for problem in story.hub.dispatcher.problems)
+        assert story.theta == undisturbed()

@@ -1,0 +1,283 @@
+"""A real node of several slots, a real controller beside it, and faults at moments that the controller hears of.
+
+`Hall` holds what is slow to start and may be shared: the pool with its nursery, and the published weights. A `Story` is
+one controller (hub, dispatcher, ledger) with one node and one sample, which is small enough to be watched to its end.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotlight.assets import asset
+from spotlight.compute.data.worlds import world
+from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.rollout.seal import seal_of
+from spotlight.compute.train.config import NftConfig, TrainConfig
+from spotlight.compute.weights import files
+from spotlight.compute.weights.store import NodeStore
+from spotlight.control.demand import Demands
+from spotlight.control.directory import PublishedSet
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.ledger import Ledger
+from spotlight.control.scheduler import Scheduler
+from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Crewing,
+    Holding,
+    Leased,
+    Refused,
+    Released,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.runtime.config import ClusterConfig
+from spotlight.runtime.hub import Hub, SocketDoor
+from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
+from spotlight.runtime.pool import NodeSpec
+from spotlight.runtime.worker_settings import WorkerSettings
+
+WEIGHTS = WeightsId(Version(0))
+FACTS = facts_of("words")
+PROMPT = world("words").held_out(1)[0]
+PATIENCE_S = 90.0
+"""How long a story waits for what must happen before it fails; never reached when all is well."""
+COMMIT_EVERY = 1
+WINDOW = Window(2, 4)
+"""Steps that are recorded, so that a flight carries more than its latents over a loss."""
+
+
+SILENCE_S = 30.0
+"""Longer than a forward may take: it is the deadline that finds who hangs."""
+ELASTIC = {
+    "speed_ups": tuple((FACTS.tokens, degree, 0.9 * degree) for degree in range(2, 5)),
+    "measure": False,
+    "hysteresis_s": 0.05,
+    "step_floor_s": 10.0,
+    "forming_s": 5.0,
+    "quiesce_s": 2.0,
+}
+"""As if sharing paid on this machine, however few cores there are; patient, because these have other work as well."""
+
+
+def sample_of(steps: int) -> Request:
+    sampling = Sampling(
+        steps=steps, size=FACTS.world.size, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=WINDOW
+    )
+    sample = Sample(prompt=PROMPT.id, seed=5, sampling=sampling, version=Version(0))
+    return Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+
+
+class Hall:
+    """A pool without nodes, and weights to publish."""
+
+    def __init__(self, folder: Path) -> None:
+        self.controller = sockets(folder) / "controller.sock"
+        self.token = secrets.token_hex(8)
+        workers = WorkerSettings(
+            run_seed=3, run_folder=str(folder), deterministic=True,
+            model=ModelConfig(name="words", device="cpu"), train=TrainConfig(), algorithm=NftConfig(),
+        )  # fmt: skip
+        self.pool = LocalPool(
+            LocalPoolSettings(
+                run=folder, controller=self.controller, token=self.token,
+                entry="spotlight.runtime.worker:entry", preload=("spotlight.runtime.worker",),
+                worker_settings=workers.model_dump_json().encode(),
+                reward="jpeg", reward_processes=1, reward_timeout_s=60.0,
+                cluster=ClusterConfig(rows=4, silence_s=SILENCE_S, elastic=ELASTIC),
+                heads=FACTS.heads, token_pixels=FACTS.token_pixels,
+            )
+        )  # fmt: skip
+        content = files.read(asset("weights/words.safetensors"))
+        state = {name: tensor.float() for name, tensor in content.weights.items()}
+        stored = NodeStore(folder / "weights").publish(WEIGHTS, content.family, state, content.digest)
+        self.weights = PublishedSet(stored.digest, str(stored.path))
+
+    @asynccontextmanager
+    async def story(self, slots: int) -> AsyncIterator["Story"]:
+        """A controller, and a node whose workers all wait for work; both are gone at the end."""
+        story = Story(self)
+        async with story.controller():
+            try:
+                await story.add_node("spot-1", slots)
+                yield story
+            finally:
+                for node in self.pool.nodes():
+                    await self.pool.kill_node(node)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the sample, as the controller has it."""
+
+    payload: bytes
+    accepted: Accepted
+    releases: tuple[Released, ...]
+
+    @property
+    def redone(self) -> int:
+        """Steps that were done twice, by the ledger's count."""
+        return sum(release.redone for release in self.releases)
+
+
+class Story:
+    """One controller; `when` and `at_step` say what befalls the crew, `outcome` waits for the sample."""
+
+    def __init__(self, hall: Hall) -> None:
+        self.hall = hall
+        self.events: list[AnyEvent] = []
+        self.payloads: list[bytes] = []
+        self.pids: dict[WorkerId, int] = {}
+        self._handles: dict[WorkerId, int] = {}
+        """Process handles: a pid may be another's by the time that it is sent a signal."""
+        self.step = 0
+        """The newest one that was committed."""
+        self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self._door = SocketDoor(hall.token)
+        ledger = Ledger(self._note)
+        dispatcher = Dispatcher(
+            ledger, Scheduler(ledger, SchedulerSettings(silence_s=2 * SILENCE_S)), self, self._note,
+            run_clock=lambda at: at, commit_every=COMMIT_EVERY, demands=Demands(FACTS.tokens),
+        )  # fmt: skip
+        self._hub = _ListeningHub(dispatcher, RealClock(), self._door.send)
+        self._hub.listener = self._heard
+        self._hub.dispatcher.publish(WEIGHTS, hall.weights, ())
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[None]:
+        await self._door.open(self.hall.controller, self._hub)
+        ticking = asyncio.create_task(self._hub.tick_forever())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            await self._door.close()
+            for handle in self._handles.values():
+                os.close(handle)
+
+    async def add_node(self, name: str, slots: int) -> NodeId:
+        """Up, with every worker ready to be given the sample."""
+        spec = NodeSpec(name=name, slot_class=SlotClass.SPOT, slots=slots, rows=4)
+        node = await self.hall.pool.add_node(spec)
+        await self.until(
+            f"{slots} workers of {node} hold the weights",
+            lambda: sum(worker.startswith(f"{node}/") for worker in self.ready()) >= slots,
+        )
+        return node
+
+    def issue(self, steps: int) -> None:
+        self._hub.dispatcher.issue([sample_of(steps)], [PROMPT], [0])
+        self._hub.flush()
+
+    def when(self, condition: Callable[[], bool], do: Callable[[], None]) -> None:
+        """Once, at the first message after which it is so."""
+        self._awaited.append((condition, do))
+
+    def at_step(self, step: int, degree: int, do: Callable[[], None]) -> None:
+        """While a crew of so many is in the middle of the step after this one."""
+        self.when(lambda: self.step >= step and len(self.crew()) == degree, do)
+
+    def send(self, number: int, *workers: WorkerId) -> None:
+        """A signal, to all of them at once; one that is dead already, unknown to the controller, gets none."""
+        for handle in [self._handles[worker] for worker in workers if worker in self._handles]:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+
+    def kill(self, *workers: WorkerId) -> None:
+        self.send(signal.SIGKILL, *workers)
+
+    # -- what is seen ----------------------------------------------------------------------------------------------
+
+    async def until(self, what: str, done: Callable[[], bool]) -> None:
+        """Looked at after every message."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._hub.until(done)
+        except TimeoutError:
+            seen = "\n".join(str(event) for event in self.events[-30:])
+            raise AssertionError(f"never happened: {what}; step {self.step}, crews {self.crews()}:\n{seen}") from None
+
+    async def outcome(self) -> Outcome:
+        """Waits for the sample; it must be accepted once, and nothing of it refused."""
+        await self.until("the sample is accepted", lambda: bool(self.of(Accepted)))
+        assert not self._awaited, "the sample ended before everything had happened to it"
+        assert len(self.of(Accepted)) == len(self.payloads) == 1
+        assert not self.of(Refused)
+        return Outcome(self.payloads[0], self.of(Accepted)[0], tuple(self.of(Released)))
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def crews(self) -> tuple[tuple[WorkerId, ...], ...]:
+        told = self.of(Crewing)
+        return told[-1].crews if told else ()
+
+    def crew(self) -> tuple[WorkerId, ...]:
+        """The members of the largest crew now, leader first; nobody's where all stand alone."""
+        return max(self.crews(), key=len, default=())
+
+    def degrees(self) -> list[int]:
+        """Of the largest crew, each time that crews changed."""
+        return [max((len(crew) for crew in told.crews), default=1) for told in self.of(Crewing)]
+
+    def is_held(self) -> bool:
+        """Whether somebody has the sample, or had it last and finished it."""
+        return len(self.of(Leased)) > len(self.of(Released))
+
+    def holder(self) -> WorkerId:
+        """Who was given the sample last."""
+        return self.of(Leased)[-1].worker
+
+    def ready(self) -> list[WorkerId]:
+        """Who lives and holds the weights."""
+        lost = {event.worker for event in self.of(WorkerLost)}
+        return [event.worker for event in self.of(Holding) if event.worker not in lost]
+
+    def lost(self) -> dict[WorkerId, str]:
+        """Who died, and of what."""
+        return {event.worker: event.cause for event in self.of(WorkerLost)}
+
+    # -- for the dispatcher and the hub --------------------------------------------------------------------------------
+
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        self.payloads.append(blob)
+        return "payload", seal_of(blob)
+
+    def _note(self, event: AnyEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, WorkerJoined):
+            self.pids[event.worker] = event.pid
+            with contextlib.suppress(ProcessLookupError):
+                self._handles[event.worker] = os.pidfd_open(event.pid)
+
+    def _heard(self, message: m.AnyMessage) -> None:
+        if isinstance(message, m.Commit):
+            self.step = max(self.step, message.step)
+        due = [each for each in self._awaited if each[0]()]
+        self._awaited = [each for each in self._awaited if each not in due]
+        for _, do in due:
+            do()
+
+
+class _ListeningHub(Hub):
+    """Tells of every message, once it was acted on."""
+
+    listener: Callable[[m.AnyMessage], None]
+
+    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
+        super().receive(node, envelope, blob)
+        self.listener(envelope.message)

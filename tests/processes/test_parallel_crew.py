@@ -1,0 +1,102 @@
+"""Flights over crews: the engine of the leader, the shared adapter, followers that are told."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from parallel_ranks import Problem, Ranks
+
+STEPS = 8
+MEMBERS = ([0], [0, 1], [0, 2, 1], [0, 1, 2, 3], [0, 5, 4, 3, 2, 1], [0, 3], [0, 2, 3], [0])
+"""Another crew for every step: degrees 1, 2, 3, 4, 6, 2, 3, 1."""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> Iterator[Ranks]:
+    started = Ranks(6, tmp_path_factory.mktemp("crew"))
+    started.all(range(6), "build", str(tmp_path_factory.mktemp("weights")))
+    yield started
+    started.end()
+
+
+def gather(ranks: Ranks, members: Sequence[int]) -> None:
+    assert ranks.form(members) == [len(members)] * len(members)
+    assert ranks.all(members, "bind") == [len(members)] * len(members)
+
+
+def flown(ranks: Ranks, crews: Sequence[Sequence[int]], guidance: float = 1.0) -> dict[int, str]:
+    """Three samples from noise to the end, step i by crews[i]; digests of all that training would see."""
+    ranks.ask(crews[0][0], "admit", guidance)
+    finished: dict[int, str] = {}
+    for members in crews:
+        gather(ranks, members)
+        finished |= ranks.take_step(members)
+    assert sorted(finished) == [0, 1, 2]
+    return finished
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_flight_that_changes_degree_at_every_step_ends_bit_identical(ranks, guidance):
+    assert flown(ranks, MEMBERS, guidance) == flown(ranks, [[0]] * STEPS, guidance)
+
+
+def test_flight_that_changes_leader_and_degree_ends_bit_identical(ranks):
+    """Its first leader hands it over as bytes; a follower of it leads on."""
+    undisturbed = flown(ranks, [[0]] * STEPS)
+    ranks.ask(0, "admit", 1.0)
+    for members in ([0, 1, 2], [0, 1], [0], [0, 1, 2, 3]):
+        gather(ranks, members)
+        ranks.take_step(members)
+    flight = ranks.ask(0, "withdraw")
+    ranks.ask(3, "admit", 1.0, flight)
+    finished: dict[int, str] = {}
+    for members in ([3, 1], [3, 2, 1], [3], [3, 4]):
+        gather(ranks, members)
+        finished |= ranks.take_step(members)
+    assert finished == {0: undisturbed[0]}
+    ranks.ask(3, "withdraw")
+
+
+def test_noise_key_off_by_one_is_detected_as_different(ranks, tmp_path):
+    """The control: samples whose window draws noise change, the ODE's does not."""
+    undisturbed = flown(ranks, [[0]] * STEPS)
+    fresh = Ranks(1, tmp_path)
+    try:
+        fresh.ask(0, "build", str(tmp_path / "weights"))
+        fresh.ask(0, "shift_noise")
+        shifted = flown(fresh, [[0]] * STEPS)
+    finally:
+        fresh.end()
+    assert [shifted[seed] == undisturbed[seed] for seed in (0, 1, 2)] == [False, True, False]
+
+
+def test_follower_with_other_weights_refuses_and_the_leader_steps_on_alone(ranks, tmp_path):
+    """Nothing has advanced at the leader, so that the same samples end with the same bits."""
+    undisturbed = flown(ranks, [[0]] * STEPS)
+    ranks.ask(5, "build", str(tmp_path / "altered"), True)
+    ranks.ask(0, "admit", 1.0)
+    gather(ranks, [0, 5])
+    ranks.send(0, "step")
+    forward = ranks.answer(0)
+    refusal = ranks.ask(5, "follow", forward)
+    assert refusal.kind == "WeightsError"
+    assert forward.digest in refusal.message
+    assert ranks.answer(0).kind == "CrewBroken"
+    finished: dict[int, str] = {}
+    for _ in range(STEPS):
+        finished |= ranks.take_step([0])
+    assert finished == undisturbed
+    ranks.ask(5, "build", str(tmp_path / "restored"))
+
+
+def test_forward_of_an_old_epoch_is_refused_and_the_new_group_goes_on(ranks):
+    ranks.ask(0, "admit", 1.0)
+    gather(ranks, [0, 1])
+    ranks.send(0, "step")
+    old = ranks.answer(0)
+    ranks.ask(1, "follow", old)
+    while not isinstance(ranks.answer(0), dict):
+        pass
+    gather(ranks, [0, 1])
+    assert ranks.ask(1, "follow", old).kind == "StaleForward"
+    assert not isinstance(ranks.take_step([0, 1]), Problem)
+    ranks.ask(0, "withdraw")

@@ -1,0 +1,62 @@
+"""Wherever a snapshot was made, and whatever became of it, the view is that of the whole journal."""
+
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from story_journal import story
+
+from spotlight.core.events import Record
+from spotlight.core.journal import Journal, JournalConfig, Sync, read
+from spotlight.surface.kept_view import latest, part_name
+from spotlight.surface.projections import RunView
+
+RECORDS = story()
+SMALL = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
+places = st.integers(0, len(RECORDS))
+
+
+class Fate(StrEnum):
+    """What becomes of a snapshot."""
+
+    SOUND = "sound"
+    DAMAGED = "damaged"
+    CUT = "cut"
+    OTHER_SHAPE = "of another shape"
+    NONSENSE = "nonsense under the right name"
+
+
+def write(journal: Journal, records: list[Record], snapshots: dict[int, Fate]) -> None:
+    view = RunView()
+    for record in records:
+        view.apply(journal.append(record.event))
+        fate = snapshots.get(record.seq)
+        if fate is None:
+            continue
+        name = "view 0.0.0 0123" if fate is Fate.OTHER_SHAPE else part_name()
+        journal.snapshot({name: b"\x01" if fate is Fate.NONSENSE else view.to_bytes()})
+        newest = max(journal.folder.glob("snapshot-*"))
+        content = bytearray(newest.read_bytes())
+        if fate is Fate.DAMAGED:
+            content[len(content) // 2] ^= 1
+        newest.write_bytes(content[: len(content) // 2] if fate is Fate.CUT else content)
+
+
+@settings(deadline=None, max_examples=40)
+@given(places, st.dictionaries(places, st.sampled_from(Fate), max_size=3))
+def test_view_through_snapshots_equals_the_view_of_the_whole_journal(length: int, snapshots: dict[int, Fate]) -> None:
+    with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder), lambda: 0.0, SMALL) as journal:
+        write(journal, RECORDS[:length], snapshots)
+        assert latest(journal.folder) == RunView.of(read(journal.folder))
+
+
+@settings(deadline=None, max_examples=40)
+@given(places)
+def test_reading_on_from_any_record_gives_what_follows_it(after: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder), lambda: 0.0, SMALL) as journal:
+        whole = journal.append_many(record.event for record in RECORDS)
+        for record in whole[:100]:
+            journal.append(record.event)
+        assert list(read(journal.folder, after)) == list(read(journal.folder))[after + 1 :]

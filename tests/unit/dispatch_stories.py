@@ -1,0 +1,22 @@
+"""A dispatcher with one node, over a ledger that tells nobody."""
+
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.ledger import Ledger
+from spotlight.control.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId
+from spotlight.core.work import Request, SlotClass
+
+
+class NoPayloads:
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        return None
+
+
+def dispatcher_with(slot_class: SlotClass) -> tuple[Dispatcher, NodeId]:
+    ledger = Ledger()
+    dispatcher = Dispatcher(ledger, Scheduler(ledger), NoPayloads(), lambda event: None, lambda at: at, commit_every=1)
+    node = NodeId(f"{slot_class.value}-1.1")
+    dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=slot_class, slots=1))
+    return dispatcher, node

@@ -1,0 +1,15 @@
+"""What is known of a family without loading it is what the loaded family has."""
+
+import pytest
+
+from spotlight.compute.models import families
+from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.models.pixels import HEADS
+
+
+@pytest.mark.parametrize("family", families.SPECS)
+def test_facts_of_a_family_are_those_of_its_model(family):
+    facts, spec = facts_of(family), families.SPECS[family]
+    assert facts.heads == HEADS
+    assert facts.token_pixels == spec.patch**2
+    assert facts.tokens == (spec.size.height // spec.patch) * (spec.size.width // spec.patch)

@@ -1,0 +1,78 @@
+"""Crews as people see them: in the status, and in a slot's line of the report."""
+
+import json
+
+import msgspec
+import pytest
+
+from spotlight.control.ledger.audit import audit
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import AnyEvent, Crewing, NodeJoined, NodeLost, Record, RunResumed, WorkerJoined, WorkerLost
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import SlotClass
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.slots import crew_share, draw
+from spotlight.surface.status import as_json
+
+NODE = NodeId("spot-1.1")
+A, B, C = WORKERS = tuple(WorkerId(f"{NODE}/{slot}.1") for slot in range(3))
+PRICES = PriceTable.load()
+
+
+def crewing(epoch: int, *crews: tuple[WorkerId, ...]) -> Crewing:
+    return Crewing(node=NODE, epoch=epoch, crews=crews, reason="as told", seconds=0.1)
+
+
+def records(*told: tuple[float, AnyEvent]) -> list[Record]:
+    """After three slots of a node have joined at 0 s."""
+    arrivals: list[tuple[float, AnyEvent]] = [(0.0, NodeJoined(node=NODE, slot_class=SlotClass.SPOT, slots=3))]
+    arrivals += [(0.0, WorkerJoined(worker=one, node=NODE, slot_class=SlotClass.SPOT, rows=1)) for one in WORKERS]
+    return [Record(seq, at, event) for seq, (at, event) in enumerate([*arrivals, *told])]
+
+
+def shared_s(view: RunView) -> dict[str, float]:
+    return {row.name: row.crewed_until(view.at) for row in view.timeline.ordered()}
+
+
+def test_crew_that_loses_a_member_counts_for_each_as_long_as_it_was_in_it():
+    view = RunView.of(
+        records(
+            (1.0, crewing(1, (A, B, C))),
+            (3.0, crewing(1)),
+            (3.0, WorkerLost(worker=B, cause="killed", noticed=False)),
+            (4.0, crewing(2, (A, C))),
+            (8.0, crewing(2)),
+            (10.0, crewing(2)),
+        )
+    )
+    assert shared_s(view) == {"spot-1/0": 6.0, "spot-1/1": 2.0, "spot-1/2": 6.0}
+    assert view.timeline.crews_formed == 2
+
+
+@pytest.mark.parametrize("end", [NodeLost(node=NODE, cause="connection lost"), RunResumed(attempt=2, wall=0.0)])
+def test_crews_end_with_their_node_and_with_the_controller(end: AnyEvent):
+    view = RunView.of(records((1.0, crewing(1, (A, B))), (5.0, crewing(1, (A, B))), (5.0, end), (9.0, crewing(1))))
+    assert shared_s(view) == {"spot-1/0": 4.0, "spot-1/1": 4.0, "spot-1/2": 0.0}
+    assert view.timeline.crews == {}
+
+
+def test_status_names_the_slots_that_share_samples_now():
+    view = RunView.of(records((1.0, crewing(1, (B, A))), (2.0, crewing(2, (B, A, C)))))
+    assert json.loads(as_json(view, PRICES))["crews"] == {"now": [["spot-1/1", "spot-1/0", "spot-1/2"]], "formed": 2}
+
+
+def test_report_tells_how_much_of_its_time_a_slot_was_in_a_crew():
+    view = RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1))))
+    rows = view.timeline.ordered()
+    assert [crew_share(row, view.at) for row in rows] == [0.75, 0.75, 0.0]
+    titles = [part.partition("</title>")[0] for part in draw(view).split("<title>") if part.startswith("spot-1/")]
+    assert [("in a crew 75" in title) for title in titles] == [True, True, False]
+
+
+def test_view_with_crews_survives_a_snapshot_and_the_audit_finds_nothing():
+    told = records((1.0, crewing(1, (A, B))), (2.0, crewing(2, (A, B, C))))
+    view = RunView.of(told[:-1])
+    again = RunView.from_bytes(view.to_bytes())
+    again.apply(told[-1])
+    assert msgspec.to_builtins(again) == msgspec.to_builtins(RunView.of(told))
+    assert audit(told).clean

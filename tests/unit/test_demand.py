@@ -1,0 +1,93 @@
+"""What nodes are told to expect: their share of what waits, and only when it can change a layout."""
+
+from spotlight.control.demand import Demands
+from spotlight.control.directory import Directory
+from spotlight.control.ledger import Ledger
+from spotlight.control.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.crews import Demand
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version
+from spotlight.core.work import Request, SlotClass, Work
+
+TOKENS = 1024
+
+
+class Waiting:
+    """A queue of requests in front of nodes of some slots."""
+
+    def __init__(self, **slots: int) -> None:
+        self.directory = Directory()
+        for name, count in slots.items():
+            node = NodeId(f"{name}.1")
+            self.directory.nodes[node] = m.NodeHello(
+                schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=count
+            )
+        self.ledger = Ledger()
+        self.scheduler = Scheduler(self.ledger)
+        self.demands = Demands(TOKENS)
+        self._seeds = iter(range(1000))
+
+    def add(self, count: int, work: Work = Work.ROLLOUT) -> None:
+        sampling = Sampling(steps=10, size=Size(512, 512))
+        requests = [
+            Request(
+                work=work,
+                iteration=0,
+                group=0,
+                sample=Sample(prompt=PromptId("p"), seed=next(self._seeds), sampling=sampling, version=Version(0)),
+            )
+            for _ in range(count)
+        ]
+        self.ledger.issue(requests)
+        self.scheduler.add(requests)
+
+    def news(self) -> dict[NodeId, Demand]:
+        return dict(self.demands.news(self.directory, self.scheduler))
+
+
+def test_node_of_one_slot_has_no_choice_and_is_told_nothing():
+    queue = Waiting(a=1)
+    queue.add(5)
+    assert queue.news() == {}
+
+
+def test_nodes_are_told_their_share_by_slots_and_never_more_than_one_request_per_slot():
+    queue = Waiting(a=2, b=4)
+    queue.add(3)
+    assert queue.news() == {
+        NodeId("a.1"): Demand(waiting=((TOKENS, 1),)),
+        NodeId("b.1"): Demand(waiting=((TOKENS, 2),)),
+    }
+    queue.add(500)
+    assert queue.news() == {
+        NodeId("a.1"): Demand(waiting=((TOKENS, 2),)),
+        NodeId("b.1"): Demand(waiting=((TOKENS, 4),)),
+    }
+
+
+def test_what_cannot_change_a_layout_is_not_told_again():
+    queue = Waiting(a=4)
+    assert queue.news() == {}
+    queue.add(50)
+    queue.news()
+    queue.add(50)
+    assert queue.news() == {}
+    queue.scheduler.cancel(Work.ROLLOUT)
+    assert queue.news() == {NodeId("a.1"): Demand()}
+
+
+def test_waiting_evaluation_presses():
+    queue = Waiting(a=2)
+    queue.add(1, Work.EVALUATION)
+    assert queue.news()[NodeId("a.1")].pressing
+
+
+def test_node_that_came_back_is_told_anew():
+    queue = Waiting(a=2)
+    queue.add(5)
+    told = queue.news()
+    hello = queue.directory.nodes.pop(NodeId("a.1"))
+    assert queue.news() == {}
+    queue.directory.nodes[NodeId("a.1")] = hello
+    assert queue.news() == told

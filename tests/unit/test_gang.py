@@ -1,0 +1,157 @@
+"""The gang: an order is ended by its own answer, by a death, or by its time limit."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from dispatch_stories import dispatcher_with
+
+from spotlight.control.dispatch import Outgoing
+from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
+from spotlight.core.errors import Stopped
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import Version, WorkerId
+from spotlight.core.work import SlotClass, WeightsId
+from spotlight.runtime.gang import Gang, GangLost
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.sim.virtual_loop import VirtualLoop
+
+TIMEOUT_S = 100.0
+FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
+
+
+class Node:
+    """A reserved node whose training worker answers as the test says."""
+
+    def __init__(self) -> None:
+        dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
+        self.orders: asyncio.Queue[m.AnyMessage] = asyncio.Queue()
+        self.killed: list[WorkerId] = []
+        self.hub = Hub(dispatcher, RealClock(), self._take)
+        self.hub.kill = self._kill
+        self.dies_when_killed = True
+        self.gang = Gang(self.hub, TIMEOUT_S)
+
+    def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
+        self.hub.receive(self._node, m.Envelope(worker, message), b"")
+
+    def arrives(self, worker: WorkerId) -> None:
+        slot_class = SlotClass.RESERVED
+        self.says(
+            worker,
+            m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=slot_class, rows=1, pid=1, trains=True),
+        )
+
+    async def restored(self, worker: WorkerId) -> None:
+        """A gang that is at its beginning and idle."""
+        self.arrives(worker)
+        ordered = asyncio.create_task(self.gang.restore(0, ""))
+        order = await self.orders.get()
+        assert isinstance(order, m.Restore)
+        self.says(worker, m.Saved(step=0, path="", restored=True))
+        await ordered
+
+    def _take(self, outgoing: Outgoing) -> None:
+        if isinstance(outgoing.message, m.Train | m.Publish | m.Save | m.Restore):
+            self.orders.put_nowait(outgoing.message)
+
+    async def _kill(self, worker: WorkerId) -> None:
+        self.killed.append(worker)
+        if self.dies_when_killed:
+            self.says(None, m.Gone(worker=worker, cause="killed by SIGKILL"))
+
+
+def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """In virtual time."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(story())
+    finally:
+        loop.close()
+
+
+def train(step: int) -> m.Train:
+    return m.Train(step=step, iteration=step, items=(), last=True)
+
+
+def stepped(step: int) -> m.Stepped:
+    return m.Stepped(step=step, digest=f"theta-{step}", figures={})
+
+
+def test_late_answer_of_an_earlier_step_is_not_taken_for_the_current_one() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        ordered = asyncio.create_task(node.gang.step(train(3)))
+        await node.orders.get()
+        node.says(FIRST, stepped(2))
+        node.says(FIRST, stepped(3))
+        assert (await ordered).digest == "theta-3"
+
+    told(story)
+
+
+def test_late_word_of_other_weights_or_another_checkpoint_does_not_end_an_order() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        older, newer = WeightsId(Version(1)), WeightsId(Version(2))
+        ordered = asyncio.create_task(node.gang.publish((newer,)))
+        await node.orders.get()
+        node.says(FIRST, m.PublishedWeights(weights=older, digest="old", size=1, step=1))
+        node.says(FIRST, m.PublishedWeights(weights=newer, digest="new", size=1, step=2))
+        assert [published.digest for published in await ordered] == ["new"]
+        saving = asyncio.create_task(node.gang.save(2, "checkpoints/2"))
+        await node.orders.get()
+        for late in (m.Saved(step=1, path="checkpoints/1"), m.Saved(step=2, path="checkpoints/2", restored=True)):
+            node.says(FIRST, late)
+            await asyncio.sleep(1.0)
+            assert not saving.done()
+        node.says(FIRST, m.Saved(step=2, path="checkpoints/2"))
+        await saving
+
+    told(story)
+
+
+def test_gang_that_hangs_in_a_step_is_killed_and_lost_and_the_reason_is_told() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(GangLost):
+            await node.gang.step(train(0))
+        assert asyncio.get_running_loop().time() - began == pytest.approx(TIMEOUT_S)
+        assert node.killed == [FIRST]
+        (problem,) = node.hub.dispatcher.problems
+        assert f"{FIRST} gave no answer to Train within 100 s" in problem
+        assert "train.timeout_s" in problem
+        assert node.orders.get_nowait() == train(0)
+        await node.restored(SECOND)
+
+    told(story)
+
+
+def test_gang_that_hangs_and_cannot_be_killed_stops_the_run() -> None:
+    async def story() -> None:
+        node = Node()
+        node.dies_when_killed = False
+        await node.restored(FIRST)
+        with pytest.raises(Stopped, match=f"{FIRST} gave no answer to Train .* could not be killed"):
+            await node.gang.step(train(0))
+
+    told(story)
+
+
+def test_failure_ends_whatever_was_ordered() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        await node.orders.get()
+        node.says(FIRST, m.Failed(problem="out of memory"))
+        with pytest.raises(Stopped, match="out of memory"):
+            await ordered
+
+    told(story)

@@ -1,0 +1,99 @@
+"""The judge: every picture gets a verdict, though its reward raises, dies or hangs."""
+
+import asyncio
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spotlight.core.types import Prompt
+from spotlight.runtime.judge import Judge, Verdict
+
+PATIENT_S, IMPATIENT_S = 20.0, 1.0
+"""The first is enough for a process to start on a busy machine, the second for nothing but hanging."""
+PROMPT = Prompt(text="a word")
+GOOD, POISON = 10, 200
+"""Brightness of a picture that is scored, and of one that the reward cannot take."""
+REWARDS = """
+import os
+import time
+from pathlib import Path
+import numpy as np
+from spotlight.compute.rewards.protocol import Scores
+
+class Brightness:
+    name, version = "brightness", "1"
+    def score(self, images, prompts):
+        for image in images:
+            if image.mean() > 100:
+                self.refuse()
+        return Scores(total=np.array([image.mean() for image in images]))
+    def refuse(self):
+        raise ValueError("too bright")
+
+class Dying(Brightness):
+    def refuse(self):
+        os._exit(9)
+
+class Hanging(Brightness):
+    def refuse(self):
+        time.sleep(3600)
+
+class Faint(Brightness):
+    def refuse(self):
+        marker = Path(__file__).with_name("fainted")
+        if not marker.exists():
+            marker.touch()
+            os._exit(9)
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strange_rewards.py").write_text(textwrap.dedent(REWARDS))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def judged(reward: str, brightness: Sequence[int], timeout_s: float = PATIENT_S) -> list[Verdict]:
+    """The verdicts on pictures that arrive together."""
+
+    async def sit() -> list[Verdict]:
+        judge = Judge(f"strange_rewards:{reward}", 1, timeout_s)
+        images = [np.full((8, 8, 3), value, np.uint8) for value in brightness]
+        try:
+            return await asyncio.gather(*(judge.judge(image, PROMPT) for image in images))
+        finally:
+            await judge.close()
+
+    return asyncio.run(sit())
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        ("Brightness", "too bright"),
+        ("Dying", "died without a word"),
+        pytest.param("Hanging", "gave no answer within 20 s", marks=pytest.mark.slow),
+    ],
+)
+def test_picture_that_the_reward_fails_at_is_unscored_with_its_reason_and_the_others_are_scored(reward, says):
+    first, poisoned, last = judged(reward, [GOOD, POISON, GOOD + 1])
+    assert (first.score.reward, last.score.reward) == (GOOD, GOOD + 1)
+    assert math.isnan(poisoned.score.reward)
+    assert says in poisoned.problem
+    assert not first.problem + last.problem
+
+
+def test_picture_whose_reward_process_died_once_is_scored_by_the_next_process():
+    (verdict,) = judged("Faint", [POISON])
+    assert verdict.score.reward == POISON
+    assert not verdict.problem
+
+
+def test_reward_that_hangs_at_everything_is_given_up_after_two_pictures():
+    verdicts = judged("Hanging", [POISON] * 12, IMPATIENT_S)
+    assert len(verdicts) == 12
+    assert all("gave no answer" in verdict.problem for verdict in verdicts)

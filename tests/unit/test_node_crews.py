@@ -1,0 +1,331 @@
+"""A node's crews as its agent drives them: what workers and the controller say goes in, orders and reports come out."""
+
+import functools
+from asyncio import get_running_loop, sleep
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.core import messages as m
+from spotlight.core.crews import (
+    Crewed,
+    Demand,
+    Disband,
+    Disbanded,
+    Form,
+    Formed,
+    Forward,
+    ForwardDone,
+    GroupToken,
+    Prepare,
+    Prepared,
+)
+from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.runtime.crews import NodeCrews
+from spotlight.runtime.sim.virtual_loop import run_virtually
+
+NODE = NodeId("spot-1.1")
+A, B, C, D = (WorkerId(f"{NODE}/{number}.1") for number in range(4))
+WEIGHTS, NEXT = WeightsId(Version(0)), WeightsId(Version(1))
+TOKENS = 48
+SPEED_UPS = [(TOKENS, degree, 0.8 * degree) for degree in (2, 3, 4)]
+H100, A100 = "NVIDIA H100", "NVIDIA A100"
+
+
+def forward(token: GroupToken, number: int) -> Forward:
+    return Forward(
+        token=token,
+        number=number,
+        weights=WEIGHTS,
+        digest="d",
+        rows=1,
+        tokens=TOKENS,
+        channels=1,
+        text_width=1,
+        text_dimension=1,
+        size=Size(32, 96),
+    )
+
+
+def virtually(story: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @functools.wraps(story)
+    def run() -> None:
+        run_virtually(story())
+
+    del run.__wrapped__  # pytest must not see a coroutine
+    return run
+
+
+@dataclass
+class House:
+    """A node whose workers obey at once; the deaf ones hear nothing."""
+
+    hysteresis_s: float = 1.0
+    mixed_gpus: str = "allow"
+    told: list[tuple[WorkerId, m.AnyMessage]] = field(default_factory=list)
+    reports: list[Crewed] = field(default_factory=list)
+    killed: list[tuple[WorkerId, str]] = field(default_factory=list)
+    stores: set[GroupToken] = field(default_factory=set)
+    held: dict[WorkerId, dict[RequestId, m.Granted]] = field(default_factory=dict)
+    deaf: set[WorkerId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        config = ElasticConfig.model_validate(
+            {
+                "speed_ups": SPEED_UPS,
+                "measure": False,
+                "hysteresis_s": self.hysteresis_s,
+                "mixed_gpus": self.mixed_gpus,
+            }
+        )
+        self.crews = NodeCrews(NODE, config, 12, 64, "/store", self, self, lambda worker: self.held.get(worker, {}))
+
+    # -- what the node does for its crews ------------------------------------------------------------------------------
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        self.told.append((worker, message))
+        if worker not in self.deaf:
+            get_running_loop().call_soon(self._obey, worker, message)
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        self.killed.append((worker, why))
+
+    def report(self, crewed: Crewed) -> None:
+        self.reports.append(crewed)
+
+    def open(self, token: GroupToken) -> None:
+        self.stores.add(token)
+
+    def close(self, token: GroupToken) -> None:
+        self.stores.discard(token)
+
+    def _obey(self, worker: WorkerId, order: m.AnyMessage) -> None:
+        match order:
+            case Prepare():
+                needs = (WEIGHTS,) if self.held.get(worker) else ()
+                answer: m.AnyMessage = Prepared(
+                    token=order.token, members=order.members, holds=((WEIGHTS, "d"),), needs=needs
+                )
+            case Form():
+                answer = Formed(token=order.token)
+            case Disband():
+                answer = Disbanded(token=order.token)
+            case _:
+                return
+        self.crews.heard(worker, answer)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def join(self, *workers: WorkerId, kind: str = "", speed: float | None = None) -> None:
+        """Each says hello, holds the weights, and has been measured if it has a speed."""
+        for worker in workers:
+            hello = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.SPOT, rows=1, pid=1, kind=kind)
+            self.crews.heard(worker, hello)
+            self.crews.heard(worker, m.Pull(free_rows=1, row_steps_per_s=speed))
+            self.crews.heard(worker, m.Held(weights=WEIGHTS, digest="d"))
+        await sleep(0)
+
+    async def lease(self, worker: WorkerId) -> None:
+        sample = Sample(
+            prompt=Prompt(text="hello").id, seed=1, sampling=Sampling(steps=20, size=Size(32, 96)), version=Version(0)
+        )
+        request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+        granted = m.Granted(request=request, attempt=1, prompt=Prompt(text="hello"))
+        self.held[worker] = {granted.request.id: granted}
+        self.crews.changed()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Long enough for orders and answers, too short for any deadline."""
+        await sleep(0.001)
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def now_in_crews(self) -> tuple[tuple[WorkerId, ...], ...]:
+        return self.reports[-1].crews if self.reports else ()
+
+    def token(self) -> GroupToken:
+        return GroupToken(NODE, self.reports[-1].epoch)
+
+
+async def crew_of(*workers: WorkerId, **house: Any) -> House:
+    """The first one has a sample, and the others help it."""
+    node = House(**house)
+    await node.join(*workers)
+    await sleep(node.hysteresis_s)
+    await node.lease(workers[0])
+    assert node.now_in_crews == (workers,)
+    return node
+
+
+@virtually
+async def test_idle_slots_join_the_one_that_is_busy_and_the_store_is_open_for_them_alone():
+    node = await crew_of(A, B, C)
+    assert node.stores == {node.token()}
+    assert [type(order) for worker, order in node.told if worker == B] == [Prepare, Form]
+
+
+@virtually
+async def test_follower_dies_survivors_are_prepared_at_the_next_epoch_at_once():
+    node = await crew_of(A, B, C)
+    old = node.token()
+    node.told.clear()
+    node.crews.died(B, "SIGKILL")
+    assert [worker for worker, order in node.told if isinstance(order, Prepare)] == [A, C]
+    await node.settle()
+    assert node.now_in_crews == ((A, C),)
+    assert node.token().epoch == old.epoch + 1
+    assert node.stores == {node.token()}
+    assert B in node.reports[-1].reason
+
+
+@virtually
+async def test_training_worker_is_never_in_a_crew():
+    node = House()
+    trains = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.RESERVED, rows=1, pid=1, trains=True)
+    node.crews.heard(A, trains)
+    await node.join(B, C)
+    await sleep(node.hysteresis_s)
+    await node.lease(B)
+    assert node.now_in_crews == ((B, C),)
+
+
+@virtually
+async def test_slot_that_was_not_measured_is_taken_for_one_like_the_others():
+    node = House()
+    await node.join(A, speed=20.0)
+    await node.join(B, C)
+    await sleep(node.hysteresis_s)
+    await node.lease(A)
+    assert node.now_in_crews == ((A, B, C),), "a newcomer without a speed was taken for a slow one"
+
+
+@virtually
+async def test_slot_that_was_not_measured_is_taken_for_one_of_its_kind():
+    node = House()
+    await node.join(A, kind=H100, speed=20.0)
+    await node.join(B, kind=A100, speed=2.0)
+    await node.join(C, kind=A100)
+    await node.join(D, kind=H100)
+    await sleep(node.hysteresis_s)
+    await node.lease(A)
+    assert node.now_in_crews == ((A, D),)
+
+
+@virtually
+async def test_newcomer_that_is_not_needed_leaves_the_crew_as_it_is():
+    node = House(mixed_gpus="refuse")
+    await node.join(A, B, C)
+    await node.lease(B)
+    await sleep(node.hysteresis_s)
+    await node.lease(A)
+    node.held.pop(B)
+    node.crews.changed()
+    await sleep(node.hysteresis_s)
+    assert node.now_in_crews == ((A, C, B),), "the one that followed already comes first"
+    told = len(node.told)
+    await node.join(D, kind=H100)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ((A, C, B),)
+    assert len(node.told) == told, "the crew was formed anew for another order of its followers"
+
+
+@virtually
+async def test_slot_that_loads_new_weights_is_left_alone_until_it_holds_them():
+    node = await crew_of(A, B)
+    node.crews.dropped((WEIGHTS, NEXT))
+    for worker in (A, B):
+        node.crews.heard(worker, m.Held(weights=NEXT, digest="e"))
+    await node.join(C)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ((A, B),), "it holds what the leader needs, but would keep it waiting"
+    node.crews.heard(C, m.Held(weights=NEXT, digest="e"))
+    await node.settle()
+    assert node.now_in_crews == ((A, B, C),)
+
+
+@virtually
+async def test_change_that_comes_too_soon_is_made_when_the_last_one_has_settled():
+    node = await crew_of(A, B, C)
+    node.crews.demand(Demand(waiting=((TOKENS, 2),)))
+    await node.settle()
+    assert node.now_in_crews == ((A, B, C),)
+    await sleep(node.hysteresis_s)
+    assert node.now_in_crews == ()
+
+
+@virtually
+async def test_heir_of_a_dead_leader_is_helped_at_once():
+    node = await crew_of(A, B, C)
+    node.crews.died(A, "SIGKILL")
+    await node.settle()
+    assert node.now_in_crews == ()
+    await node.lease(B)
+    assert node.now_in_crews == ((B, C),)
+
+
+@virtually
+async def test_imminent_notice_ends_crews_and_an_advisory_one_does_not():
+    node = await crew_of(A, B)
+    node.crews.warned(NoticeKind.ADVISORY, 30.0)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ((A, B),)
+    node.crews.warned(NoticeKind.IMMINENT, 30.0)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ()
+    assert node.killed == []
+
+
+@virtually
+async def test_word_of_an_old_token_is_refused_counted_and_goes_no_further():
+    node = await crew_of(A, B, C)
+    old = node.token()
+    node.crews.died(C, "SIGKILL")
+    await node.settle()
+    reports, refused = list(node.reports), node.crews.refused
+    assert node.crews.heard(B, Formed(token=old))
+    assert node.crews.heard(C, Formed(token=old))
+    await sleep(2 * node.hysteresis_s)
+    assert node.crews.refused == refused + 2
+    assert node.reports == reports
+
+
+@virtually
+async def test_follower_that_does_not_leave_is_killed_and_named():
+    node = await crew_of(A, B, C)
+    node.deaf.add(B)
+    node.crews.warned(NoticeKind.IMMINENT, 30.0)
+    await sleep(ElasticConfig().boundary_s + 1.0)
+    ((worker, why),) = node.killed
+    assert worker == B
+    assert "did not leave crew" in why
+
+
+@virtually
+async def test_leader_that_hangs_after_the_last_exchange_is_killed_and_its_living_followers_are_not():
+    node = await crew_of(A, B, C)
+    node.deaf.add(A)
+    node.crews.heard(A, forward(node.token(), 0))
+    node.crews.heard(A, ForwardDone(token=node.token(), number=0))
+    node.crews.heard(A, forward(node.token(), 1))
+    for _ in range(12):
+        await sleep(0.5)
+        for follower in (B, C):
+            node.crews.heard(follower, m.Alive())
+    assert [worker for worker, _ in node.killed] == [A]
+
+
+@virtually
+async def test_holder_of_weights_is_of_the_newcomers_kind_where_there_is_one():
+    node = House()
+    await node.join(A, kind=H100)
+    await node.join(B, kind=A100)
+    await node.join(C, kind=A100)
+    assert node.crews.holder(WEIGHTS, other_than=C) == B
+    assert node.crews.holder(WEIGHTS, other_than=B) == C
+    node.crews.died(C, "SIGKILL")
+    assert node.crews.holder(WEIGHTS, other_than=B) == A
+    assert node.crews.holder(NEXT, other_than=B) is None
