@@ -60,6 +60,24 @@ def blob_of(controller: ControllerStub, request: str) -> bytes:
     )
 
 
+def test_library_that_starts_a_thread_on_import_makes_workers_import_for_themselves(run):
+    settings = dataclasses.replace(pool_settings(run), preload=("threaded_module",))
+
+    async def story():
+        pool, controller = LocalPool(settings), ControllerStub()
+        await pool.start()
+        try:
+            await controller.open(settings.controller)
+            await pool.add_node(SPOT)
+            await controller.worker(FIRST)
+        finally:
+            await pool.stop()
+            await controller.close()
+
+    asyncio.run(story())
+    assert "workers will import by themselves" in (run / "logs" / "nursery.log").read_text()
+
+
 def test_node_up_granted_work_comes_back_scored_with_what_is_trained_on(run):
     async def story():
         async with world(run) as (pool, controller):

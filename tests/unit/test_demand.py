@@ -7,8 +7,8 @@ from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.crews import Demand
 from spotlight.core.events import SCHEMA
-from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version
-from spotlight.core.work import Request, SlotClass, Work
+from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import Policy, Request, SlotClass, WeightsId, Work
 
 TOKENS = 1024
 
@@ -81,6 +81,18 @@ def test_waiting_evaluation_presses():
     queue = Waiting(a=2)
     queue.add(1, Work.EVALUATION)
     assert queue.news()[NodeId("a.1")].pressing
+
+
+def test_evaluation_presses_until_its_last_sample_is_done():
+    queue = Waiting(a=2)
+    queue.add(1, Work.EVALUATION)
+    queue.news()
+    worker, weights = WorkerId("a.1/0.1"), WeightsId(Version(0), Policy.AVERAGE)
+    queue.scheduler.join(worker, SlotClass.SPOT, rows=1, now=0.0)
+    queue.scheduler.holds(worker, [weights])
+    queue.scheduler.pull(worker, 1, None, now=0.0)
+    assert queue.scheduler.assign(now=0.0)
+    assert queue.news() == {NodeId("a.1"): Demand(pressing=True)}, "nothing waits, but the one sample is waited for"
 
 
 def test_node_that_came_back_is_told_anew():

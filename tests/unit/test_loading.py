@@ -129,6 +129,17 @@ def test_set_that_is_no_longer_wanted_is_dropped_and_not_waited_for():
     assert story.model.origin == {NEW: "neighbour"}
 
 
+def test_holder_whose_memory_cannot_be_shared_says_so_and_lives(monkeypatch):
+    def refuse(weights, digest, tensors):
+        raise WeightsError("the allocator does not allow it")
+
+    monkeypatch.setattr(loading, "offer", refuse)
+    story = Story()
+    story.model.origin[OLD] = "store"
+    story.loading.asked(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
+    assert story.said == [(Offered(weights=OLD, newcomer=NEIGHBOUR), b"")]
+
+
 def test_holder_offers_what_it_holds_and_says_so_where_it_does_not():
     story = Story()
     story.model.origin[OLD] = "store"

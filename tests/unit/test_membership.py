@@ -99,10 +99,10 @@ class Story:
         self.shared = Shared()
         work = Work(self.samples)
         self.membership = Membership(
-            self.me, self.shared, work, work, self.said.append, PATIENCE_S, 1.5, lambda: self.now, self._connect
+            self.me, self.shared, work, work, self.said.append, PATIENCE_S, self._connect, lambda: self.now
         )
 
-    def _connect(self, token, members, rank, store, limit_s):
+    def _connect(self, token, members, rank, store):
         if self.refusal is not None:
             raise self.refusal
         return (token, rank)

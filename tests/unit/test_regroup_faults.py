@@ -4,6 +4,7 @@ import pytest
 from regroup_stories import A, B, C, D, Node, a_forward, kills, orders, refusals, replans, reports
 
 from spotlight.control.elastic.actions import CloseStore
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.crews import Disband, Formed, Prepare
 
 
@@ -157,9 +158,24 @@ def test_survivor_that_does_not_leave_is_killed_with_a_reason_that_names_the_wai
     node.gone(C)
     node.wish((A,), (B,))
     node.disbanded(A, token)
-    last = node.later(0.5)
+    assert kills(node.later(0.5)) == []
+    last = node.later(1.0)
     assert kills(last) == [B]
-    assert f"did not leave crew {token} within 0.5 s" in str(last)
+    assert f"did not leave crew {token} within 1.5 s" in str(last)
+
+
+def test_survivor_that_shows_signs_of_life_has_the_time_for_a_boundary_to_leave() -> None:
+    node = Node(A, B, C)
+    token = node.serve(A, B, C)
+    node.gone(C)
+    node.wish((A,), (B,))
+    node.disbanded(A, token)
+    boundary_s = ElasticConfig().boundary_s
+    for _ in range(int(boundary_s / 0.5) - 1):
+        node.regroup.seen(B, node.now)
+        assert kills(node.later(0.5)) == [], "it may be loading weights, or encoding a text"
+    node.regroup.seen(B, node.now)
+    assert kills(node.later(0.5)) == [B], "but not for ever"
 
 
 def test_member_that_reports_late_but_in_time_is_not_killed() -> None:

@@ -32,7 +32,7 @@ class Demands:
             share = min(slots[node], -(-waiting * slots[node] // everywhere))
             demand = Demand(
                 waiting=((self._tokens, share),) if share else (),
-                pressing=scheduler.waiting(Work.EVALUATION) > 0,
+                pressing=scheduler.unfinished(Work.EVALUATION) > 0,
             )
             if self._told.get(node, Demand()) != demand:
                 self._told[node] = demand

@@ -67,7 +67,7 @@ class Agent:
         self._verdicts: defaultdict[WorkerId, set[asyncio.Task[None]]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain = asyncio.Event()
-        self._store = GroupStore(Path(launch.store).with_suffix(".groups"))
+        self._store = GroupStore(Path(f"{launch.store}.groups"))
         self._crews = NodeCrews(
             launch.node,
             ElasticConfig.model_validate_json(launch.elastic),
@@ -77,6 +77,7 @@ class Agent:
             self,
             self._store,
             self._leases.of,
+            launch.heartbeat_s,
         )
 
     async def serve(self, reader: asyncio.StreamReader, orders: asyncio.StreamReader) -> str:
@@ -139,6 +140,8 @@ class Agent:
         if pending:
             await asyncio.wait(pending, timeout=VERDICTS_S)
         self._leases.gone(worker)
+        # Once more: a greeting may have been relayed after its process had ended.
+        self._crews.died(worker, cause)
         self._weights.gone(worker)
         log.info("worker %s is gone: %s", worker, cause)
         await self._send(m.Gone(worker=worker, cause=cause))

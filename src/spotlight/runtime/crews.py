@@ -83,6 +83,7 @@ class NodeCrews:
         household: Household,
         meeting: Meeting,
         leases: Callable[[WorkerId], Mapping[RequestId, m.Granted]],
+        heartbeat_s: float = 0.5,
     ) -> None:
         self._heads = heads
         self._token_pixels = token_pixels
@@ -92,7 +93,7 @@ class NodeCrews:
         self._leases = leases
         self._efficiency = config.efficiency()
         self._planner = LayoutPlanner(config, self._efficiency)
-        self._regroup = Regroup(node, store, config)
+        self._regroup = Regroup(node, store, config, max(1.0, 2 * heartbeat_s))
         self._seats: dict[WorkerId, _Seat] = {}
         self._sets: frozenset[WeightsId] = frozenset()
         """Weights that every worker here is to hold."""

@@ -26,6 +26,11 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long it holds still for a crew that is being formed."""
     exchange_s: float = 1.5
     """How long one exchange with its crew may take."""
+    first_exchange_s: float = 45.0
+    """The same in the first forward of a crew."""
+    transport: str = "gloo"
+    slot: int = 0
+    """Its number on the node, and so its device's where the node has several."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -80,6 +85,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             settings=self.settings,
             patience_s=elastic.patience_s,
             exchange_s=elastic.exchange_s,
+            first_exchange_s=elastic.first_exchange_s,
+            transport=elastic.transport.value,
+            slot=slot,
         )
 
 

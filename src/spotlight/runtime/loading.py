@@ -8,6 +8,7 @@ Never from the trainer: the agent copied the set into the node's store before it
 is read back from the model and told by Held (tests/unit/test_loading.py). Owned by the model's thread; waits nowhere.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
 PATIENCE_S = 5.0
-"""A neighbour answers between two steps; the store takes about a second for 20 billion parameters."""
+"""A neighbour answers between two steps; for 20 billion parameters the store takes a few seconds itself."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ class Loading:
     def asked(self, ask: AskNeighbour) -> None:
         """A neighbour of this worker wants its copy."""
         held = dict(self._resident.held()).get(ask.weights)
-        answer = Offered(weights=ask.weights, newcomer=ask.newcomer)
-        if held is None or self._resident.device.type != "cuda":
-            self._say(answer, b"")
-        else:
-            self._say(answer, offer(ask.weights, held, self._resident.tensors(ask.weights)).to_bytes())
+        handles = b""
+        if held is not None:
+            # Memory that cannot be shared is no reason to die: the newcomer has the store.
+            with contextlib.suppress(WeightsError):
+                handles = offer(ask.weights, held, self._resident.tensors(ask.weights)).to_bytes()
+        self._say(Offered(weights=ask.weights, newcomer=ask.newcomer), handles)
 
     def offered(self, answer: Offered, handles: bytes) -> None:
         asked = self._asked.pop(answer.weights, None)
@@ -91,10 +93,11 @@ class Loading:
 
     def seconds_left(self) -> float | None:
         """Until somebody's patience ends; what is overdue is taken from the store now."""
-        for asked in [asked for asked in self._asked.values() if asked.until <= self._clock()]:
+        now = self._clock()
+        for asked in [asked for asked in self._asked.values() if asked.until <= now]:
             del self._asked[asked.load.weights]
             self._from_store(asked.load)
-        return min((asked.until - self._clock() for asked in self._asked.values()), default=None)
+        return min((asked.until - now for asked in self._asked.values()), default=None)
 
     def _from_store(self, load: Load) -> None:
         self._tell(load.weights, self._resident.load(self._store.open(load.weights)))

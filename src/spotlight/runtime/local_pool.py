@@ -40,7 +40,9 @@ GOOD_LIFE_S = 30.0
 """An agent that lived this long did not fail to start."""
 RESTARTS = 5
 """Failed starts in a row before a node is given up: what fails five times fails because of a setting."""
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
+)
 """For the nursery, which must not have a thread pool when it forks; workers set their own number of threads."""
 
 

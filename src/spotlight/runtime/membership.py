@@ -35,12 +35,8 @@ from spotlight.core.messages import AnyMessage
 from spotlight.core.types import WorkerId
 from spotlight.runtime.standing import BROKEN_S, Standing
 
-Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str, float], Group | None]
-"""Token, members, rank, the store's path, seconds that one exchange may take."""
-
-
-def _formed(token: GroupToken, members: tuple[WorkerId, ...], rank: int, store: str, limit_s: float) -> Group | None:
-    return form(token, members, rank, store, limit_s=limit_s)
+Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str], Group | None]
+"""Token, members, rank, the store's path."""
 
 
 class Membership:
@@ -54,14 +50,11 @@ class Membership:
         resident: Resident,
         tell: Callable[[AnyMessage], None],
         patience_s: float,
-        limit_s: float,
+        connect: Connect = form,
         clock: Callable[[], float] = time.monotonic,
-        connect: Connect = _formed,
     ) -> None:
         self._patience_s = patience_s
         """How long it stays prepared: longer than the agent waits for the others' step boundaries."""
-        self._limit_s = limit_s
-        """Of one exchange: shorter than the agent's deadline of a step, so that only who hangs says nothing."""
         self._connect = connect
         self._me = me
         self._shared = shared
@@ -148,7 +141,7 @@ class Membership:
             if self._standing is not Standing.PREPARED or order.members != self._members:
                 raise CrewBroken(f"{self._me} is not prepared for {order.token}; it is {self._standing.value}.")
             rank = order.members.index(self._me)
-            self._shared.bind(self._connect(order.token, order.members, rank, order.store, self._limit_s))
+            self._shared.bind(self._connect(order.token, order.members, rank, order.store))
         except SpotlightError as error:
             self.broke(error)
             return

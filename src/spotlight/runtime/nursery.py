@@ -30,7 +30,6 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import WorkerId
 from spotlight.runtime.lineage import die_with_parent, outlive_parent
 
@@ -250,13 +249,20 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _one_thread_only() -> None:
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        raise EnvironmentProblem(
-            f"the nursery has {threads} threads after its imports, and a fork copies only one of them with the locks "
-            "of all; set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1, or preload fewer modules."
-        )
+def _threads() -> list[str]:
+    """Names of this process's threads."""
+    return sorted(Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task"))
+
+
+def _start_over_bare(arguments: Sequence[str]) -> NoReturn:
+    """Some library started threads when it was imported, and a fork copies one thread with the locks of all.
+
+    So this process begins again and imports nothing; each worker then does so itself, after the fork, and is slower to
+    start. Nothing else is different.
+    """
+    sys.stderr.write(f"threads {', '.join(_threads())} after the imports: workers will import by themselves\n")
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "spotlight.runtime.nursery", *arguments, "--bare"])
 
 
 def _become_worker(birth: _Birth, nursery: int) -> None:
@@ -273,11 +279,17 @@ def _become_worker(birth: _Birth, nursery: int) -> None:
     os.close(nothing)
 
 
-def _live(entry: Entry, birth: _Birth) -> NoReturn:
+def _entry(name: str) -> Entry:
+    module, _, function = name.partition(":")
+    found: Entry = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _live(entry: str, birth: _Birth) -> NoReturn:
     """Run the worker to its end. Leaves without the interpreter's clean-up, which belongs to the nursery."""
     status = 1
     try:
-        entry(birth.worker, birth.sock, birth.launch)
+        _entry(entry)(birth.worker, birth.sock, birth.launch)
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -303,14 +315,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--entry", required=True, help="package.module:function that a worker runs")
     parser.add_argument("--preload", action="append", default=[], help="module to import before serving")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--bare", action="store_true", help="import nothing: workers do it themselves")
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(given)
     # Imports take seconds in which the owner's pipe is not watched.
     die_with_parent()
-    for module in options.preload:
-        importlib.import_module(module)
-    name, _, function = options.entry.partition(":")
-    entry: Entry = getattr(importlib.import_module(name), function)
-    _one_thread_only()
+    if not options.bare:
+        for module in options.preload:
+            importlib.import_module(module)
+        _entry(options.entry)
+        if len(_threads()) > 1:
+            _start_over_bare(given)
     # What lives here lives in every worker: keep the collector from touching, and so copying, these pages.
     gc.collect()
     gc.freeze()
@@ -322,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if birth is not None:
         nursery.forget()
         _become_worker(birth, pid)
-        _live(entry, birth)
+        _live(options.entry, birth)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from safetensors.numpy import save
 from spotlight import __version__
 from spotlight.compute.models import families
 from spotlight.compute.parallel.crew import SharedAdapter
-from spotlight.compute.parallel.group import CrewBroken
+from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.role import TrainingRole
@@ -52,6 +53,15 @@ SETS_HELD = 3
 """Current behaviour, the average that is evaluated, and the next behaviour while it is loaded."""
 STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
+
+
+def own_device(device: str, slot: int) -> str:
+    """A slot of a node with several GPUs has one of its own; nodes with fewer GPUs than slots share them."""
+    if device != "cuda" or not torch.cuda.is_available():
+        return device
+    number = slot % torch.cuda.device_count()
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"
 
 
 def device_kind(device: torch.device) -> str:
@@ -108,7 +118,7 @@ class Worker:
         """The base model, what is trainable in it, and the parts that share it."""
         settings = self._settings
         content = families.read_weights(settings.model.name)
-        self._adapter = families.build(content, settings.model.device)
+        self._adapter = families.build(content, own_device(settings.model.device, self._launch.slot))
         torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
         self._role: TrainingRole | None = None
         folder = Path(settings.run_folder)
@@ -124,8 +134,14 @@ class Worker:
         self._engine = Engine(
             shared, self._resident, settings.run_seed, self._launch.rows, padded=settings.deterministic
         )
+        connect = partial(
+            form,
+            device_kind=DeviceKind(self._launch.transport),
+            limit_s=self._launch.exchange_s,
+            first_limit_s=self._launch.first_exchange_s,
+        )
         self._membership = Membership(
-            self._id, shared, self._engine, self._resident, self._send, self._launch.patience_s, self._launch.exchange_s
+            self._id, shared, self._engine, self._resident, self._send, self._launch.patience_s, connect
         )
 
     def _say_hello(self) -> None:
@@ -152,7 +168,7 @@ class Worker:
         loading_s = self._loading.seconds_left()
         self._pull()
         if still_s or self._engine.free_rows == self._engine.rows:
-            self._wait(min((s for s in (still_s, loading_s) if s), default=None))
+            self._wait(min((s for s in (still_s or None, loading_s) if s is not None), default=None))
         else:
             self._step()
 

@@ -15,12 +15,15 @@ from spotlight import __version__
 from spotlight.core.journal import newest_snapshot, read
 from spotlight.surface.projections import RunView
 
+FOLD = 1
+"""Counted up with every change of what a view makes of a record: a snapshot of another fold is not used."""
+
 
 @cache
 def part_name() -> str:
     """What a view of this code is kept as: another version, or other fields, have another name."""
     shape = msgspec.json.encode(msgspec.json.schema(RunView))
-    return f"view {__version__} {hashlib.blake2b(shape, digest_size=8).hexdigest()}"
+    return f"view {__version__} {FOLD} {hashlib.blake2b(shape, digest_size=8).hexdigest()}"
 
 
 def latest(journal: Path) -> RunView:

@@ -108,6 +108,7 @@ class SharedAdapter:
             group.broadcast(_packed(x_BSC, sigma_B, cond, uncond))
             v_BSC = self._adapter.velocity(x_BSC, sigma_B, cond, uncond, guidance, size)
             self._number += 1
+            group.limit_s = group.steady_limit_s
             self._tell(ForwardDone(token=group.token, number=forward.number))
         return v_BSC
 
@@ -129,12 +130,23 @@ class SharedAdapter:
             x_BSC, sigma_B, cond, uncond = _unpacked(group.broadcast(inputs), forward)
             self._adapter.velocity(x_BSC, sigma_B, cond, uncond, forward.guidance, forward.size)
             self._number += 1
+            group.limit_s = group.steady_limit_s
 
     @contextmanager
     def _all_or_alone(self) -> Iterator[None]:
-        """Whatever goes wrong in here: the group is dropped first, so that nobody waits for this member."""
+        """Whatever goes wrong in here: the group is dropped first, so that nobody waits for this member.
+
+        An error of the device or the library (out of memory, say) is one of the crew's: alone the step may well work.
+        """
+        group = self._group
         try:
             yield
+        except RuntimeError as error:
+            self.bind(None)
+            raise CrewBroken(
+                f"a forward of group {group.token if group is not None else None} failed here ({error}); the group is "
+                "dropped: report it and wait for the agent's next order."
+            ) from error
         except BaseException:
             self.bind(None)
             raise

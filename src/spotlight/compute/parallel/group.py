@@ -9,7 +9,7 @@ what is raised names whom it waited for. A crew of one has no group.
 Tensors on a device travel through pinned host memory with gloo and directly with NCCL; both ways are unverified, see
 links.py. Shapes are known to all members beforehand; nothing is exchanged but data.
 
-Forming costs about 1.5 ms for two processes and 8 ms for four (medians of 200, on two cores, agent and store included).
+Forming costs milliseconds (benchmarks/regroup.py measures it with everything around it).
 With more processes than cores gloo's event threads spin while they wait for a lock whose holder is not running, so that
 an exchange then takes a scheduler tick of 4 ms instead of 0.1 ms; that is the oversubscription, not the group.
 """
@@ -58,6 +58,7 @@ class Group:
         self.members = members
         self.rank = rank
         self.limit_s = limit_s
+        self.steady_limit_s = limit_s
         self._link: Link | None = link
         self._lock = threading.Lock()
 
@@ -155,8 +156,12 @@ def form(
     device_kind: DeviceKind = DeviceKind.GLOO,
     timeout_s: float = FORM_TIMEOUT_S,
     limit_s: float = OPERATION_LIMIT_S,
+    first_limit_s: float | None = None,
 ) -> Group | None:
-    """Connect with the other members over the store at this path and try the group once; None for a crew of one."""
+    """Connect with the other members over the store at this path and try the group once; None for a crew of one.
+
+    `limit_s` bounds one exchange, `first_limit_s` those of the first forward, for which members may have to compile.
+    """
     if not 0 <= rank < len(members):
         raise ConfigError(
             f"rank {rank} was asked for in a crew of {len(members)}, whose ranks are 0 to {len(members) - 1}; take the "
@@ -171,7 +176,8 @@ def form(
         )
     group = _connected(token, members, rank, store, device_kind, timeout_s)
     _try_once(group, "cuda" if device_kind is DeviceKind.NCCL else "cpu")
-    group.limit_s = limit_s
+    group.limit_s = first_limit_s or limit_s
+    group.steady_limit_s = limit_s
     return group
 
 
@@ -220,5 +226,6 @@ def _to_host(tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
         if id(tensor) not in copies:
             host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             copies[id(tensor)] = host.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream().synchronize()
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
     return {peer: copies[id(tensor)] for peer, tensor in tensors.items()}

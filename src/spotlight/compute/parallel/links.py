@@ -12,6 +12,7 @@ import atexit
 import os
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -65,7 +66,7 @@ class GlooLink:
         self._store = store
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float) -> Failure | None:
-        limit = timedelta(seconds=limit_s)
+        deadline = time.monotonic() + limit_s
         started: list[tuple[int, Any]] = []
         waiting_for = None
         try:
@@ -74,7 +75,8 @@ class GlooLink:
             for waiting_for, tensor in sends.items():
                 started.append((waiting_for, self._group.send([tensor], waiting_for, 0)))
             for waiting_for, work in started:  # noqa: B007
-                work.wait(limit)
+                # One limit for all of it; the library takes no less than a millisecond.
+                work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
         except RuntimeError as error:
             return Failure(waiting_for, _first_line(error))
         return None

@@ -1,7 +1,7 @@
 """Who gets which tokens and which heads: contiguous, in rank order, as even as can be; free of torch.
 
-Invariant: spans cover everything once, in order, and sizes differ by at most one unit (tests/property/test_splits.py).
-A unit is one head, or `TOKEN_MULTIPLE` tokens.
+Invariant: spans cover everything once, in order, and sizes differ by at most one unit, which is one head or
+`TOKEN_MULTIPLE` tokens (tests/property/test_splits_property.py).
 """
 
 from spotlight.core.errors import ConfigError

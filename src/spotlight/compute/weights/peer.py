@@ -6,7 +6,8 @@ No pickle: an offer is msgpack of the handles that CUDA gives out for memory of 
 and which digest; whoever takes them checks both, as after any load. Works between processes on one device and between
 devices that can map each other's memory; where a device cannot, `take` raises and the store is used instead.
 A newcomer that dies in the middle may pin the holder's memory until that exits, so nothing is offered but whole
-published sets, of which a worker holds few (tests/gpu/test_peer.py; measured by benchmarks/newcomer.py).
+published sets, of which a worker holds few (tests/gpu/test_weights_on_device.py; measured by
+benchmarks/newcomer.py).
 """
 
 from collections.abc import Mapping
@@ -69,9 +70,14 @@ def offer(weights: WeightsId, digest: str, tensors: Mapping[str, Tensor]) -> Off
                 f"{name} of {weights} is on {tensor.device}, whose memory no other process can map; offer weights that "
                 "are on a CUDA device."
             )
-        device, memory, size, memory_offset, counter, counter_offset, event, needs_event = (
-            tensor.untyped_storage()._share_cuda_()
-        )
+        try:
+            shared = tensor.untyped_storage()._share_cuda_()
+        except RuntimeError as error:
+            raise WeightsError(
+                f"{name} of {weights} cannot be shared with another process ({error}), because the device or its "
+                "allocator does not allow it; take the set from the node's store."
+            ) from error
+        device, memory, size, memory_offset, counter, counter_offset, event, needs_event = shared
         handles.append(
             Handle(
                 name, str(tensor.dtype), tuple(tensor.shape), tensor.stride(),

@@ -6,7 +6,7 @@ crew until a member is found gone, or all have spoken and it was no death at all
 (tests/unit/test_regroup_faults.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 
@@ -113,13 +113,20 @@ class Breakups:
         self._tidy()
         return orders
 
-    def overdue(self, now: float, grace_s: float, heard_at: Mapping[WorkerId, float]) -> list[tuple[WorkerId, str]]:
-        """Whom to kill and why; the others get another grace, as they may only hang because of these."""
+    def overdue(
+        self, now: float, grace_s: float, patience_s: float, lifeless: Collection[WorkerId]
+    ) -> list[tuple[WorkerId, str]]:
+        """Whom to kill and why; the others get another grace, as they may only hang because of these.
+
+        Who shows signs of life may be loading, encoding or waiting out its exchange, and is left alone for longer.
+        """
         doomed: list[tuple[WorkerId, str]] = []
         for token, breakup in sorted(self._open.items()):
             if breakup.by <= now:
                 why = f"did not leave crew {token} within {now - breakup.since:.3g} s of its end"
-                blamed = suspects(breakup.waiting, breakup.members[0], breakup.blamed, heard_at, now)
+                patient = now - breakup.since < patience_s
+                silent = {worker for worker in breakup.waiting if not patient or worker in lifeless}
+                blamed = suspects(silent, breakup.members[0], breakup.blamed, lifeless)
                 doomed += [(worker, why) for worker in blamed]
                 breakup.by = now + grace_s
         return doomed

@@ -19,6 +19,13 @@ class MixedGpus(StrEnum):
     REFUSE = "refuse"
 
 
+class Transport(StrEnum):
+    """What the members of a crew exchange tensors over."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
 class ElasticConfig(Section):
     """When the slots of a node work on one sample together, and how long they wait for one another."""
 
@@ -27,6 +34,8 @@ class ElasticConfig(Section):
     allowed."""
     max_degree: int | None = Field(default=None)
     """The largest crew; None leaves it to the efficiency table: about 2 for 512x512 and 4 for 1280x1280."""
+    transport: Transport = Transport.GLOO
+    """What members exchange tensors over; nccl needs a GPU per slot and is unverified."""
     mixed_gpus: MixedGpus = MixedGpus.ALLOW
     """allow or refuse slots of different kinds in one crew."""
     gain: float = Field(default=0.2, ge=0, lt=1)
@@ -87,6 +96,11 @@ class ElasticConfig(Section):
     def exchange_s(self) -> float:
         """How long a member waits in one exchange: shorter than a step's deadline, so that victims of a hang tell."""
         return 0.75 * self.step_floor_s
+
+    @property
+    def first_exchange_s(self) -> float:
+        """The same in a crew's first forward, which one member may have to compile for longer than another."""
+        return 0.75 * max(self.first_step_s, self.step_floor_s)
 
     def efficiency(self) -> Efficiency:
         """A fresh one for one node."""

@@ -15,9 +15,6 @@ from math import inf
 from spotlight.core.crews import Forward, GroupToken, Prepared
 from spotlight.core.types import WorkerId
 
-LIFELESS_S = 1.0
-"""Two heartbeats, as workers have them by default: a process that lives shows it more often."""
-
 
 class CrewState(StrEnum):
     PREPARING = "preparing"
@@ -99,16 +96,14 @@ def suspects(
     silent: Collection[WorkerId],
     leader: WorkerId,
     named: Collection[WorkerId],
-    heard_at: Mapping[WorkerId, float],
-    now: float,
+    lifeless: Collection[WorkerId],
 ) -> list[WorkerId]:
     """Whom to blame among the silent, as the module says; in order of their ids."""
     followers = sorted(worker for worker in silent if worker != leader)
-    lifeless = [worker for worker in silent if now - heard_at.get(worker, now) >= LIFELESS_S]
     for circle in (
         [worker for worker in followers if worker in named],
         [worker for worker in followers if worker in lifeless],
-        [leader] if leader in lifeless else [],
+        [leader] if leader in silent and leader in lifeless else [],
         followers,
     ):
         if circle:

@@ -36,7 +36,8 @@ class Slot:
 class Formation:
     """Who is in what; every method returns what is to be done about it."""
 
-    def __init__(self, node: NodeId, config: ElasticConfig) -> None:
+    def __init__(self, node: NodeId, config: ElasticConfig, lifeless_s: float) -> None:
+        self._lifeless_s = lifeless_s
         self._node = node
         self._config = config
         self.epoch = 0
@@ -53,8 +54,9 @@ class Formation:
         """All but those whose leader has left already."""
         return [crew for _, crew in sorted(self.crews.items()) if crew.leader not in crew.left]
 
-    def heard_at(self) -> dict[WorkerId, float]:
-        return {worker: slot.heard_at for worker, slot in self.slots.items()}
+    def lifeless(self, now: float) -> set[WorkerId]:
+        """Who has shown no sign of life for longer than a process that lives does."""
+        return {worker for worker, slot in self.slots.items() if now - slot.heard_at >= self._lifeless_s}
 
     def may_form(self, members: tuple[WorkerId, ...]) -> bool:
         return not self.distrust.parts(members) and all(self._is_free(member) for member in members)

@@ -19,7 +19,8 @@ What each state waits for, until when, and what happens then:
     SERVING      ForwardDone of the leader   StepTimes     broken; blame as below; waits for nothing between forwards
     DRAINING     Disbanded of the leader     boundary_s    broken; the leader is killed
                  then of the followers       boundary_s    broken; the silent ones are killed
-    BROKEN       Broke, Disbanded, or an answer to a newer Prepare: quiesce_s, then blame as below, and again
+    BROKEN       Broke, Disbanded, or an answer to a newer Prepare: quiesce_s for who shows no sign of life, boundary_s
+                 for who does; then blame as below, and again
 
 Blame (`crew.suspects`) kills followers before the leader, and only as many as the silence needs. It can tell the hung
 one from its victims because a group's own operations time out before the step deadline: victims say Broke, it does not.
@@ -63,10 +64,11 @@ class Regroup:
     `gone` may also be called for a worker that this machine killed. An id is never used again after its worker is gone.
     """
 
-    def __init__(self, node: NodeId, store: str, config: ElasticConfig) -> None:
+    def __init__(self, node: NodeId, store: str, config: ElasticConfig, lifeless_s: float = 1.0) -> None:
+        """`lifeless_s`: two heartbeats, within which a process that lives is heard of."""
         self._store = store
         self._config = config
-        self._formation = Formation(node, config)
+        self._formation = Formation(node, config, lifeless_s)
         self._times = StepTimes(config)
         self._wish: Layout = ()
         self._reason = ""
@@ -178,7 +180,9 @@ class Regroup:
             crew = formation.crews.get(token)
             if crew is not None and crew.deadline <= now:
                 actions += self._overdue(crew, now)
-        for worker, why in formation.breakups.overdue(now, self._config.quiesce_s, formation.heard_at()):
+        for worker, why in formation.breakups.overdue(
+            now, self._config.quiesce_s, self._config.boundary_s, formation.lifeless(now)
+        ):
             if worker in formation.slots:
                 actions += formation.kill(worker, why, now)
         for one, other in formation.distrust.lapse(now):
@@ -198,7 +202,7 @@ class Regroup:
         else:
             what = f"did not end forward {crew.running.forward.number} of crew {crew.token} {late}"
         actions: list[Action] = []
-        for worker in suspects(silent, crew.leader, (), self._formation.heard_at(), now):
+        for worker in suspects(silent, crew.leader, (), self._formation.lifeless(now)):
             actions += self._formation.kill(worker, what, now)
         return actions
 

@@ -286,6 +286,11 @@ class Scheduler:
         """Requests of this kind that nobody holds."""
         return sum(backlog.queues[work.rank].count for backlog in self._booking.backlogs())
 
+    def unfinished(self, work: Work) -> int:
+        """Requests of this kind that wait or are held."""
+        held = [ticket for worker in self._workers.values() for ticket in worker.leases.values()]
+        return self.waiting(work) + sum(ticket.request.work is work for ticket in held)
+
     def seconds_left(self, weights: WeightsId) -> float:
         """Until all that waits for these weights, and all that their team holds, is done; infinite without a team."""
         known = [backlog for backlog in self._booking.backlogs() if backlog.weights == weights]

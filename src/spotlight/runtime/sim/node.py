@@ -105,7 +105,17 @@ class SimNode:
         self.is_alive = True
         self._leases = Leases()
         self._rooms = Rooms()
-        self.crews = NodeCrews(node, world.elastic, HEADS, TOKEN_PIXELS, "", self, self._rooms, self._leases.of)
+        self.crews = NodeCrews(
+            node,
+            world.elastic,
+            HEADS,
+            TOKEN_PIXELS,
+            "",
+            self,
+            self._rooms,
+            self._leases.of,
+            world.fate.tempo.heartbeat_s,
+        )
         hello = m.NodeHello(
             schema=SCHEMA,
             code=__version__,
