@@ -1,6 +1,8 @@
 """A rank's group and, for tests of whole crews, its engine over a shared adapter (see parallel_ranks.py)."""
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -11,7 +13,7 @@ from tiny_models import NOISE_LEVELS
 from spotlight.compute.models import families
 from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.parallel.group import Group, form
-from spotlight.compute.parallel.links import wait_for_teardown
+from spotlight.compute.parallel.links import GlooLink, wait_for_teardown
 from spotlight.compute.rollout import step as step_module
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.weights.resident import Resident
@@ -23,6 +25,7 @@ from spotlight.core.work import Request, WeightsId, Work
 RUN_SEED, ROWS, STEPS = 11, 4, 8
 WEIGHTS = WeightsId(Version(1))
 PROMPTS = [Prompt(text=f'the word "{word}"') for word in ("badge", "fed", "cab")]
+EXCHANGE = GlooLink.exchange
 _groups: list[Group | None] = [None]
 
 
@@ -61,6 +64,7 @@ class CrewMember:
             "follow": self.follow,
             "bind": self.bind,
             "shift_noise": self.shift_noise,
+            "die_inside": self.die_inside,
         }
 
     def build(self, store: str, altered: bool = False) -> None:
@@ -105,6 +109,17 @@ class CrewMember:
         with self._resident.use(forward.weights):
             self._shared.follow(forward, self._resident.digest_of(forward.weights))
         return "followed"
+
+    def die_inside(self, exchange: int | None) -> None:
+        """SIGKILL when this one, counted from now, is under way at the peers; None spares it again."""
+        count = iter(range(10**9))
+
+        def exchange_or_die(link: GlooLink, *arguments: Any) -> Any:
+            if next(count) == exchange:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return EXCHANGE(link, *arguments)
+
+        GlooLink.exchange = exchange_or_die
 
     def shift_noise(self) -> None:
         """The off-by-one that a test must notice: each step draws the noise of the next."""

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,22 @@ class Ranks:
                     self.send(rank, "follow", answer)
         followed = [self.answer(rank) for rank in followers]
         return next((a for a in (answer, *followed) if isinstance(a, Problem)), answer)
+
+    def attempt_step(self, members: Sequence[int]) -> dict[int, Any]:
+        """The last answers by rank, of a step that not all may survive; the dead have none."""
+        leader, *followers = members
+        self.send(leader, "step")
+        answers: dict[int, Any] = {}
+        with suppress(EOFError):
+            while isinstance(answer := self.answer(leader), Forward | ForwardDone):
+                if isinstance(answer, Forward):
+                    for rank in followers:
+                        self.send(rank, "follow", answer)
+            answers[leader] = answer
+        for rank in followers:
+            with suppress(EOFError):
+                answers[rank] = self.answer(rank)
+        return answers
 
     @property
     def token(self) -> GroupToken:

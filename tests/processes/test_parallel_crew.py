@@ -56,6 +56,34 @@ def test_flight_that_changes_leader_and_degree_ends_bit_identical(ranks):
     ranks.ask(3, "withdraw")
 
 
+@pytest.mark.parametrize("leads", [False, True])
+def test_rank_killed_inside_every_exchange_of_a_step_costs_no_bit(ranks, tmp_path, leads):
+    """A newcomer dies at the first exchange, the next one at the second, and so on, until one survives the step."""
+    undisturbed = flown(ranks, [[0]] * STEPS)
+    if not leads:
+        ranks.ask(0, "admit", 1.0)
+    for killed in range(100):
+        newcomer = (100 if leads else 200) + killed
+        members = [newcomer, 0, 1] if leads else [0, 1, newcomer]
+        ranks.start(newcomer)
+        ranks.ask(newcomer, "build", str(tmp_path))
+        gather(ranks, members)
+        if leads:
+            ranks.ask(newcomer, "admit", 1.0)
+        ranks.ask(newcomer, "die_inside", killed)
+        answers = ranks.attempt_step(members)
+        if newcomer in answers:
+            break
+        assert [answers[rank].kind for rank in (0, 1)] == ["CrewBroken", "CrewBroken"]
+    assert killed >= 10, "a forward of words has ten exchanges: inputs, two per layer, outputs"
+    ranks.ask(newcomer, "die_inside", None)
+    finished: dict[int, str] = {}
+    for _ in range(STEPS - 1):
+        finished |= ranks.take_step(members)
+    assert finished == undisturbed
+    ranks.kill(newcomer)
+
+
 def test_noise_key_off_by_one_is_detected_as_different(ranks, tmp_path):
     """The control: samples whose window draws noise change, the ODE's does not."""
     undisturbed = flown(ranks, [[0]] * STEPS)
