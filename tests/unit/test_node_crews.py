@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from regroup_stories import NODE, A, B, C, D
+
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core.crews import (
@@ -21,13 +23,11 @@ from spotlight.core.crews import (
     Prepare,
     Prepared,
 )
-from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 from spotlight.runtime.crews import NodeCrews
 from spotlight.runtime.sim.virtual_loop import run_virtually
 
-NODE = NodeId("spot-1.1")
-A, B, C, D = (WorkerId(f"{NODE}/{number}.1") for number in range(4))
 WEIGHTS, NEXT = WeightsId(Version(0)), WeightsId(Version(1))
 TOKENS = 48
 SPEED_UPS = [(TOKENS, degree, 0.8 * degree) for degree in (2, 3, 4)]

@@ -6,8 +6,9 @@ Invariant: a group that failed once is never used again, and its sockets close, 
 member within the limit of an operation (tests/processes/test_parallel_faults.py). Nothing waits without a bound, and
 what is raised names whom it waited for. A crew of one has no group.
 
-Tensors on a device travel through pinned host memory with gloo and directly with NCCL; both ways are unverified, see
-links.py. Shapes are known to all members beforehand; nothing is exchanged but data.
+Tensors on a device travel through pinned host memory with gloo (run by crews of 2 and 4 on one GPU,
+benchmarks/crew_steps.py) and directly with NCCL (unverified, see links.py). Shapes are known to all members beforehand;
+nothing is exchanged but data.
 
 Forming costs milliseconds (benchmarks/regroup.py measures it with everything around it).
 With more processes than cores gloo's event threads spin while they wait for a lock whose holder is not running, so that
