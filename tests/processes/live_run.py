@@ -11,6 +11,7 @@ from pathlib import Path
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import AnyEvent, Record, StepCommitted, WorkerJoined, WorkerLost
 from spotlight.core.journal import read
+from spotlight.core.segments import list_segments
 
 PATIENCE_S = 240.0
 
@@ -71,7 +72,9 @@ class LiveRun:
         return [event for event in self.events(WorkerJoined) if event.worker not in lost and _is_alive(event.pid)]
 
     def records(self) -> list[Record]:
-        return list(read(self.run / "journal")) if (self.run / "journal").is_dir() else []
+        # The folder is made a moment before its first segment.
+        journal = self.run / "journal"
+        return list(read(journal)) if journal.is_dir() and list_segments(journal) else []
 
     def events(self, kind: type) -> list:
         return [record.event for record in self.records() if isinstance(record.event, kind)]
