@@ -19,8 +19,8 @@ from learn_results import SeedResult
 from learner import Group, Learner, Recorder, console
 
 from spotlight.compute.evaluation import to_images
-from spotlight.compute.rewards.pool import RewardPool
-from spotlight.compute.rewards.protocol import Floats, Image
+from spotlight.compute.rewards.in_process import scorer
+from spotlight.compute.rewards.protocol import Floats, Image, Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
 from spotlight.config import RunConfig
@@ -42,7 +42,7 @@ class Scored:
 class Explorer(Learner):
     """Chooses seeds by previews; everything else is the plain learner's."""
 
-    def __init__(self, config: RunConfig, pool: RewardPool, settings: ExploreSettings) -> None:
+    def __init__(self, config: RunConfig, pool: Scorer, settings: ExploreSettings) -> None:
         super().__init__(config, pool)
         self.settings = settings
         self.audits: list[AuditPoint] = []
@@ -201,7 +201,7 @@ def run_arm(config: RunConfig, arm: Arm, settings: ExploreSettings, path: Path) 
     torch.set_num_threads(learn_results.threads(config.model.device))
     torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
     started = time.monotonic()
-    with console.status("loading") as status, RewardPool(config.reward.processes) as pool:
+    with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
         learner = Explorer(config, pool, settings) if arm is Arm.EXPLORE else Learner(config, pool)
         recorder = ArmRecorder(config, learner, arm, settings, path)
         recorder.record(0, learner.evaluate(judged=True))

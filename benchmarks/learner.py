@@ -17,7 +17,8 @@ from spotlight.compute.evaluation import evaluate, to_images
 from spotlight.compute.held_out import Evaluation, picture_grid
 from spotlight.compute.models import families
 from spotlight.compute.models.pixels import PixelAdapter
-from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.in_process import scorer
+from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.config import InitialNoise
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience, joined
@@ -43,7 +44,7 @@ class Group:
 class Learner:
     """One seed of one recipe: the model, its judge, and the state that an iteration changes."""
 
-    def __init__(self, config: RunConfig, pool: RewardPool) -> None:
+    def __init__(self, config: RunConfig, pool: Scorer) -> None:
         self.config = config
         self.pool = pool
         self.adapter: PixelAdapter = families.load(config.model.name, config.model.device)
@@ -189,7 +190,7 @@ def run_seed(config: RunConfig, path: Path) -> None:
     """One whole run; its curve becomes `path`, with pictures and weights beside it."""
     torch.set_num_threads(learn_results.threads(config.model.device))
     torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
-    with console.status("loading") as status, RewardPool(config.reward.processes) as pool:
+    with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
         learner = Learner(config, pool)
         recorder = Recorder(config, learner.adapter.family, path)
         before = scored = learner.evaluate(judged=True)

@@ -1,9 +1,10 @@
-"""A run's configuration: recipes in YAML that extend one another, dotted overrides, unknown keys refused.
+"""A run's configuration: recipes in YAML that extend and join one another, dotted overrides, unknown keys refused.
 
 Free of torch, so that a mistake in a recipe is told before anything heavy is loaded.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -133,8 +134,9 @@ def recipe_names() -> list[str]:
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """A shipped recipe by name or a YAML file, with `section.key=value` overrides on top."""
-    settings = _read_recipe(recipe, _path_of(recipe, Path()), seen=())
+    """Shipped recipes by name or YAML files, joined by `+`, the last one wins; `section.key=value` overrides on top."""
+    parts = {part: _read_recipe(part, _path_of(part, Path()), seen=()) for part in _parts(recipe)}
+    settings = reduce(_merged, parts.values())
     for override in overrides:
         settings = _merged(settings, _nested(override, settings))
     if isinstance(settings.get("algorithm"), dict):
@@ -142,7 +144,18 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(_sentence(error.errors()[0], settings, recipe, overrides)) from error
+        raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
+
+
+def _parts(recipe: str) -> list[str]:
+    """`words-nft+spotlight` as its parts; a file may have a plus sign in its own name."""
+    parts = [recipe] if Path(recipe).is_file() else recipe.split("+")
+    if not all(parts) or len(set(parts)) < len(parts):
+        raise ConfigError(
+            f"the recipe '{recipe}' has an empty part or one part twice, but its parts are merged from left to right; "
+            "join different recipes with one + between two."
+        )
+    return parts
 
 
 def _path_of(recipe: str, folder: Path) -> Path:
@@ -215,12 +228,14 @@ def _nested(override: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _sentence(error: ErrorDetails, settings: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> str:
+def _sentence(
+    error: ErrorDetails, settings: Mapping[str, Any], parts: Mapping[str, Any], overrides: Sequence[str]
+) -> str:
     """One pydantic error as: what is wrong, why, what to do."""
     location = [str(part) for part in error["loc"] if part not in LOSSES]
     dotted = ".".join(location)
     given = [override for override in overrides if f"{override.partition('=')[0]}.".startswith(f"{dotted}.")]
-    source = f"the override '{given[-1]}'" if given else f"the recipe '{recipe}'"
+    source = f"the override '{given[-1]}'" if given else f"the recipe '{_setter(location, parts)}'"
     found = error.get("input")
     if error["type"] == "extra_forbidden":
         known = suggestion(location[-1], _keys_at(location[:-1], settings))
@@ -230,6 +245,22 @@ def _sentence(error: ErrorDetails, settings: Mapping[str, Any], recipe: str, ove
         return f"{source} asks for the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}"
     reason = error["msg"][:1].lower() + error["msg"][1:]
     return f"{source} sets {dotted} to {found!r}, but {reason}; change it, for example with {dotted}=VALUE."
+
+
+def _setter(location: Sequence[str], parts: Mapping[str, Any]) -> str:
+    """The part of a joined recipe that a value comes from: the last one that sets it."""
+    setters = [part for part, settings in parts.items() if _sets(settings, location)]
+    return setters[-1] if setters else "+".join(parts)
+
+
+def _sets(settings: Any, location: Sequence[str]) -> bool:
+    for key in location:
+        if not isinstance(settings, dict):
+            return True
+        if key not in settings:
+            return False
+        settings = settings[key]
+    return True
 
 
 def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
-from spotlight.runtime.exploration import Exploration, Explorer, NoExploration
+from spotlight.runtime.exploration import Exploration, Explorer, NoExploration, Patience
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.hub import Hub
@@ -49,7 +49,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed)
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
-    gang = Gang(hub, config.train.timeout_s)
+    gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
     training = Training(
         hub, gang, rollouts, chronicle.state, storage, config.train, config.rollout.prompts, config.seed, emit
     )
@@ -84,8 +84,8 @@ def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
         config.seed,
         config.explore.audit_share,
         config.iterations,
-        awaited=config.deterministic,
-        emit=chronicle.emit,
+        Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
+        chronicle.emit,
     )
 
 

@@ -6,8 +6,20 @@ import pytest
 
 from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
+from spotlight.control.explore.config import PlanKind, Timing
 from spotlight.core.errors import ConfigError, InputError
 from spotlight.core.types import SamplerKind
+
+SETUPS = {
+    "reserved-only": (4, 0, 4, False),
+    "spot-no-explore": (4, 8, 4, False),
+    "explore-inline": (4, 8, 4, True),
+    "on-demand": (12, 0, 4, False),
+    "on-demand-all": (12, 0, 12, False),
+    "spotlight": (4, 8, 4, True),
+    "spotlight-fixed": (4, 8, 4, True),
+}
+"""Reserved, spot and training slots, and whether seeds are explored."""
 
 
 def recipe(folder: Path, name: str, text: str) -> str:
@@ -18,12 +30,55 @@ def recipe(folder: Path, name: str, text: str) -> str:
 
 def test_every_shipped_recipe_loads():
     assert {"words-nft", "words-large-nft", "scenes-nft"} <= set(recipe_names())
-    for name in recipe_names():
+    for name in set(recipe_names()) - {"demo", *SETUPS}:
         config = load_config(name)
-        if name == "demo":
-            continue
         assert name.startswith(config.model.name)
         assert name.removeprefix(f"{config.model.name}-") == config.algorithm.kind.replace("_", "-")
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("learns", ["demo", "words-large-nft", "scenes-nft"])
+def test_setup_joined_to_a_recipe_changes_machines_and_exploration_only(learns, setup):
+    plain, joined = load_config(learns), load_config(f"{learns}+{setup}")
+    cluster = joined.cluster
+    assert (cluster.reserved, cluster.spot, cluster.gang, joined.explores) == SETUPS[setup]
+    for section in ("model", "data", "reward", "algorithm", "rollout", "train", "eval", "iterations"):
+        assert getattr(joined, section) == getattr(plain, section)
+    assert (cluster.rows, joined.explore.seeds) == (plain.cluster.rows, plain.explore.seeds)
+
+
+def test_setups_differ_in_how_they_explore():
+    chosen = {name: load_config(f"words-large-nft+{name}").explore for name in SETUPS}
+    assert (chosen["explore-inline"].timing, chosen["spotlight"].timing) == (Timing.INLINE, Timing.BESIDE)
+    assert (chosen["spotlight"].plan, chosen["spotlight-fixed"].plan) == (PlanKind.BANDIT, PlanKind.FIXED)
+
+
+def test_joined_recipes_merge_from_left_to_right_and_overrides_come_last(tmp_path):
+    mine = recipe(tmp_path, "mine", "extends: words-nft\ncluster: {reserved: 2, spot: 5, rows: 3}\n")
+    assert load_config(f"{mine}+reserved-only").cluster.spot == 0
+    assert load_config(f"reserved-only+{mine}", ["cluster.gang=2"]).cluster.spot == 5
+    assert load_config(f"{mine}+reserved-only").cluster.rows == 3
+    assert load_config(f"{mine}+reserved-only", ["cluster.reserved=6"]).cluster.reserved == 6
+
+
+def test_file_with_a_plus_in_its_name_is_one_recipe(tmp_path):
+    assert load_config(recipe(tmp_path, "this+that", "seed: 5\n")).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("joined", "words"),
+    [
+        ("words-nft+spotligt", "no recipe 'spotligt': did you mean 'spotlight"),
+        ("words-nft+", r"'words-nft\+' has an empty part"),
+        ("spotlight+spotlight", "one part twice"),
+        ("words-nft+BAD+spotlight", "the recipe '.*bad.yaml' sets 'cluster.rowz', which does not exist"),
+        ("words-flow-grpo+spotlight", "rollout.initial_noise is shared"),
+    ],
+)
+def test_mistake_in_a_joined_recipe_names_its_part(tmp_path, joined, words):
+    bad = recipe(tmp_path, "bad", "cluster: {rowz: 3}\n")
+    with pytest.raises(ConfigError, match=words):
+        load_config(joined.replace("BAD", bad))
 
 
 def test_extends_keeps_what_the_child_does_not_set(tmp_path):

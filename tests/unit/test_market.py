@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from story_journal import PRICE, story
+from market_stories import metered, node, seconds, worked, worker
+from story_journal import story
 
 from spotlight.assets import asset
 from spotlight.control.market import shipped
@@ -25,8 +26,6 @@ from spotlight.core.events import (
     Record,
     RunResumed,
     RunStopped,
-    Worked,
-    WorkerJoined,
     WorkerLost,
 )
 from spotlight.core.types import NodeId, WorkerId
@@ -65,6 +64,27 @@ def test_spot_price_of_a_machine_sold_on_demand_only_is_refused():
         PriceTable.load()["lambda-h100"].per_gpu_hour(SlotClass.SPOT)
 
 
+@pytest.mark.parametrize("provider", ["AWS", "GCP", "Azure"])
+def test_shipped_table_prices_every_big_provider(provider: str):
+    assert any(row.provider == provider and row.gpu == "H100" for row in PriceTable.load().rows.values())
+
+
+def test_stale_spot_price_is_not_quoted():
+    azure = [row for row in PriceTable.load().rows.values() if row.provider == "Azure"]
+    assert all(row.spot_per_hour is None and "left out" in row.source for row in azure)
+
+
+def test_table_without_the_machine_asked_for_is_told_before_anything_is_billed(tmp_path: Path):
+    mine = tmp_path / "mine.csv"
+    mine.write_text(HEAD + "lab-h100,Lab,8x H100,H100,8,16,,2026-09,our invoice\n")
+    table = PriceTable.load(mine)
+    table.require({SlotClass.RESERVED: "lab-h100"})
+    with pytest.raises(ConfigError, match=r"'mine' has no row 'aws-p5-h100'.*lab-h100"):
+        table.require({SlotClass.RESERVED: "lab-h100", SlotClass.SPOT: "aws-p5-h100"})
+    with pytest.raises(ConfigError, match="'lab-h100' has no spot price"):
+        table.require({SlotClass.SPOT: "lab-h100"})
+
+
 HEAD = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source\n"
 
 
@@ -77,6 +97,7 @@ HEAD = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,so
         (HEAD + "x,P,i,H100,2.5,9,1,2026-08,me\n", "gpus as '2.5'"),
         (HEAD + "x,P,i,H100,8,9,1,,me\n", "has no date"),
         (HEAD + "x,P,i,H100,8,9,1,2026-08,me\n" * 2, "two rows 'x'"),
+        (HEAD + "x,P,i,H100,8,9,1,2026-08,me, myself\n", "more than 9 fields"),
     ],
 )
 def test_bad_price_table_is_told_in_one_sentence(tmp_path: Path, content: str, said: str):
@@ -111,7 +132,7 @@ def test_storm_trace_kills_at_least_sixty_times_in_six_minutes_half_of_them_unan
     assert 0.4 <= noticed / len(trace.kills) <= 0.6
 
 
-@pytest.mark.parametrize("made", [shipped.demo, shipped.storm])
+@pytest.mark.parametrize("made", [shipped.demo, shipped.storm, shipped.calm, shipped.bulk])
 def test_shipped_traces_are_what_their_generator_makes(made):
     trace = made()
     assert trace.name in trace_names()
@@ -171,6 +192,16 @@ def test_generated_fate_of_a_node_does_not_depend_on_its_neighbours():
     assert generate(4, ["n1"], hours=24) != alone
 
 
+def test_generated_scarcity_takes_most_nodes_at_one_instant_and_keeps_their_fates_apart():
+    weather = Weather(median_life_s=1e6, median_zone_s=1e12, median_plenty_s=7200, median_scarcity_s=7200)
+    names = [f"n{number}" for number in range(20)]
+    trace = generate(5, names, hours=48, weather=weather)
+    largest = Counter(kill.time_s for kill in trace.kills).most_common(1)[0][1]
+    assert 12 <= largest < 20
+    alone = generate(5, ["n0"], hours=48, weather=weather)
+    assert [event for event in trace.events if event.node == "n0"] == list(alone.events)
+
+
 def test_generated_lives_are_heavy_tailed():
     weather = Weather(median_zone_s=1e12, shortest_life_s=1)
     trace = generate(0, [f"n{number}" for number in range(40)], hours=200, weather=weather)
@@ -195,37 +226,10 @@ def test_generated_trace_reads_back_as_itself(seed: int, nodes: int, zones: int)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{trace.name}.csv"
         path.write_text(trace.to_csv())
-        assert Trace.load(path) == trace
+        assert Trace.load(path).events == trace.events
 
 
 # -- the meter ---------------------------------------------------------------------------------------------------------
-
-
-def metered(*told: tuple[float, AnyEvent]) -> CostMeter:
-    meter = CostMeter()
-    for seq, (at, event) in enumerate(told):
-        meter.apply(Record(seq, at, event))
-    return meter
-
-
-def node(name: str = "n.1", slots: int = 1, slot_class: SlotClass = SlotClass.SPOT, price: str = PRICE) -> NodeJoined:
-    return NodeJoined(node=NodeId(name), slot_class=slot_class, slots=slots, price=price)
-
-
-def worker(name: str = "n.1/0.1") -> WorkerJoined:
-    owner = NodeId(name.partition("/")[0])
-    return WorkerJoined(worker=WorkerId(name), node=owner, slot_class=SlotClass.SPOT, rows=1)
-
-
-def worked(activity: Activity, start: float, end: float, name: str = "n.1/0.1") -> Worked:
-    return Worked(worker=WorkerId(name), activity=activity, start=start, end=end)
-
-
-def seconds(meter: CostMeter, at: float | None = None) -> dict[str, float]:
-    summed: Counter[str] = Counter()
-    for tally in meter.tallies(at):
-        summed.update({activity.value: spent for activity, spent in tally.seconds.items() if spent})
-    return dict(summed)
 
 
 def test_meter_tells_start_idle_and_work_apart():

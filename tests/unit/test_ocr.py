@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from spotlight.compute.rewards.ocr import text
 from spotlight.compute.rewards.ocr.detector import Box, Detector, boxes_from_map, reading_order
+from spotlight.compute.rewards.ocr.lines import fit_line
 from spotlight.compute.rewards.ocr.recogniser import (
     EN_PPOCR_V4,
     PPOCR_V6_TINY,
     Reading,
     Recogniser,
-    fit_line,
     join,
 )
 from spotlight.compute.rewards.ocr.reward import OcrGraded, OcrJudge, ocr, ocr_exact, ocr_graded, ocr_judge
@@ -171,7 +171,8 @@ def test_soft_lcs_credits_the_order_of_magnitude(probability, credit):
 def test_graded_is_bounded_and_is_one_only_for_the_target(shown, wanted):
     read = "".join(seen for i, seen in enumerate(shown) if seen != "-" and (i == 0 or shown[i - 1] != seen))
     letters, separators = frames(shown, wanted) if shown else (np.zeros((0, len(wanted))), np.zeros(0))
-    score = text.graded(read, letters, separators, wanted)
+    soft = text.soft_lcs(letters, separators, wanted)
+    score = text.graded(text.edit_similarity(read, wanted), soft, text.extra_glyphs(read, wanted))
     assert 0.0 <= score <= 1.0
     assert (score == 1.0) == (read == wanted)
 

@@ -248,12 +248,17 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Train(Message, frozen=True, kw_only=True):
-    """Take optimizer step `step` over these samples; `last` of the iteration lets the behaviour policy follow."""
+    """Take optimizer step `step` over these samples; `last` of the iteration lets the behaviour policy follow.
+
+    Every rank of the gang gets the whole order and takes its share of the items; rank 0 answers.
+    """
 
     step: int
     iteration: int
     items: tuple[TrainItem, ...]
     last: bool
+    rank: int = 0
+    ranks: int = 1
 
 
 class Publish(Message, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ class NoticeKind(StrEnum):
 
 
 class Activity(StrEnum):
-    """What a worker spends its time on."""
+    """What a slot's time is spent on: most of it as its worker reports, REGROUP and LOST as the meter finds."""
 
     START = "start"
     LOAD = "load"
@@ -99,4 +99,8 @@ class Activity(StrEnum):
     EVALUATION = "evaluation"
     PREVIEW = "preview"
     TRAIN = "train"
+    REGROUP = "regroup"
+    """Waiting for a crew to form."""
+    LOST = "lost"
+    """Steps that had to be done again."""
     IDLE = "idle"

@@ -2,14 +2,19 @@
 
     begin(k+1): plan, issue previews of version k        close(k+1): stop, choose seeds        learn(k+1): exact rewards
 
-Previews only choose seeds. Those that are not finished when training ends are discarded, never waited for, except in
-deterministic mode, where the planned ones are awaited so that every run chooses the same seeds.
+Previews only choose seeds. Those that are not finished when training ends may run over as far as `explore.overrun`
+says, and are then discarded. In deterministic mode the planned ones are awaited, so that every run chooses the same
+seeds; with `explore.timing: inline` they begin only when training has ended, and everybody waits for them.
 """
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from spotlight.control.explore.choose import audit_key, audit_seeds, choose, unselected
+from spotlight.control.explore.config import Timing
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, usable
 from spotlight.control.ledger import SampleState
@@ -45,6 +50,20 @@ class NoExploration:
         pass
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long the end of training waits for previews."""
+
+    timing: Timing
+    overrun: float
+    is_endless: bool
+    """Who is here must not matter to what is previewed: every planned preview is awaited."""
+
+    def seconds(self, trained_s: float) -> float | None:
+        """None: as long as it takes."""
+        return None if self.is_endless or self.timing is Timing.INLINE else self.overrun * trained_s
+
+
 class Exploration:
     """Plans, previews, selects, and measures how well that went."""
 
@@ -57,7 +76,7 @@ class Exploration:
         run_seed: int,
         audit_share: float,
         iterations: int,
-        awaited: bool,
+        patience: Patience,
         emit: Callable[[AnyEvent], None],
     ) -> None:
         self._hub = hub
@@ -67,12 +86,18 @@ class Exploration:
         self._run_seed = run_seed
         self._audit_share = audit_share
         self._iterations = iterations
-        self._awaited = awaited
+        self._patience = patience
         self._emit = emit
         self._began = 0.0
+        self._ended: asyncio.Task[float] | None = None
+        """Tells when the last planned preview was in."""
 
     def begin(self, iteration: int) -> None:
-        """Plan for the slots that are here now, and issue."""
+        """Plan for the slots that are here now, and issue, unless that is for later."""
+        if self._patience.timing is Timing.BESIDE:
+            self._begin(iteration)
+
+    def _begin(self, iteration: int) -> None:
         if iteration in self._state.selected or iteration >= self._iterations:
             return
         prompts = self._samples.prompts(iteration)
@@ -97,24 +122,35 @@ class Exploration:
             requests.sort(key=lambda request: (request.sample.seed % SEEDS_PER_PROMPT, request.group))
             self._hub.dispatcher.issue(requests, prompts)
             self._hub.flush()
+            self._ended = asyncio.create_task(self._end(iteration))
+
+    async def _end(self, iteration: int) -> float:
+        ledger = self._hub.dispatcher.ledger
+        with suppress(Exception):
+            # Whoever waits for the run itself hears of its failure.
+            await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+        return self._hub.clock.now()
 
     def _speeds(self) -> tuple[float | None, ...]:
         """Row-steps per second of the slots that will not train, as far as they are known.
 
         Where previews are awaited, who happens to be here must not matter: the plan is made for one slot.
         """
-        if self._awaited:
+        if self._patience.is_endless:
             return (None,)
         dispatcher = self._hub.dispatcher
-        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in dispatcher.directory.rolling())
+        inline = self._patience.timing is Timing.INLINE
+        workers = sorted(dispatcher.directory.workers) if inline else dispatcher.directory.rolling()
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:
         """Training has ended: choose from what is there."""
         if iteration in self._state.selected or iteration >= self._iterations:
             return
         ledger = self._hub.dispatcher.ledger
-        if self._awaited:
-            await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+        if self._patience.timing is Timing.INLINE:
+            self._begin(iteration)
+        await self._finished(iteration)
         requests = ledger.iteration(iteration, Work.PREVIEW)
         self._hub.dispatcher.cancel(Work.PREVIEW)
         self._hub.flush()
@@ -136,10 +172,27 @@ class Exploration:
                 iteration=iteration,
                 finished=len(finished),
                 discarded=len(requests) - len(finished),
-                seconds=self._hub.clock.now() - self._began,
+                seconds=self._seconds(),
             )
         )
         self._select(iteration, requests)
+
+    def _seconds(self) -> float:
+        """That previews took: slots that had nothing left to preview say nothing about the cost of one."""
+        ended, self._ended = self._ended, None
+        if ended is not None and ended.done():
+            return ended.result() - self._began
+        if ended is not None:
+            ended.cancel()
+        return self._hub.clock.now() - self._began
+
+    async def _finished(self, iteration: int) -> None:
+        """All planned previews, or as many as there is patience for."""
+        ledger = self._hub.dispatcher.ledger
+        seconds = self._patience.seconds(self._hub.clock.now() - self._began)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
 
     def _select(self, iteration: int, issued: list[Request]) -> None:
         previews = self._previews(iteration)

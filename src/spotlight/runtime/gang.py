@@ -1,11 +1,12 @@
-"""Orders to the training worker, one at a time, and what happens when it dies in between.
+"""Orders to the training workers, one at a time, and what happens when one dies in between.
 
-    ABSENT --Hello--> IDLE --order--> BUSY --reply--> IDLE
-       ^                |               |
-       +----- lost -----+----- lost ----+        the order raises GangLost
+    ABSENT --Hello of the last rank--> IDLE --order--> BUSY --reply of rank 0--> IDLE
+       ^                                 |               |
+       +------------- lost --------------+----- lost ----+        the order raises GangLost
 
 A gang that has just come is at the beginning; `restore` brings it to a checkpoint, and until then it takes no other
-order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs.
+order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs. All ranks train;
+rank 0 also publishes and saves. One rank that is lost is the gang lost.
 
 Invariant: an order is ended by its own answer, by the gang's death or by its time limit, which makes a hang a death;
 what an earlier order brings late is not taken for it (tests/unit/test_gang.py).
@@ -14,6 +15,8 @@ what an earlier order brings late is not taken for it (tests/unit/test_gang.py).
 import asyncio
 from enum import StrEnum
 from typing import TypeVar
+
+import msgspec
 
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
@@ -42,17 +45,19 @@ class GangLost(Exception):
 
 
 class Gang:
-    """The training worker as the loop sees it."""
+    """The training workers as the loop sees them."""
 
-    def __init__(self, hub: Hub, timeout_s: float) -> None:
+    def __init__(self, hub: Hub, timeout_s: float, ranks: int = 1) -> None:
         """`timeout_s` is how long one order may take."""
         self._hub = hub
         self._timeout_s = timeout_s
+        self._ranks = ranks
         self.state = GangState.ABSENT
         self.life = 0
         self._restored = 0
         """The life that was brought to where the ledger is."""
-        self._worker: WorkerId | None = None
+        self._workers: list[WorkerId] = []
+        """Training workers that are here, by rank; a gang once there are enough."""
         self._deaths: dict[str, int] = {}
 
     async def restore(self, step: int, path: str) -> None:
@@ -72,9 +77,9 @@ class Gang:
         await self._ordered(m.Save(step=step, path=path), m.Saved)
 
     def claim(self) -> None:
-        """It trains next: no more rollout work for it until it asks again."""
-        if self._worker is not None:
-            self._hub.dispatcher.rest(self._worker, self._hub.clock.now())
+        """It trains next: no more rollout work for its workers until they ask again."""
+        for worker in self._workers:
+            self._hub.dispatcher.rest(worker, self._hub.clock.now())
 
     async def present(self) -> bool:
         """Wait for a gang; whether it is the one that was restored last."""
@@ -88,13 +93,9 @@ class Gang:
     async def _ordered(self, order: m.AnyMessage, reply: type[Reply]) -> Reply:
         if not self._is_here() or (self.life != self._restored and not isinstance(order, m.Restore)):
             raise GangLost(f"the training worker went before {type(order).__name__} could be ordered")
-        life, worker = self.life, self._worker
-        assert worker is not None
+        life, worker = self.life, self._workers[0]
         self.state = GangState.BUSY
-        if isinstance(order, m.Train):
-            self.claim()
-        self._hub.dispatcher.command(worker, order)
-        self._hub.flush()
+        self._send(order)
         answers: list[m.AnyMessage] = []
 
         def ended() -> bool:
@@ -117,6 +118,16 @@ class Gang:
         if not isinstance(answer, reply):
             raise TypeError(f"{type(order).__name__} was answered by {type(answer).__name__}")
         return answer
+
+    def _send(self, order: m.AnyMessage) -> None:
+        dispatcher = self._hub.dispatcher
+        if isinstance(order, m.Train):
+            self.claim()
+            for rank, worker in enumerate(self._workers):
+                dispatcher.command(worker, msgspec.structs.replace(order, rank=rank, ranks=self._ranks))
+        else:
+            dispatcher.command(self._workers[0], order)
+        self._hub.flush()
 
     def _is_lost(self, life: int) -> bool:
         return self.life != life or self.state is GangState.ABSENT
@@ -154,17 +165,20 @@ class Gang:
             )
 
     def _read_mail(self) -> list[m.AnyMessage]:
-        """Replies of the present gang; a Hello of a new one replaces it."""
+        """Replies of the present gang; the Hello of one worker too many replaces the oldest."""
         directory = self._hub.dispatcher.directory
-        if self._worker is not None and self._worker not in directory.workers:
-            self.state, self._worker = GangState.ABSENT, None
+        if any(worker not in directory.workers for worker in self._workers):
+            self.state = GangState.ABSENT
+            self._workers = [worker for worker in self._workers if worker in directory.workers]
         mail, self._hub.dispatcher.to_gang = self._hub.dispatcher.to_gang, []
         answers: list[m.AnyMessage] = []
         for worker, message in mail:
             if isinstance(message, m.Hello) and worker in directory.workers:
-                self.state, self._worker, self.life = GangState.IDLE, worker, self.life + 1
+                self._workers = [*self._workers, worker][-self._ranks :]
                 answers.clear()
-            elif worker == self._worker:
+                if len(self._workers) == self._ranks:
+                    self.state, self.life = GangState.IDLE, self.life + 1
+            elif self._workers and worker == self._workers[0]:
                 answers.append(message)
         return answers
 

@@ -30,6 +30,7 @@ class Hub:
         self._send = send
         self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
         """Ends a worker's process for good; the pool's, once there is one."""
+        self.tick_s = TICK_S
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -78,7 +79,7 @@ class Hub:
 
     async def tick_forever(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self.tick_s)
             if self._failure is None:
                 self.dispatcher.tick(self.clock.now())
                 self.flush()

@@ -14,8 +14,9 @@ class RewardConfig(Section):
     """A reward's name or package.module:function; None takes the family's own."""
     judge: str | None = None
     """A second judge that is only reported; None takes the family's own."""
-    processes: int = Field(default=2, ge=1)
-    """Reward processes, one thread each."""
+    processes: int = Field(default=2, ge=0)
+    """Reward processes, one thread each; 0 judges in the process that draws, on its device, which only programs of
+    one process do: the learning benchmarks and the simulator."""
     timeout_s: float = Field(default=TIMEOUT_S, gt=0)
     """Seconds without an answer after which a reward process is taken for hung and killed; loading the
     judge counts, and so does waiting for a remote one."""

@@ -13,13 +13,12 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from spotlight.compute.rewards import registry
+from spotlight.compute.rewards.answers import checked, joined, paired, raised
 from spotlight.compute.rewards.config import TIMEOUT_S
-from spotlight.compute.rewards.protocol import Floats, Image, Reward, Scores
+from spotlight.compute.rewards.protocol import Image, Reward, Scores
 from spotlight.compute.rewards.threads import use_one_thread
-from spotlight.core.errors import RewardError, SpotlightError
+from spotlight.core.errors import ConfigError, RewardError, SpotlightError
 from spotlight.core.types import Prompt
 
 SHARD = 16
@@ -52,6 +51,11 @@ class RewardPool:
 
     def __init__(self, processes: int, timeout_s: float = TIMEOUT_S) -> None:
         """`timeout_s` is how long a shard may take, the wait for others' shards before it included."""
+        if processes < 1:
+            raise ConfigError(
+                f"reward.processes is {processes}, but this judges pictures in reward processes of their own; set it "
+                "to at least 1."
+            )
         self._timeout_s = timeout_s
         self._context = _Spawning()
         self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=use_one_thread)
@@ -68,8 +72,7 @@ class RewardPool:
         progress: Callable[[int], None] = lambda done: None,
     ) -> Scores:
         """One score per image, in order; `progress` hears how many are scored."""
-        if len(images) != len(prompts):
-            raise RewardError(f"{len(images)} images came with {len(prompts)} prompts; pass one prompt per image.")
+        paired(images, prompts)
         starts = range(0, len(images), SHARD)
         futures = [
             self._executor.submit(_score_shard, name, images[start : start + SHARD], prompts[start : start + SHARD])
@@ -79,7 +82,7 @@ class RewardPool:
         for start, future in zip(starts, futures, strict=True):
             parts.append(self._answer(name, future))
             progress(min(start + SHARD, len(images)))
-        return _checked(name, _joined(parts), len(images))
+        return checked(name, joined(parts), len(images))
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -105,7 +108,7 @@ class RewardPool:
                 "crash in native code look like; free memory, use fewer reward processes, or fix the reward."
             ) from error
         except Exception as error:
-            raise _raised(name, error) from error
+            raise raised(name, error) from error
 
     def _kill(self) -> None:
         """All processes of this pool, those that are just starting too: which of them hangs cannot be told."""
@@ -125,14 +128,8 @@ class RewardPool:
 def _found(name: str, done: Future[Answer]) -> Answer:
     error = done.exception()
     if isinstance(error, Exception):
-        raise _raised(name, error) from error
+        raise raised(name, error) from error
     return done.result()
-
-
-def _raised(name: str, error: Exception) -> RewardError:
-    return RewardError(
-        f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
-    )
 
 
 def _load(name: str) -> Reward:
@@ -147,40 +144,4 @@ def _load_version(name: str) -> str:
 
 def _score_shard(name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
     # Checked here, before shards are joined, under the name the user gave.
-    return _checked(name, _load(name).score(images, prompts), len(images))
-
-
-def _joined(parts: Sequence[Scores]) -> Scores:
-    if not parts:
-        return Scores(total=np.zeros(0))
-    names = parts[0].components.keys()
-    return Scores(
-        total=np.concatenate([part.total for part in parts]),
-        components={name: np.concatenate([part.components[name] for part in parts]) for name in names},
-    )
-
-
-def _checked(name: str, scores: Scores, count: int) -> Scores:
-    return Scores(
-        total=_checked_column(f"the reward '{name}'", scores.total, count),
-        components={
-            part: _checked_column(f"the component '{part}' of the reward '{name}'", values, count)
-            for part, values in scores.components.items()
-        },
-    )
-
-
-def _checked_column(what: str, values: Floats, count: int) -> Floats:
-    column: Floats = np.asarray(values, dtype=np.float64)
-    if column.shape != (count,):
-        raise RewardError(
-            f"{what} returned scores of shape {column.shape} for {count} images, so it is unclear which belongs to "
-            "which; return one number per image, in order."
-        )
-    bad = np.flatnonzero(~np.isfinite(column))
-    if bad.size:
-        raise RewardError(
-            f"{what} returned {column[bad[0]]} for image {bad[0]} of {count} ({bad.size} non-finite in all), which "
-            "would poison its group; return a finite number for every image."
-        )
-    return column
+    return checked(name, _load(name).score(images, prompts), len(images))

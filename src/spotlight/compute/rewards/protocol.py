@@ -1,12 +1,13 @@
 """What a reward is: a named, versioned, batched judge of images.
 
-Rewards run outside the training process (`pool.py`), see only uint8 pixels and the prompt, and never touch torch's
-global state. `version` changes whenever the same image could score differently.
+Rewards run outside the training process (`pool.py`) wherever a run has several processes. They see only uint8 pixels
+and the prompt, and leave torch's global state as they found it. `version` changes whenever the same image could score
+differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,29 @@ class Reward(Protocol):
     version: str
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores: ...
+
+
+@runtime_checkable
+class UsesDevice(Protocol):
+    """A reward that can also compute on a GPU; it is told before it scores."""
+
+    def use_device(self, device: str) -> None: ...
+
+
+class Scorer(Protocol):
+    """Whoever scores batches by a reward's name: reward processes (`pool.py`) or this process (`in_process.py`)."""
+
+    def version(self, name: str) -> str: ...
+
+    def score(
+        self,
+        name: str,
+        images: Sequence[Image],
+        prompts: Sequence[Prompt],
+        progress: Callable[[int], None] = ...,
+    ) -> Scores: ...
+
+    def close(self) -> None: ...
 
 
 RewardFactory: TypeAlias = Callable[[], Reward]

@@ -6,6 +6,7 @@ test_checkpoint.py); a checkpoint under its final name is whole, because it is w
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -58,6 +59,19 @@ def restore(trainer: Trainer, folder: Path) -> None:
             f"the checkpoint {folder} cannot be read ({_last_line(error)}), so it is damaged or of another recipe; "
             "resume from another one."
         ) from error
+
+
+def state_copy(trainer: Trainer) -> dict[str, Tensor]:
+    """The same state in memory, on the trainer's device."""
+    return {name: tensor.clone() for name, tensor in _state(trainer).items()}
+
+
+def load_copy(trainer: Trainer, copy: Mapping[str, Tensor]) -> None:
+    """Back to where `state_copy` was taken."""
+    for name, parameter in trainer.sets.theta.items():
+        trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in copy else {}
+    for name, tensor in _state(trainer).items():
+        tensor.copy_(copy[name])
 
 
 def _last_line(error: BaseException) -> str:

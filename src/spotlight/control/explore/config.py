@@ -25,6 +25,15 @@ class PlanKind(StrEnum):
     FIXED = "fixed"
 
 
+class Timing(StrEnum):
+    """When previews are drawn."""
+
+    BESIDE = "beside"
+    """While the gang trains, on slots that would be idle."""
+    INLINE = "inline"
+    """After it, on all slots, and everybody waits: what exploration costs without idle slots."""
+
+
 class ExploreConfig(Section):
     """Previews of the next prompts' seeds on idle slots, while training runs."""
 
@@ -48,6 +57,11 @@ class ExploreConfig(Section):
     """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
     noise: SelectedNoise = SelectedNoise.INITIAL
     """What previews and exact rollouts share."""
+    timing: Timing = Timing.BESIDE
+    """When previews are drawn."""
+    overrun: float = Field(default=0.0, ge=0)
+    """How far planned previews may run over the end of training, as a share of its time; what is unfinished then is
+    discarded."""
     margin: float = Field(default=0.1, ge=0, lt=1)
     """Share of the predicted training time that a plan leaves unused."""
 

@@ -5,7 +5,8 @@ Two counterfactuals, both at the same table:
 - `reserved_only`: the same training, rollouts and evaluations on the reserved slots alone, without previews, at the
   same speed per slot and perfectly packed: a lower bound of its hours and dollars.
 
-Invariant: dollars are the integral of the price over the metered seconds (tests/unit/test_market.py).
+Invariant: dollars are the integral of the price over the metered seconds (tests/unit/test_market.py), and what the
+activities cost adds up to it, in whole cents too (tests/unit/test_market_cost.py).
 """
 
 import math
@@ -62,6 +63,25 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def seconds(self, slot_class: SlotClass) -> dict[Activity, float]:
         lines = [line for line in self.lines if line.slot_class is slot_class]
         return {activity: math.fsum(line.seconds.get(activity, 0.0) for line in lines) for activity in Activity}
+
+    def dollars_by_activity(self) -> dict[Activity, float]:
+        """What each activity cost, over all lines that have a price."""
+        return {
+            activity: math.fsum(
+                line.seconds.get(activity, 0.0) / HOUR_S * (line.per_gpu_hour or 0.0) for line in self.lines
+            )
+            for activity in Activity
+        }
+
+    def cents_by_activity(self) -> dict[Activity, int]:
+        """The same in whole cents that add up to the rounded total: the largest remainders are rounded up."""
+        exact = {activity: dollars * 100 for activity, dollars in self.dollars_by_activity().items()}
+        cents = {activity: math.floor(amount) for activity, amount in exact.items()}
+        missing = round(self.dollars * 100) - sum(cents.values())
+        by_remainder = sorted(exact, key=lambda activity: cents[activity] - exact[activity])
+        for activity in by_remainder[: max(missing, 0)]:
+            cents[activity] += 1
+        return cents
 
     def dollars_of(self, slot_class: SlotClass) -> float:
         return math.fsum(line.dollars for line in self.lines if line.slot_class is slot_class)

@@ -1,10 +1,12 @@
 """The meter: a fold over a run's records that says what every slot did, second by second, and what that costs.
 
 A node is billed from `NodeJoined` to `NodeLost`, all its slots, whether they work or not. A second of a slot belongs to
-one activity: what its worker reported, else `idle` while a worker is there and `start` while none is. Reports arrive
-after the fact and may overlap a little; time that is already accounted for is never accounted for again.
+one activity: what its worker reported, else `regroup` while its crew was forming, else `idle` while a worker is there
+and `start` while none is. Reports arrive after the fact and may overlap a little; time that is already accounted for is
+never accounted for again. Of what is read from the meter, steps that were done again are `lost` (lost_work.py).
 
-Invariant: the seconds of all activities add up to wall time x slots, at any instant (tests/unit/test_market.py).
+Invariant: the seconds of all activities add up to wall time x slots, at any instant (tests/unit/test_market.py,
+tests/unit/test_market_cost.py).
 
     no worker (start) --WorkerJoined--> worker (idle, or as reported) --WorkerLost--> no worker
     NodeJoined opens the node's slots; NodeLost, RunStopped and the last record before RunResumed close them
@@ -12,7 +14,9 @@ Invariant: the seconds of all activities add up to wall time x slots, at any ins
 
 import msgspec
 
+from spotlight.control.market.lost_work import LostWork
 from spotlight.core.events import (
+    Crewing,
     NodeJoined,
     NodeLost,
     Record,
@@ -41,6 +45,13 @@ class OpenSlot(msgspec.Struct, kw_only=True):
     until: float
     """All time before this is accounted for."""
     worker: WorkerId | None = None
+    regroup: tuple[float, float] = (0.0, 0.0)
+    """When its crew was last forming."""
+
+    @property
+    def line(self) -> str:
+        """Of the bill."""
+        return f"{self.slot_class.value} {self.price}"
 
     @property
     def gap(self) -> Activity:
@@ -69,6 +80,9 @@ class CostMeter(msgspec.Struct, kw_only=True):
     at: float = 0.0
     open: dict[str, OpenSlot] = {}
     closed: dict[str, Tally] = {}
+    crews: dict[str, tuple[tuple[WorkerId, ...], ...]] = {}
+    """By node."""
+    lost: LostWork = msgspec.field(default_factory=LostWork)
 
     def apply(self, record: Record) -> None:
         match record.event:
@@ -88,6 +102,8 @@ class CostMeter(msgspec.Struct, kw_only=True):
                     self._turn(slot_of(worker), None, record.at)
             case Worked() as worked:
                 self._work(worked, record.at)
+            case Crewing() as told:
+                self._regroup(told, record.at)
             case RunResumed():
                 # Whoever was there when the last controller died died with it.
                 self._close_all(self.at)
@@ -95,6 +111,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
                 self._close_all(record.at)
             case _:
                 pass
+        self.lost.apply(record.event, self._line_of)
         self.at = max(self.at, record.at)
 
     def tallies(self, at: float | None = None) -> list[Tally]:
@@ -105,35 +122,62 @@ class CostMeter(msgspec.Struct, kw_only=True):
             for name, t in self.closed.items()
         }
         for slot in self.open.values():
-            _tally(tallies, slot).add(slot.gap, max(0.0, at - slot.until))
+            for activity, seconds in _gap(slot, max(at, slot.until)):
+                _tally(tallies, slot).add(activity, seconds)
+        for line, tally in tallies.items():
+            tally.seconds = self.lost.split(line, tally.seconds)
         return [tallies[name] for name in sorted(tallies)]
 
     def slots_open(self, slot_class: SlotClass) -> int:
         return sum(slot.slot_class is slot_class for slot in self.open.values())
 
+    def _line_of(self, worker: WorkerId) -> str | None:
+        slot = self.open.get(slot_of(worker))
+        return None if slot is None else slot.line
+
     def _work(self, worked: Worked, at: float) -> None:
         slot = self.open.get(slot_of(worked.worker))
         if slot is None or slot.worker != worked.worker:
             return
-        self._account(slot, slot.gap, min(worked.start, at))
-        self._account(slot, worked.activity, min(worked.end, at))
+        self._pass(slot, min(worked.start, at))
+        if worked.activity is Activity.IDLE:
+            self._pass(slot, min(worked.end, at))
+        else:
+            self._account(slot, worked.activity, min(worked.end, at))
+
+    def _regroup(self, told: Crewing, at: float) -> None:
+        """Whose crew is another one now has waited for it, as far as nothing else is reported of that time."""
+        before, now = self.crews.get(told.node, ()), told.crews
+        self.crews[told.node] = now
+        changed = sorted({worker for crew in set(before) ^ set(now) for worker in crew})
+        for slot in (self.open.get(slot_of(worker)) for worker in changed):
+            if slot is not None:
+                slot.regroup = (max(0.0, at - told.seconds), at)
 
     def _turn(self, name: str, worker: WorkerId | None, at: float) -> None:
         slot = self.open.get(name)
         if slot is None:
             return
-        self._account(slot, slot.gap, at)
+        self._pass(slot, at)
         slot.worker = worker
 
     def _close_node(self, node: str, at: float) -> None:
-        for name in [name for name, slot in self.open.items() if slot.node == node]:
-            slot = self.open.pop(name)
-            self._account(slot, slot.gap, at)
+        self.crews.pop(node, None)
+        number = 0
+        while (slot := self.open.pop(f"{node}/{number}", None)) is not None:
+            self._pass(slot, at)
+            number += 1
 
     def _close_all(self, at: float) -> None:
         for slot in self.open.values():
-            self._account(slot, slot.gap, at)
+            self._pass(slot, at)
         self.open.clear()
+        self.crews.clear()
+
+    def _pass(self, slot: OpenSlot, until: float) -> None:
+        """Time of which nothing was reported."""
+        for activity, seconds in _gap(slot, until):
+            self._account(slot, activity, slot.until + seconds)
 
     def _account(self, slot: OpenSlot, activity: Activity, until: float) -> None:
         if until > slot.until:
@@ -141,6 +185,13 @@ class CostMeter(msgspec.Struct, kw_only=True):
             slot.until = until
 
 
+def _gap(slot: OpenSlot, until: float) -> list[tuple[Activity, float]]:
+    """What an open slot did since it was last accounted for, as far as nobody reports: in order, with seconds."""
+    start, end = (min(max(time, slot.until), until) for time in slot.regroup)
+    if slot.worker is None or until <= slot.until or end <= start:
+        return [(slot.gap, max(0.0, until - slot.until))]
+    return [(slot.gap, start - slot.until), (Activity.REGROUP, end - start), (slot.gap, until - end)]
+
+
 def _tally(tallies: dict[str, Tally], slot: OpenSlot) -> Tally:
-    name = f"{slot.slot_class.value} {slot.price}"
-    return tallies.setdefault(name, Tally(slot_class=slot.slot_class, price=slot.price))
+    return tallies.setdefault(slot.line, Tally(slot_class=slot.slot_class, price=slot.price))

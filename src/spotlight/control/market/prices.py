@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     on_demand_per_hour: float
     """Of the whole instance."""
     spot_per_hour: float | None
-    """Median over regions; None where it is not sold."""
+    """Median over regions; None where it is not sold, or where no figure can be trusted."""
     date: str
     source: str
 
@@ -42,8 +42,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             return self.on_demand_per_hour / self.gpus
         if self.spot_per_hour is None:
             raise ConfigError(
-                f"'{self.name}' has no spot price, because {self.provider} sells that machine on demand only; bill the "
-                "spot nodes by another row of the price table."
+                f"'{self.name}' has no spot price, because {self.provider} sells that machine on demand only or no "
+                "figure for it could be trusted; bill the spot nodes by another row of the price table."
             )
         return self.spot_per_hour / self.gpus
 
@@ -63,7 +63,11 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"the price table {path} does not exist; check the path, or leave it out.")
         content = path.read_bytes()
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-        return cls(name=path.stem, digest=digest, rows=_rows(content.decode(), str(path)))
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the price table {path} is no text ({error.reason}); check the path.") from error
+        return cls(name=path.stem, digest=digest, rows=_rows(text, str(path)))
 
     @property
     def date(self) -> str:
@@ -74,9 +78,17 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
     def sources(self) -> list[str]:
         return sorted({row.source for row in self.rows.values()})
 
+    def require(self, wanted: Mapping[SlotClass, str]) -> None:
+        """Before a run starts: is there a price for the slots of every class that it will have, by these rows?"""
+        for slot_class, name in wanted.items():
+            self[name].per_gpu_hour(slot_class)
+
     def __getitem__(self, name: str) -> Price:
         if name not in self.rows:
-            raise ConfigError(f"the price table '{self.name}' has no row '{name}': {suggestion(name, self.rows)}")
+            raise ConfigError(
+                f"the price table '{self.name}' has no row '{name}', so what is billed by it has no price: "
+                f"{suggestion(name, self.rows)}"
+            )
         return self.rows[name]
 
 
@@ -88,8 +100,8 @@ def _rows(text: str, where: str) -> dict[str, Price]:
             f"must have {', '.join(COLUMNS)}; write them as its first line."
         )
     rows: dict[str, Price] = {}
-    for number, row in enumerate(reader, start=2):
-        price = _price(row, f"line {number} of the price table {where}")
+    for row in reader:
+        price = _price(row, f"line {reader.line_num} of the price table {where}")
         if price.name in rows:
             raise ConfigError(
                 f"the price table {where} has two rows '{price.name}'; a name means one price, so rename one."
@@ -100,7 +112,9 @@ def _rows(text: str, where: str) -> dict[str, Price]:
     return rows
 
 
-def _price(row: Mapping[str, str], where: str) -> Price:
+def _price(row: Mapping[str | Any, str | Any], where: str) -> Price:
+    if None in row:
+        raise ConfigError(f"{where} has more than {len(COLUMNS)} fields; put those with a comma in quotes.")
     missing = [column for column in COLUMNS if not row.get(column) and column != "spot_per_hour"]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]}, and every price needs one to be quoted; fill it in.")

@@ -1,26 +1,35 @@
 """When machines come, are warned and go: traces that a market replays against a pool.
 
-A trace is CSV with the columns `time_s,node,event,seconds`:
+Our own format is CSV with the columns `time_s,node,event,seconds`:
 
     up      the node is there from now on (seconds 0)
     notice  it will be taken in `seconds`
     kill    it is gone (seconds 0)
 
-Invariant: of every node, `up` and `kill` alternate, and a notice is given only to a node that is up
-(tests/unit/test_market.py). `control/market/weather.py` makes traces.
+Traces that others recorded (`recorded.py`) become nodes by the rule of `holding.py`; `weather.py` makes traces.
+After its last event a trace says nothing more: the nodes stay as they are.
+
+Invariant: of every node, `up` and `kill` alternate, and a notice is given only to a node that is up; every
+transformation keeps that (tests/unit/test_market.py, tests/unit/test_market_traces.py).
 """
 
 import csv
+import hashlib
 import io
 import math
+import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from spotlight.assets import asset
+from spotlight.control.market.holding import hold
+from spotlight.control.market.recorded import Counts, read_recorded
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.work import NoticeKind
 
@@ -47,35 +56,72 @@ class TraceEvent(msgspec.Struct, frozen=True):
     """Of a notice: until the node is taken."""
 
 
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One stay of a node, from `start_s`, when it is billed, to its loss."""
+
+    node: str
+    start_s: float
+    ready_s: float | None
+    """When its machine has booted and an agent can join; None if it is lost before."""
+    lost_s: float | None
+    """None: the trace does not tell of its loss."""
+    notice_s: float | None
+    """Seconds of warning before the loss; None for none."""
+
+
 class Trace(msgspec.Struct, frozen=True):
     """Events in the order of time."""
 
     name: str
     events: tuple[TraceEvent, ...]
+    end_s: float | None = None
+    """Until when it was recorded, where that is known."""
+    digest: str = ""
+    """Of the file that it was read from."""
 
     @classmethod
-    def load(cls, source: str | Path) -> Self:
-        """A shipped trace by name, or a CSV file."""
+    def load(cls, source: str | Path, nodes: int | None = None) -> Self:
+        """A shipped trace by name, or a file in any format that we know, for a run that has `nodes` spot nodes."""
         path = Path(source)
-        if path.suffix != ".csv":
+        if not path.suffix and path.name == str(source):
             if str(source) not in trace_names():
                 raise ConfigError(f"there is no trace '{source}': {suggestion(str(source), trace_names())}")
             path = asset(f"traces/{source}.csv")
         if not path.is_file():
             raise ConfigError(f"the trace {path} does not exist; check the path, or name a shipped trace.")
-        return cls(path.stem, _events(path.read_text(), str(path)))
+        content = path.read_bytes()
+        events, end_s = _read(content, str(path), nodes)
+        return cls(path.stem, events, end_s, hashlib.blake2b(content, digest_size=8).hexdigest())
 
     @property
     def nodes(self) -> list[str]:
-        return sorted({event.node for event in self.events})
+        return sorted({event.node for event in self.events}, key=_natural)
 
     @property
     def seconds(self) -> float:
-        return self.events[-1].time_s
+        last = self.events[-1].time_s if self.events else 0.0
+        return last if self.end_s is None else max(self.end_s, last)
 
     @property
     def kills(self) -> list[TraceEvent]:
         return [event for event in self.events if event.event is Happening.KILL]
+
+    def lives(self, boot_s: float = 0.0) -> list[Life]:
+        """Every stay of every node in the order of coming; `boot_s` passes before a node that has come can work."""
+        stays: list[Life] = []
+        begun: dict[str, TraceEvent] = {}
+        warned: dict[str, float] = {}
+        for event in self.events:
+            match event.event:
+                case Happening.UP:
+                    begun[event.node] = event
+                case Happening.NOTICE:
+                    warned[event.node] = event.time_s
+                case Happening.KILL:
+                    start, notice = begun.pop(event.node), warned.pop(event.node, None)
+                    stays.append(_life(start, boot_s, event.time_s, notice))
+        stays += [_life(start, boot_s, None, None) for start in begun.values()]
+        return sorted(stays, key=lambda life: (life.start_s, _natural(life.node)))
 
     def compressed(self, factor: float) -> Self:
         """The same events, `factor` times as fast, notices included."""
@@ -84,12 +130,68 @@ class Trace(msgspec.Struct, frozen=True):
         events = tuple(
             TraceEvent(event.time_s / factor, event.node, event.event, event.seconds / factor) for event in self.events
         )
-        return type(self)(self.name, events)
+        end_s = None if self.end_s is None else self.end_s / factor
+        return type(self)(self.name, events, end_s, self.digest)
+
+    def with_notice(self, notice_s: float) -> Self:
+        """Every loss is announced so long before, or from the node's coming if it lives shorter; 0: none is.
+
+        What announced a loss until now is replaced; advisory notices, which no loss follows, stay.
+        """
+        if not 0 <= notice_s < math.inf:
+            raise ConfigError(f"a loss cannot be announced {notice_s:g} s before; choose 0 for no notice, or more.")
+        kept = [
+            event
+            for event in self.events
+            if event.event is not Happening.NOTICE or self.notice_kind(event) is NoticeKind.ADVISORY
+        ]
+        for life in self.lives():
+            if life.lost_s is not None and notice_s:
+                warned = max(life.start_s, life.lost_s - notice_s)
+                kept.append(TraceEvent(warned, life.node, Happening.NOTICE, life.lost_s - warned))
+        return self._of(kept)
+
+    def window(self, start_h: float, hours: float) -> Self:
+        """From one hour on for so many, counted anew from 0; who is up at its beginning comes at 0."""
+        start, end = start_h * 3600, (start_h + hours) * 3600
+        if not (0 <= start < self.seconds and 0 < hours < math.inf):
+            raise ConfigError(
+                f"the trace '{self.name}' has {self.seconds / 3600:g} hours, so {hours:g} hours from hour {start_h:g} "
+                "on cannot be cut from it; choose a start within it and a length above 0."
+            )
+        events: list[TraceEvent] = []
+        open_notices: dict[str, TraceEvent] = {}
+        up: set[str] = set()
+        for event in self.events:
+            if event.time_s > start:
+                break
+            up = up | {event.node} if event.event is Happening.UP else up
+            up = up - {event.node} if event.event is Happening.KILL else up
+            open_notices.pop(event.node, None)
+            if event.event is Happening.NOTICE:
+                open_notices[event.node] = event
+        for node in sorted(up, key=_natural):
+            events.append(TraceEvent(0.0, node, Happening.UP))
+            notice = open_notices.get(node)
+            if notice is not None and notice.time_s + notice.seconds > start:
+                left = notice.time_s + notice.seconds - start
+                events.append(TraceEvent(0.0, node, Happening.NOTICE, left))
+        for event in self.events:
+            if start < event.time_s < end:
+                events.append(TraceEvent(event.time_s - start, event.node, event.event, event.seconds))
+        cut = in_order(f"{self.name}[{start_h:g}h+{hours:g}h]", events)
+        return type(self)(cut.name, cut.events, end - start, self.digest)
+
+    def _of(self, events: Sequence[TraceEvent]) -> Self:
+        return type(self)(self.name, in_order(self.name, events).events, self.end_s, self.digest)
 
     def notice_kind(self, notice: TraceEvent) -> NoticeKind:
         """Imminent where the node is taken at the deadline or before it; advisory where it is not."""
         deadline = notice.time_s + notice.seconds + PUNCTUALITY_S
-        taken = any(kill.node == notice.node and notice.time_s <= kill.time_s <= deadline for kill in self.kills)
+        first = bisect_left(self.events, notice.time_s, key=lambda event: event.time_s)
+        from_then = (self.events[index] for index in range(first, len(self.events)))
+        until = takewhile(lambda event: event.time_s <= deadline, from_then)
+        taken = any(event.event is Happening.KILL and event.node == notice.node for event in until)
         return NoticeKind.IMMINENT if taken else NoticeKind.ADVISORY
 
     def noticed(self, kill: TraceEvent) -> bool:
@@ -121,12 +223,51 @@ def in_order(name: str, events: Sequence[TraceEvent]) -> Trace:
     return Trace(name, tuple(ordered))
 
 
+def _read(content: bytes, where: str, nodes: int | None) -> tuple[tuple[TraceEvent, ...], float | None]:
+    """The events of a file and, where it tells, until when it was recorded."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the trace {where} is no text ({error.reason}); check the path.") from error
+    recorded = read_recorded(text, where)
+    if recorded is None:
+        return _first(_events(text, where), nodes), None
+    turns = hold(recorded, nodes)
+    events = [TraceEvent(turn.time_s, turn.node, Happening.UP if turn.came else Happening.KILL) for turn in turns]
+    end_s = recorded.steps[-1][0] if isinstance(recorded, Counts) else recorded.events[-1].time_s
+    return in_order(where, events).events, end_s
+
+
+def _first(events: tuple[TraceEvent, ...], nodes: int | None) -> tuple[TraceEvent, ...]:
+    """Those of the first so many nodes, by name: each one's fate is its own."""
+    if nodes is None:
+        return events
+    kept = set(sorted({event.node for event in events}, key=_natural)[:nodes])
+    return tuple(event for event in events if event.node in kept)
+
+
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """Orders spot-2 before spot-10."""
+    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
+
+
+def _life(start: TraceEvent, boot_s: float, lost_s: float | None, warned_s: float | None) -> Life:
+    ready = start.time_s + boot_s
+    return Life(
+        node=start.node,
+        start_s=start.time_s,
+        ready_s=ready if lost_s is None or ready < lost_s else None,
+        lost_s=lost_s,
+        notice_s=None if lost_s is None or warned_s is None else lost_s - warned_s,
+    )
+
+
 def _events(text: str, where: str) -> tuple[TraceEvent, ...]:
     reader = csv.DictReader(io.StringIO(text))
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise ConfigError(
-            f"the trace {where} has the columns {', '.join(reader.fieldnames or ()) or '(none)'}, but a trace must "
-            f"have {', '.join(COLUMNS)}; write them as its first line."
+            f"the trace {where} begins with '{text.partition(chr(10))[0][:60]}', which is no format that we know; give "
+            f"it the columns {','.join(COLUMNS)}, or t_s,n, or t_s,op,node."
         )
     events = [_event(row, f"line {number} of the trace {where}") for number, row in enumerate(reader, start=2)]
     if not events:

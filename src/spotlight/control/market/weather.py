@@ -1,8 +1,22 @@
-"""Makes traces that look like a spot market: heavy-tailed lives, losses in bulk, zones that go off and on.
+"""Makes traces that look like a spot market: heavy-tailed lives, losses in bulk, hours of scarcity.
+
+Three things end a life. The node's own luck: lives are Lomax distributed. An outage of its zone: all its nodes go at
+one instant. A scarcity of its zone, which is a change of regime: for hours only a share of the nodes can be had, and
+those live short.
+
+    plenty --median_plenty_s--> scarcity (most nodes of the zone go at once) --median_scarcity_s--> plenty
+
+The defaults are fitted to what is published of spot capacity:
+- GCP H100, 13 zones, 14.6 days (SkyNomad, arXiv 2601.06520, and its artifact's counts): runs of "at least half of the
+  nodes" have a median of 20 minutes and a mean of 1.8 hours. A Lomax distribution has mean / median =
+  1 / ((tail - 1) (2^(1 / tail) - 1)), which is 5.4 at a tail of 1.25. Losses come 3 to 10 at a time of 16, often all;
+  zones are independent (correlation of losses 0.005 on average).
+- AWS p3 and g4dn, nodes held one by one (Bamboo, NSDI'23): true mean lives of 1.5 and 1.7 hours, 1.5 to 2.1 nodes per
+  loss.
+- Notices: AWS 120 s, GCP and Azure 30 s, best effort; how often none comes is not published, 5 to 10 % is a guess.
 
 Invariant: a node's fate depends on the seed, its name and its zone only, so another node changes nothing for the others
-(tests/unit/test_market.py). The statistics are those reported of probed H100 zones: most lives are short and a few very
-long, a zone often goes as a whole, zones are independent.
+(tests/unit/test_market.py).
 """
 
 import math
@@ -15,6 +29,8 @@ from spotlight.control.market.traces import Happening, Trace, TraceEvent, in_ord
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 
+GAMMA_MEDIAN = 1.6783469900166605
+"""Of a gamma distribution of shape 2 and scale 1."""
 DIGITS = 1
 """Decimals of a second that a generated trace keeps."""
 
@@ -23,7 +39,7 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     """What a market is like."""
 
     median_life_s: float = 1200.0
-    tail: float = 1.1
+    tail: float = 1.25
     """Shape of the Lomax distribution of lives: the smaller, the heavier; at or below 1 there is no mean."""
     shortest_life_s: float = 60.0
     mean_absence_s: float = 900.0
@@ -32,6 +48,13 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     median_zone_s: float = 14400.0
     """How long a zone stays on; then all its nodes go at once."""
     mean_outage_s: float = 1800.0
+    median_plenty_s: float | None = None
+    """How long the market is good to a zone before it is scarce there; None: always."""
+    median_scarcity_s: float = 10800.0
+    scarce_share: float = 0.2
+    """Of a zone's nodes that can still be had while it is scarce."""
+    scarce_life: float = 0.3
+    """How much shorter lives are that begin in a scarcity."""
     noticed_share: float = 0.9
     notices_s: tuple[float, ...] = (120.0, 30.0)
     """Lengths of notice, each as likely."""
@@ -39,13 +62,24 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         times = (
             *(self.median_life_s, self.shortest_life_s, self.mean_absence_s, self.shortest_absence_s),
-            *(self.median_zone_s, self.mean_outage_s, self.tail),
+            *(self.median_zone_s, self.mean_outage_s, self.tail, self.median_scarcity_s, self.scarce_life),
+            *(() if self.median_plenty_s is None else (self.median_plenty_s,)),
         )
-        if min(times) <= 0 or self.zones < 1 or not 0 <= self.noticed_share <= 1 or not self.notices_s:
+        shares = (self.noticed_share, self.scarce_share)
+        if min(times) <= 0 or self.zones < 1 or not all(0 <= share <= 1 for share in shares) or not self.notices_s:
             raise ConfigError(
-                f"this weather is impossible ({self}); times, tail and zones must be above 0, noticed_share within 0 "
-                "to 1, and notices_s must hold at least one length."
+                f"this weather is impossible ({self}); times, tail, scarce_life and zones must be above 0, "
+                "noticed_share and scarce_share within 0 to 1, and notices_s must hold at least one length."
             )
+
+
+class Spell(msgspec.Struct, frozen=True, order=True):
+    """A time in which a zone is off, or scarce."""
+
+    start: float
+    stop: float
+    notice: float
+    """Seconds of warning before it starts, 0 for none."""
 
 
 def generate(seed: int, nodes: Sequence[str], hours: float, weather: Weather | None = None, name: str = "") -> Trace:
@@ -54,15 +88,22 @@ def generate(seed: int, nodes: Sequence[str], hours: float, weather: Weather | N
     end = hours * 3600.0
     events: list[TraceEvent] = []
     outages = [_outages(seed, zone, end, weather) for zone in range(weather.zones)]
+    scarcities = [_scarcities(seed, zone, end, weather) for zone in range(weather.zones)]
     for index, node in enumerate(nodes):
-        events += _life(seed, node, outages[index % weather.zones], end, weather)
+        zone = index % weather.zones
+        shut_out = [
+            spell
+            for number, spell in enumerate(scarcities[zone])
+            if generator(derive_key(Purpose.DATA, seed, "scarce", number, node)).random() >= weather.scarce_share
+        ]
+        events += _life(seed, node, sorted(outages[zone] + shut_out), scarcities[zone], end, weather)
     return in_order(name or f"seed-{seed}", events)
 
 
-def _outages(seed: int, zone: int, end: float, weather: Weather) -> list[tuple[float, float, float]]:
-    """(from, to, seconds of notice or 0) of every time that the zone is off."""
+def _outages(seed: int, zone: int, end: float, weather: Weather) -> list[Spell]:
+    """Every time that the zone is off."""
     draw = generator(derive_key(Purpose.DATA, seed, "zone", zone))
-    spells: list[tuple[float, float, float]] = []
+    spells: list[Spell] = []
     now = 0.0
     while True:
         start = now + weather.shortest_life_s + _lomax(draw, weather.median_zone_s, weather.tail)
@@ -70,26 +111,45 @@ def _outages(seed: int, zone: int, end: float, weather: Weather) -> list[tuple[f
         if start >= end:
             return spells
         now = start + weather.shortest_absence_s + draw.exponential(weather.mean_outage_s)
-        spells.append((start, now, notice))
+        spells.append(Spell(start, now, notice))
+
+
+def _scarcities(seed: int, zone: int, end: float, weather: Weather) -> list[Spell]:
+    """Every time that the zone is scarce; regimes are less heavy-tailed than lives: gamma of shape 2."""
+    draw = generator(derive_key(Purpose.DATA, seed, "regime", zone))
+    spells: list[Spell] = []
+    now = 0.0
+    while weather.median_plenty_s is not None:
+        start = now + weather.shortest_life_s + draw.gamma(2.0) / GAMMA_MEDIAN * weather.median_plenty_s
+        notice = _notice(draw, weather)
+        now = start + draw.gamma(2.0) / GAMMA_MEDIAN * weather.median_scarcity_s
+        if start >= end:
+            break
+        spells.append(Spell(start, now, notice))
+    return spells
 
 
 def _life(
-    seed: int, node: str, outages: Sequence[tuple[float, float, float]], end: float, weather: Weather
+    seed: int, node: str, away: Sequence[Spell], scarcities: Sequence[Spell], end: float, weather: Weather
 ) -> list[TraceEvent]:
+    """`away`: when this node cannot be had; `scarcities`: when lives are short."""
     draw = generator(derive_key(Purpose.DATA, seed, "node", node))
     events: list[TraceEvent] = []
     now = 0.0
     while True:
         events.append(TraceEvent(_rounded(now), node, Happening.UP))
-        lost = now + max(weather.shortest_life_s, _lomax(draw, weather.median_life_s, weather.tail))
+        scarce = any(spell.start <= now < spell.stop for spell in scarcities)
+        median = weather.median_life_s * (weather.scarce_life if scarce else 1.0)
+        lost = now + max(weather.shortest_life_s, _lomax(draw, median, weather.tail))
         notice, back = _notice(draw, weather), lost + weather.shortest_absence_s
         back += draw.exponential(weather.mean_absence_s)
-        for start, stop, zone_notice in outages:
-            if now < start <= lost:
+        for spell in away:
+            if now < spell.start <= lost:
                 # Nodes of one zone go at the same instant and straggle back.
-                lost, notice, back = start, zone_notice, stop + draw.exponential(weather.shortest_absence_s)
+                lost, notice = spell.start, spell.notice
+                back = spell.stop + draw.exponential(weather.shortest_absence_s)
                 break
-        back = _when_on(back, outages, weather.shortest_life_s)
+        back = _when_on(back, away, weather.shortest_life_s)
         if lost >= end:
             return events
         if notice:
@@ -100,11 +160,11 @@ def _life(
         now = back
 
 
-def _when_on(time: float, outages: Sequence[tuple[float, float, float]], shortest_life_s: float) -> float:
-    """The first instant from `time` on at which the zone is on and stays so for the shortest life."""
-    for start, stop, _ in outages:
-        if start - shortest_life_s < time < stop:
-            time = stop
+def _when_on(time: float, away: Sequence[Spell], shortest_life_s: float) -> float:
+    """The first instant from `time` on at which the node can be had and stays so for the shortest life."""
+    for spell in away:
+        if spell.start - shortest_life_s < time < spell.stop:
+            time = spell.stop
     return time
 
 

@@ -15,6 +15,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import Disk
 from spotlight.folder import RunFolder
+from spotlight.loop import Limits
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.world import World
 from spotlight.wiring import Wired, wire
@@ -40,20 +41,29 @@ class NoLimits:
 class Controller:
     """Use once: begins or reopens the run in `folder`, runs it to an ending, lets go of everything."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, world: World, clock: Clock, disk: Disk) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        world: World,
+        clock: Clock,
+        disk: Disk | None = None,
+        recipe: str = "storm",
+    ) -> None:
         self._world = world
+        self.limits: Limits = NoLimits()
         self.reason = ""
         """Why it stopped."""
         if folder.config.exists():
             self.chronicle = Chronicle.reopen(config, folder, clock, disk)
         else:
-            self.chronicle = Chronicle.begin(config, "storm", folder, clock, disk)
+            self.chronicle = Chronicle.begin(config, recipe, folder, clock, disk)
 
     async def live(self, specs: Sequence[NodeSpec], ready: Callable[[Wired], None]) -> Ending:
         """`ready` is called with everything in place, before the first message."""
         world, chronicle = self._world, self.chronicle
         try:
-            wired = wire(chronicle, world.send, world.storage, NoLimits())
+            wired = wire(chronicle, world.send, world.storage, self.limits)
             ready(wired)
             world.failed = wired.hub.fail
             world.plug(wired.hub, specs)

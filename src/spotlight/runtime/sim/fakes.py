@@ -14,6 +14,7 @@ import msgspec
 from spotlight.core.types import Sample
 from spotlight.core.work import RequestId
 
+SCORER = "sim-1"
 _SIZE = struct.Struct("<I")
 
 

@@ -10,7 +10,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass
 from spotlight.runtime.sim.moments import Moment
-from spotlight.runtime.sim.worker import Pace
+from spotlight.runtime.sim.pace import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,8 @@ class Calm:
         """Of the next message on this node's connection; messages stay in order."""
         return self.tempo.latency_s
 
-    def score_s(self, request: Request) -> float:
+    def score_s(self, request: Request, node: NodeId) -> float:
+        """Until the node's judges have seen the picture."""
         return self.tempo.score_s
 
     def struck(self, moment: Moment, worker: WorkerId) -> bool:

@@ -23,8 +23,8 @@ from spotlight.runtime.sim.controller import PowerCut
 from spotlight.runtime.sim.fakes import Streams, mark
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.worker import Pace
 from spotlight.runtime.sim.world import World
 
 
@@ -134,7 +134,7 @@ class Storm(Calm):
     def latency_s(self, node: NodeId) -> float:
         return self.tempo.latency_s * self._streams["latency"].uniform(0.2, 2.0)
 
-    def score_s(self, request: Request) -> float:
+    def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)
 
     def struck(self, moment: Moment, worker: WorkerId) -> bool:

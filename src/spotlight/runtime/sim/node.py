@@ -21,15 +21,14 @@ from spotlight.core.work import Request, WeightsId, Work
 from spotlight.runtime.crews import NodeCrews
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.sim.fakes import reward_of
 from spotlight.runtime.sim.fate import Calm
 from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
 from spotlight.runtime.sim.worker import SimWorker
 
-SCORER = "sim-1"
 HEADS, TOKEN_PIXELS = 12, 64
 """Of `words`, which the simulated models stand for."""
 
@@ -73,6 +72,7 @@ class Surface(Protocol):
 
     fate: Calm
     storage: SimStorage
+    numerics: Numerics
     elastic: ElasticConfig
     is_exact: bool
     """Whether samples and steps are the same bits whoever makes them."""
@@ -177,16 +177,16 @@ class SimNode:
         self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
         fate = self._world.fate
-        reward = float("nan") if fate.is_unscorable(request) else reward_of(request.sample, result.digest)
-        score = m.Score(reward, {} if reward != reward else {"exact": float(reward > 0.5)}, SCORER)
-        scored = msgspec.structs.replace(result, score=score, problem="no reward" if reward != reward else "")
+        is_lost = fate.is_unscorable(request)
+        score = m.Score(float("nan")) if is_lost else self._world.numerics.score(request, result.digest)
+        scored = msgspec.structs.replace(result, score=score, problem="no reward" if is_lost else "")
         tensors = b"" if request.work is Work.PREVIEW else blob
 
         def verdict() -> None:
             self._judging[worker.id] -= 1
             self._send(worker.id, scored, tensors)
 
-        self._loop.call_later(fate.score_s(request), verdict)
+        self._loop.call_later(fate.score_s(request, self.id), verdict)
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.fate.misread(self._copied[load.weights][1], worker)
@@ -237,7 +237,8 @@ class SimNode:
             rows=self.spec.rows,
             pace=world.fate.pace(worker, self.spec.slot_class),
             around=self,
-            trainer=SimTrainer(world.storage, salt) if self.spec.trains else None,
+            trainer=SimTrainer(world.storage, salt, world.numerics) if self.spec.trains else None,
+            numerics=world.numerics,
             latent_salt=salt,
             rooms=self._rooms,
             kind=world.fate.kind(worker),

@@ -14,9 +14,12 @@ class Trace:
     """Grows with the run; tens of thousands of short lines at most."""
 
     lines: list[str] = field(default_factory=list)
+    is_kept: bool = True
+    """Off where nobody will read it: saying what happened costs more than most things that happen."""
 
     def add(self, now: float, what: str) -> None:
-        self.lines.append(f"{len(self.lines):6d} {now:9.3f}  {what}")
+        if self.is_kept:
+            self.lines.append(f"{len(self.lines):6d} {now:9.3f}  {what}")
 
     def last(self) -> str:
         return "\n".join(self.lines[-SHOWN:])

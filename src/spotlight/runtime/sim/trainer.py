@@ -1,4 +1,4 @@
-"""The training role without numbers: theta is a hash chain over everything that it was trained on.
+"""The simulated training role: theta is named by a hash chain over everything that it was trained on.
 
 Answers as `compute.train.role.TrainingRole` does, and refuses what that refuses. `nonce` is what the real trainer's
 last bits depend on outside of deterministic mode: nothing in it, who computes without.
@@ -11,24 +11,17 @@ from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy
 from spotlight.runtime.payloads import content_digest
 from spotlight.runtime.sim.fakes import mark
+from spotlight.runtime.sim.numerics import Numerics, TrainedState
 from spotlight.runtime.sim.storage import SimStorage
-
-
-class TrainedState(msgspec.Struct, frozen=True):
-    """All that a checkpoint holds."""
-
-    steps: int = 0
-    theta: str = "base"
-    behaviour: str = "base"
-    average: str = "base"
 
 
 class SimTrainer:
     """One process's trainer; a new process begins at the base model."""
 
-    def __init__(self, storage: SimStorage, nonce: str) -> None:
+    def __init__(self, storage: SimStorage, nonce: str, numerics: Numerics) -> None:
         self._storage = storage
         self._nonce = nonce
+        self._numerics = numerics
         self.state = TrainedState()
 
     def train(self, order: m.Train) -> m.Stepped:
@@ -47,7 +40,8 @@ class SimTrainer:
             mark("behaviour", theta) if order.last else state.behaviour,
             mark("average", state.average, theta),
         )
-        return m.Stepped(step=order.step, digest=theta, figures={"loss": 0.0})
+        figures = dict(self._numerics.trained(state, order, self.state))
+        return m.Stepped(step=order.step, digest=theta, figures=figures)
 
     def publish(self, order: m.Publish) -> m.PublishedWeights:
         (weights,) = order.weights

@@ -6,6 +6,7 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,43 +19,22 @@ from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId, Work
-from spotlight.runtime.sim.fakes import FlightPart, first_latent, latent_at, next_latent, read_flight
+from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId
+from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.membership import SimMembership
 from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.numerics import Numerics
+from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
+from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.trainer import SimTrainer
+
+ROUNDING = 1e-6
+"""Of a step: what arrives this close after a boundary arrived at it."""
 
 
 class Struck(Exception):
     """The worker dies here."""
-
-
-@dataclass
-class Pace:
-    """How long things take on one worker, in seconds; `slowness` multiplies its steps."""
-
-    step_s: float
-    start_s: float
-    load_s: float
-    train_s: float
-    heartbeat_s: float
-    slowness: float = 1.0
-
-
-@dataclass
-class _Row:
-    granted: m.Granted
-    digest: str
-    step: int
-    latent: str
-    began: int
-    told: int = 0
-    """Step of its last commit."""
-
-    @property
-    def request(self) -> Request:
-        return self.granted.request
 
 
 class Surroundings(Protocol):
@@ -91,13 +71,14 @@ class SimWorker:
     pace: Pace
     around: Surroundings
     trainer: SimTrainer | None
+    numerics: Numerics
     latent_salt: str
     """What a latent's last bits depend on outside of deterministic mode."""
     rooms: Rooms
     kind: str = ""
     """Of its GPU."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
-    _live: dict[RequestId, _Row] = field(default_factory=dict)
+    _live: dict[RequestId, Row] = field(default_factory=dict)
     _holds: dict[WeightsId, str] = field(default_factory=dict)
     _spans: list[tuple[Activity, float, float]] = field(default_factory=list)
     _rolls: bool = True
@@ -175,44 +156,65 @@ class SimWorker:
     async def _step(self) -> None:
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
         batch = [row for row in self._live.values() if row.request.weights == first.request.weights]
-        began = self._loop.time()
-        share = max(len(batch) / self.rows, 0.5)
-        seconds = self.pace.step_s * self.pace.slowness * share
-        if self.crew.degree == 1:
-            await self._pass(seconds)
-            self._measure(len(batch), self._loop.time() - began)
-        elif not await self.crew.lead(first.request.weights, len(batch), seconds / self.crew.degree):
-            return
+        began, steps = self._loop.time(), 1
+        guided = sum(row.request.sample.sampling.guidance != 1.0 for row in batch)
+        seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree)
+        if self.crew.degree > 1:
+            if not await self.crew.lead(first.request.weights, len(batch) + guided, seconds):
+                return
+        else:
+            if self.pace.runs_ahead:
+                steps = await self._run_ahead(min(row.steps_ahead for row in batch), seconds)
+            else:
+                await self._pass(seconds)
+            self._measure(len(batch), (self._loop.time() - began) / steps)
         await self._awake.wait()
-        self._spans.append((_ACTIVITY[first.request.work], began, self._loop.time()))
         for row in batch:
-            row.latent = next_latent(row.latent, row.step, row.digest)
-            row.step += 1
-            if self.around.fails(row.request, row.granted.attempt):
-                del self._live[row.request.id]
-                self._told_free = 0
-                self._fail("the model raised", row.granted)
-            elif row.step >= row.request.sample.sampling.steps:
-                self._finish(row)
-            elif row.granted.commit_every and row.step - row.told >= row.granted.commit_every:
-                told, attempt = row.told, row.granted.attempt
-                commit = m.Commit(request=row.request.id, attempt=attempt, step=row.step, since=told)
-                self._say(commit, self._flight(row, told))
-                row.told = row.step
+            for _ in range(steps):
+                row.latent = self.numerics.next_latent(row.latent, row.step, row.digest)
+                row.step += 1
+        finished = sum(row.is_finished for row in batch)
+        if finished and (decoding_s := self.pace.decode(finished)):
+            await self._pass(decoding_s)
+        self._worked(first.activity, began)
+        for row in batch:
+            self._tell_of(row)
         self._at(Moment.AT_BOUNDARY)
 
-    def _finish(self, row: _Row) -> None:
+    async def _run_ahead(self, steps: int, seconds: float) -> int:
+        """So many steps, or up to the first boundary after something arrived; how many it were."""
+        began = self._loop.time()
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(steps * seconds):
+                await self._woken.wait()
+            steps = max(1, math.ceil((self._loop.time() - began) / seconds - ROUNDING))
+            await asyncio.sleep(began + steps * seconds - self._loop.time())
+        return steps
+
+    def _tell_of(self, row: Row) -> None:
+        if self.around.fails(row.request, row.granted.attempt):
+            del self._live[row.request.id]
+            self._told_free = 0
+            self._fail("the model raised", row.granted)
+        elif row.is_finished:
+            self._finish(row)
+        elif row.owes_commit:
+            commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.told)
+            self._say(commit, self._flight(row, row.told))
+            row.told = row.step
+
+    def _finish(self, row: Row) -> None:
         self._at(Moment.BEFORE_RESULT)
         del self._live[row.request.id]
         self._deliver(row, self.around.digest_used(row.digest, self.id))
 
-    def _deliver(self, row: _Row, digest: str) -> None:
-        sample = row.request.sample
-        latent = latent_at(sample, sample.sampling.steps, digest)
+    def _deliver(self, row: Row, digest: str) -> None:
         result = m.Result(
             request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
         )
-        self.around.finished(self, result, row.request, f"{latent}{self.latent_salt}".encode())
+        tensors = self.numerics.tensors(row.request, digest, self.latent_salt)
+        self.around.finished(self, result, row.request, tensors)
 
     def _measure(self, rows: int, seconds: float) -> None:
         if rows * 2 >= self.rows and seconds > 0:
@@ -246,7 +248,8 @@ class SimWorker:
                     del self._live[message.request]
                 self._told_free = 0
             case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
-                await self.crew.obey(message, self.pace.step_s * self.pace.slowness / self.crew.degree)
+                rows = message.rows if isinstance(message, crews.Forward) else self.rows
+                await self.crew.obey(message, self.pace.part(rows, self.crew.degree))
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():
@@ -281,12 +284,12 @@ class SimWorker:
             return f"{request.id} came with another prompt"
         if granted.step and blob is None:
             raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
-        row = _Row(granted, digest, 0, first_latent(request.sample), 0)
+        row = Row(granted, digest, 0, self.numerics.first_latent(request.sample), 0)
         if blob is not None:
             parts = read_flight(blob)
             steps = [part.step for part in parts]
             for part, since in zip(parts, [0, *steps], strict=False):
-                latent = latent_at(request.sample, part.step, digest)
+                latent = self.numerics.latent_at(request.sample, part.step, digest)
                 if part != FlightPart(request=request.id, step=part.step, since=since, digest=digest, latent=latent):
                     return f"the flight of {request.id} has {part} after step {since}"
             if steps[-1] != granted.step:
@@ -309,7 +312,8 @@ class SimWorker:
                 self._loop.call_later(delay_s, self._deliver, row, row.digest)
 
     async def _load(self, load: m.Load) -> None:
-        await self._pass(self.pace.load_s)
+        if load.weights not in self._holds:
+            await self._pass(self.pace.load_s)
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
@@ -326,17 +330,18 @@ class SimWorker:
                     for request in list(self._live):
                         self._hand_back(request)
                     self._rolls, self._told_free = order.last, 0
-                    await self._pass(self.pace.train_s)
+                    await self._pass(self.pace.train(order))
                     self._at(Moment.ACCUMULATING)
-                    self._answer(trainer.train(order), Moment.STEPPED)
-                    self._at(Moment.STEP_TOLD)
+                    if order.rank == 0:
+                        self._answer(trainer.train(order), Moment.STEPPED)
+                        self._at(Moment.STEP_TOLD)
                 case m.Publish():
-                    await self._pass(self.pace.load_s)
+                    await self._pass(self.pace.publish())
                     self._at(Moment.PUBLISHING)
                     self._answer(trainer.publish(order), Moment.PUBLISHED)
                 case m.Save():
                     trainer.write_part(order)
-                    await self._pass(self.pace.load_s)
+                    await self._pass(self.pace.save())
                     self._at(Moment.SAVING)
                     self._answer(trainer.save(order), Moment.SAVED)
                 case m.Restore():
@@ -344,7 +349,7 @@ class SimWorker:
                     self._answer(trainer.restore(order), Moment.RESTORING)
         except Stopped as problem:
             self._say(m.Failed(problem=str(problem)))
-        self._spans.append((Activity.TRAIN, began, self._loop.time()))
+        self._worked(Activity.TRAIN, began)
 
     def _answer(self, reply: m.AnyMessage, done: Moment) -> None:
         """It is done; whether anybody hears of it is another question."""
@@ -362,6 +367,12 @@ class SimWorker:
             progress = tuple(m.Progress(row.request.id, row.granted.attempt, row.step) for row in self._live.values())
             self._say(m.Alive(progress=progress, spans=spans))
 
+    def _worked(self, activity: Activity, began: float) -> None:
+        """From then until now; what follows without a pause is one span."""
+        if self._spans and self._spans[-1][0] is activity and self._spans[-1][2] == began:
+            began = self._spans.pop()[1]
+        self._spans.append((activity, began, self._loop.time()))
+
     async def _pass(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         await self._awake.wait()
@@ -370,7 +381,7 @@ class SimWorker:
         if self.around.struck(moment, self.id):
             raise Struck(moment.value)
 
-    def _flight(self, row: _Row, since: int = 0) -> bytes:
+    def _flight(self, row: Row, since: int = 0) -> bytes:
         part = FlightPart(request=row.request.id, step=row.step, since=since, digest=row.digest, latent=row.latent)
         return part.to_bytes()
 
@@ -383,11 +394,3 @@ class SimWorker:
 
 class _Exit(Exception):
     """It leaves of its own accord."""
-
-
-_ACTIVITY = {
-    Work.ROLLOUT: Activity.ROLLOUT,
-    Work.AUDIT: Activity.ROLLOUT,
-    Work.EVALUATION: Activity.EVALUATION,
-    Work.PREVIEW: Activity.PREVIEW,
-}

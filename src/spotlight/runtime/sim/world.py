@@ -22,6 +22,7 @@ from spotlight.runtime.hub import Hub
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
 from spotlight.runtime.sim.node import SimNode
+from spotlight.runtime.sim.numerics import HashNumerics, Numerics
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trace import Trace, told
 
@@ -35,9 +36,16 @@ class World:
     """The machines, and what is known of the work that they owe."""
 
     def __init__(
-        self, fate: Calm, storage: SimStorage, trace: Trace, is_exact: bool, elastic: ElasticConfig | None = None
+        self,
+        fate: Calm,
+        storage: SimStorage,
+        trace: Trace,
+        is_exact: bool,
+        elastic: ElasticConfig | None = None,
+        numerics: Numerics | None = None,
     ) -> None:
         self.fate = fate
+        self.numerics = numerics or HashNumerics()
         self.storage = storage
         self.trace = trace
         self.is_exact = is_exact
@@ -85,8 +93,12 @@ class World:
 
     def send(self, outgoing: Outgoing) -> None:
         """The hub's mouth."""
-        node = next((node for node in self.nodes.values() if node.id == outgoing.node), None)
-        self._note(f"-> {outgoing.worker or outgoing.node} {told(outgoing.message)}")
+        node = self.nodes.get(outgoing.node.rpartition(".")[0])
+        if node is not None and node.id != outgoing.node:
+            node = None
+        self.events += 1
+        if self.trace.is_kept:
+            self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {told(outgoing.message)}")
         self.discards += isinstance(outgoing.message, m.Discard)
         if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
             owed = self.owed.setdefault(outgoing.worker, {})
@@ -200,7 +212,9 @@ class World:
 
     def _hear(self, hub: Hub, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
         worker, message = envelope.worker, envelope.message
-        self._note(f"<- {worker or node} {told(message)}")
+        self.events += 1
+        if self.trace.is_kept:
+            self.trace.add(self.now, f"<- {worker or node} {told(message)}")
         match message:
             case m.NodeHello():
                 hub.node_joined(message)

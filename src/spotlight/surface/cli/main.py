@@ -11,7 +11,7 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import evaluate, orders, pretrain, report, rewards, train
+from spotlight.surface.cli import evaluate, orders, plan, pretrain, profile, report, rewards, sim, train
 
 app = typer.Typer(
     name="spotlight",
@@ -28,6 +28,9 @@ app.command("audit")(report.audit)
 app.command("drain")(orders.drain)
 app.command("drill")(orders.drill)
 app.command("pretrain")(pretrain.pretrain)
+app.command("profile")(profile.profile)
+app.command("plan")(plan.plan)
+app.command("sim", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(sim.sim)
 app.command("evaluate")(evaluate.evaluate)
 app.command("rewards")(rewards.rewards)
 

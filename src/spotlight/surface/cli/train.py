@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import ConfigError, InputError
+from spotlight.surface.cli.plan import dry_run_lines
 
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
@@ -23,9 +24,14 @@ Overrides = Annotated[
 
 def train(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = DEFAULT_RECIPE,
+    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")] = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved settings and a forecast, and stop.")
+    ] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
+    ] = None,
 ) -> None:
     """Post-train a model. Settings can be changed with --set section.key=value or --section.key value."""
     from spotlight.config import load_config
@@ -36,7 +42,11 @@ def train(
         arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
     config = load_config(recipe, [*(overrides or ()), *dotted(arguments)])
     if dry_run:
+        from rich.console import Console
+
         print(json.dumps(config.model_dump(mode="json"), indent=2))
+        # Beside the settings, not among them: standard output is one JSON object.
+        dry_run_lines(config, recipe, profile, Console(stderr=True))
         return
     from spotlight.run import Run
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Protocol
 
@@ -78,6 +78,10 @@ class PaletteNamer:
         content = repr((list(self.palette.items()), self.softness))
         return f"palette-1-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
 
+    @cached_property
+    def _lab(self) -> Floats:
+        return to_lab(np.array(list(self.palette.values())) / 255.0)
+
     def __call__(self, crop: Image) -> Mapping[str, float]:
         height, width = crop.shape[:2]
         # The corners of a box are mostly background.
@@ -86,7 +90,6 @@ class PaletteNamer:
 
     def of_lab(self, lab: Floats) -> Mapping[str, float]:
         """Probability of each name: a softmax of the negative distances."""
-        values = to_lab(np.array(list(self.palette.values())) / 255.0)
-        distance = np.linalg.norm(values - lab, axis=1)
+        distance = np.linalg.norm(self._lab - lab, axis=1)
         weight = np.exp(-(distance - distance.min()) / self.softness)
         return dict(zip(self.palette, (weight / weight.sum()).tolist(), strict=True))

@@ -7,19 +7,16 @@ is calibrated for Mask2Former and rejects slightly blurred but right scenes here
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import ndimage
 
 from spotlight.compute.data import scenes
 from spotlight.compute.rewards.geneval.color_naming import PaletteNamer, to_lab
 from spotlight.compute.rewards.geneval.detection import UNKNOWN, Box, Detection, Thresholds
+from spotlight.compute.rewards.geneval.filters import Mask, dilated, eroded, median, smoothed
 from spotlight.compute.rewards.geneval.shape_templates import overlaps
 from spotlight.compute.rewards.protocol import Floats, Image
-
-Mask: TypeAlias = NDArray[np.bool_]
 
 FOREGROUND = 14.0
 SMALLEST = 0.008
@@ -79,7 +76,7 @@ class SceneDetector:
         distance = ((lab[:, :, None, :] - self._palette) ** 2).sum(axis=-1)
         nearest = distance.argmin(axis=-1)
         colors = [c for c in np.unique(nearest[blob]) if ((nearest == c) & blob).sum() >= least / 2]
-        cores = [int(ndimage.binary_erosion((nearest == c) & blob).sum()) for c in colors]
+        cores = [int(eroded((nearest == c) & blob).sum()) for c in colors]
         needed = max(2.0, SPLIT_SHARE * max(cores, default=0))
         allowed = [c for c, core in zip(colors, cores, strict=True) if core >= needed]
         if len(allowed) < 2:
@@ -93,8 +90,11 @@ class SceneDetector:
                     yield pieces == piece
 
     def _objects(self, picture: _Picture, part: Mask, window: tuple[slice, slice]) -> Iterator[Detection]:
-        lab = _inner_color(picture.lab[window], part)
-        alpha, top, left = _coverage(picture, part, window)
+        core = eroded(part)
+        inside = core if core.sum() >= 2 else part
+        # The colour away from the rim.
+        lab = median(picture.lab[window][inside])
+        alpha, top, left = _coverage(picture, part, window, median(picture.rgb[window][inside]))
         overlap = overlaps(alpha)
         quality = _ramp(float(overlap.max()), SHAPE_QUALITY)
         visible = _ramp(float(np.linalg.norm(lab - picture.background_lab)), CONTRAST)
@@ -121,10 +121,10 @@ def _prepared(image: Image) -> _Picture:
     rgb = image.astype(np.float64) / 255.0
     noise = _noise(rgb)
     if noise > NOISY:
-        rgb = _bilateral(rgb, noise)
+        rgb = smoothed(rgb, noise)
     lab = to_lab(rgb)
-    background = np.median(_border(rgb), axis=0)
-    background_lab = np.median(_border(lab), axis=0)
+    background = median(_border(rgb))
+    background_lab = median(_border(lab))
     distance = np.sqrt(((lab - background_lab) ** 2).sum(axis=-1))
     return _Picture(rgb, lab, background, background_lab, distance > FOREGROUND)
 
@@ -137,34 +137,10 @@ def _noise(rgb: Floats) -> float:
     """Standard deviation of the noise: the median response of a filter that is blind to planes and edges."""
     rows = rgb[:-2] - 2 * rgb[1:-1] + rgb[2:]
     response = rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:]
-    return float(np.median(np.abs(response))) / (0.6745 * 6.0)
+    return float(median(np.abs(response).ravel())) / (0.6745 * 6.0)
 
 
-def _bilateral(rgb: Floats, noise: float, reach: int = 2, spread: float = 1.2) -> Floats:
-    """Smooths what differs by no more than the noise: edges, and so the contours, stay."""
-    height, width = rgb.shape[:2]
-    padded = np.pad(rgb, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
-    scale = 1.0 / (2 * 3 * (2.2 * noise) ** 2)
-    total = np.zeros_like(rgb)
-    weights = np.zeros((height, width, 1))
-    for dy in range(-reach, reach + 1):
-        for dx in range(-reach, reach + 1):
-            near = padded[reach + dy : reach + dy + height, reach + dx : reach + dx + width]
-            difference = near - rgb
-            squared = np.einsum("hwc,hwc->hw", difference, difference)
-            weight = np.exp(-squared * scale - (dx * dx + dy * dy) / (2 * spread**2))[..., None]
-            total += weight * near
-            weights += weight
-    return np.asarray(total / weights)
-
-
-def _inner_color(values: Floats, part: Mask) -> Floats:
-    """The median colour away from the rim."""
-    core = ndimage.binary_erosion(part)
-    return np.asarray(np.median(values[core if core.sum() >= 2 else part], axis=0))
-
-
-def _coverage(picture: _Picture, part: Mask, window: tuple[slice, slice]) -> tuple[Floats, int, int]:
+def _coverage(picture: _Picture, part: Mask, window: tuple[slice, slice], color: Floats) -> tuple[Floats, int, int]:
     """How much of each pixel the object covers, with a rim of one pixel; and the place of the first pixel.
 
     An anti-aliased pixel is a mixture, so coverage is the projection on the line from background to object.
@@ -176,10 +152,10 @@ def _coverage(picture: _Picture, part: Mask, window: tuple[slice, slice]) -> tup
     inside_y, inside_x = window[0].start - top, window[1].start - left
     own[inside_y : inside_y + part.shape[0], inside_x : inside_x + part.shape[1]] = part
     rgb = picture.rgb[top:bottom, left:right]
-    direction = _inner_color(rgb, own) - picture.background
+    direction = color - picture.background
     length = max(float(direction @ direction), 1e-6)
     alpha = np.clip((rgb - picture.background) @ direction / length, 0.0, 1.0)
-    rim = ndimage.binary_dilation(own) & ~picture.foreground[top:bottom, left:right]
+    rim = dilated(own) & ~picture.foreground[top:bottom, left:right]
     return np.where(own | rim, alpha, 0.0), top, left
 
 

@@ -10,20 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 from numpy.typing import NDArray
 
+from spotlight.compute.rewards.ocr.lines import BLANK, Classes, LineRunner, OnnxLines, fitted_width
 from spotlight.compute.rewards.ocr.text import Posteriors, normalise
-from spotlight.compute.rewards.ocr.weights import ASSETS, WeightFile, open_session
+from spotlight.compute.rewards.ocr.weights import ASSETS, WeightFile
 from spotlight.compute.rewards.protocol import Image
-
-HEIGHT = 48
-FRAME = 8
-"""Pixels of width per output frame."""
-
-MAX_WIDTH = 3200
-BATCH = 16
-BLANK = 0
 
 
 @dataclass(frozen=True)
@@ -85,53 +77,50 @@ def join(readings: Sequence[Reading], length: int) -> Reading:
     return Reading(text, np.concatenate(letters), np.concatenate(blank))
 
 
-def fit_line(image: Image) -> NDArray[np.float32]:
-    """The image as the network takes it: 3 x 48 x width, BGR, in [-1, 1]."""
-    height, width = image.shape[:2]
-    frames = min(max(round(width * HEIGHT / height / FRAME), 2), MAX_WIDTH // FRAME)
-    picture = PIL.Image.fromarray(image).resize((frames * FRAME, HEIGHT), PIL.Image.Resampling.BILINEAR)
-    bgr = np.asarray(picture)[:, :, ::-1].transpose(2, 0, 1)
-    return bgr.astype(np.float32) / np.float32(127.5) - np.float32(1)
-
-
 class Recogniser:
     """Reads images that each hold one line of text."""
 
     def __init__(self, config: RecogniserConfig, folder: Path = ASSETS) -> None:
         self.config = config
+        self._folder = folder
         lines = config.alphabet.load(folder).decode("utf-8").replace("\r\n", "\n")
         self._characters = ["", *lines.removesuffix("\n").split("\n"), " "]
-        self._session = open_session(config.weights, folder)
-        self._input: str = self._session.get_inputs()[0].name
+        self._runner: LineRunner = OnnxLines(config.weights, folder)
         classes: dict[str, list[int]] = defaultdict(list)
         for index, character in enumerate(self._characters):
             classes[character.lower()].append(index)
-        self._classes = dict(classes)
+        self._classes = {letter: tuple(indices) for letter, indices in classes.items()}
+
+    @property
+    def runner(self) -> str:
+        """Stands for the arithmetic that reads; '' for the reference."""
+        return self._runner.name
+
+    def use_torch(self, device: str) -> None:
+        """Read with torch on that device from now on."""
+        # Reward processes never load torch.
+        from spotlight.compute.rewards.ocr.torch_lines import TorchLines
+
+        self._runner = TorchLines(self.config.weights, self._folder, device)
 
     def read(self, images: Sequence[Image], wanted: Sequence[str]) -> list[Reading]:
         """One reading per image, in order; `wanted[i]` chooses the letters of reading i's posteriors."""
-        lines = [fit_line(image) for image in images]
         same_width: dict[int, list[int]] = defaultdict(list)
-        for index, line in enumerate(lines):
-            same_width[line.shape[2]].append(index)
+        for index, image in enumerate(images):
+            same_width[fitted_width(image)].append(index)
+        classes = {text: self._classes_of(text) for text in dict.fromkeys(wanted)}
         readings: dict[int, Reading] = {}
         for members in same_width.values():
-            for start in range(0, len(members), BATCH):
-                batch = members[start : start + BATCH]
-                output = self._session.run(None, {self._input: np.stack([lines[index] for index in batch])})[0]
-                best = output.argmax(axis=2)
-                for index, posteriors, path in zip(batch, output, best, strict=True):
-                    letters = self._letters(posteriors, normalise(wanted[index]))
-                    readings[index] = Reading(self._decode(path), letters, posteriors[:, BLANK].copy())
+            for start in range(0, len(members), self._runner.batch):
+                batch = members[start : start + self._runner.batch]
+                found = self._runner([images[index] for index in batch], [classes[wanted[index]] for index in batch])
+                for index, frames in zip(batch, found, strict=True):
+                    readings[index] = Reading(self._decode(frames.best), frames.letters, frames.blank)
         return [readings[index] for index in range(len(images))]
+
+    def _classes_of(self, text: str) -> Classes:
+        return tuple(self._classes.get(letter, ()) for letter in normalise(text))
 
     def _decode(self, path: NDArray[np.int64]) -> str:
         changes = np.flatnonzero(np.diff(path, prepend=BLANK))
         return "".join([self._characters[path[frame]] for frame in changes])
-
-    def _letters(self, posteriors: Posteriors, wanted: str) -> Posteriors:
-        letters = np.zeros((len(posteriors), len(wanted)), np.float32)
-        for column, letter in enumerate(wanted):
-            for index in self._classes.get(letter, ()):
-                letters[:, column] += posteriors[:, index]
-        return letters

@@ -6,9 +6,9 @@
 Invariant: totals and components are finite and in [0, 1] (tests/unit/test_ocr.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from spotlight.compute.rewards.ocr.recogniser import (
     RecogniserConfig,
 )
 from spotlight.compute.rewards.ocr.weights import ASSETS
-from spotlight.compute.rewards.protocol import Image, Scores
+from spotlight.compute.rewards.protocol import Floats, Image, Scores
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 
@@ -43,7 +43,18 @@ class _OcrBase:
         detector = Detector(folder=folder)
         self._reader = Reader(detector, self._recogniser)
         tags = (self.config.weights.tag, self.config.alphabet.tag, detector.weights.tag)
-        self.version = f"{'-'.join(tags)}-s{text.SCORING_VERSION}"
+        self._reference = f"{'-'.join(tags)}-s{text.SCORING_VERSION}"
+        self.version = self._reference
+
+    def use_device(self, device: str) -> None:
+        """Read lines on that device; on the CPU onnxruntime stays, the reference and quicker there than torch."""
+        if device != "cpu":
+            self.use_torch(device)
+
+    def use_torch(self, device: str) -> None:
+        """Read lines with torch on that device from now on; another version, because last bits differ."""
+        self._recogniser.use_torch(device)
+        self.version = f"{self._reference}-{self._recogniser.runner}"
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         """One score per image, each against its own prompt's target."""
@@ -56,14 +67,18 @@ class _OcrBase:
             self._check(index, image)
         targets = [text.target_of(prompt) for prompt in prompts]
         readings = self._read(images, targets)
-        columns = {
-            component: np.array(
-                [_compare(component, reading, target) for reading, target in zip(readings, targets, strict=True)],
-                dtype=np.float64,
-            )
-            for component in self.components
-        }
+        columns = self._columns(readings, targets)
         return Scores(total=columns[self.total], components=columns)
+
+    def _columns(self, readings: Sequence[Reading], targets: Sequence[str]) -> dict[str, Floats]:
+        read = [reading.text for reading in readings]
+        edit = _column(text.edit_similarity, read, targets)
+        columns = {"edit": edit, "exact": _column(text.exact_match, read, targets)}
+        if "graded" in self.components:
+            letters, blank = [reading.letters for reading in readings], [reading.blank for reading in readings]
+            soft = text.soft_lcs_batch(letters, blank, targets)
+            columns["graded"] = _column(text.graded, edit, soft, _column(text.extra_glyphs, read, targets))
+        return columns
 
     def _check(self, index: int, image: Image) -> None:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
@@ -82,12 +97,8 @@ class _OcrBase:
         return [readings[index] for index in range(len(images))]
 
 
-def _compare(component: str, reading: Reading, target: str) -> float:
-    if component == "edit":
-        return text.edit_similarity(reading.text, target)
-    if component == "exact":
-        return text.exact_match(reading.text, target)
-    return text.graded(reading.text, reading.letters, reading.blank, target)
+def _column(rule: Callable[..., float], *values: Iterable[Any]) -> Floats:
+    return np.array([rule(*row) for row in zip(*values, strict=True)], dtype=np.float64)
 
 
 class OcrReward(_OcrBase):

@@ -4,6 +4,9 @@ Invariant: every score is finite and in [0, 1] for any text, target and posterio
 only where `exact_match` holds (tests/unit/test_ocr.py).
 """
 
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -42,18 +45,27 @@ def target_of(prompt: Prompt) -> str:
 
 
 def levenshtein(left: str, right: str) -> int:
-    """The fewest insertions, deletions and substitutions that turn one text into the other."""
-    if len(left) < len(right):
-        left, right = right, left
-    codes = np.array([ord(letter) for letter in right], dtype=np.int64)
-    columns = np.arange(len(right) + 1)
-    row = columns
-    for letter in left:
-        here = row + 1
-        here[1:] = np.minimum(here[1:], row[:-1] + (codes != ord(letter)))
-        # Insertions chain along the row; subtracting the column turns the chain into a running minimum.
-        row = np.minimum.accumulate(here - columns) + columns
-    return int(row[-1])
+    """The fewest insertions, deletions and substitutions that turn one text into the other.
+
+    Myers' bit-parallel form: neighbours in a row of the table differ by -1, 0 or 1, so two bit sets hold a row.
+    """
+    if not left:
+        return len(right)
+    places: dict[str, int] = {}
+    for index, letter in enumerate(left):
+        places[letter] = places.get(letter, 0) | 1 << index
+    every, last = (1 << len(left)) - 1, 1 << len(left) - 1
+    rising, falling, distance = every, 0, len(left)
+    for letter in right:
+        same = places.get(letter, 0)
+        diagonal = (((same & rising) + rising) ^ rising) | same | falling
+        up = falling | ~(diagonal | rising) & every
+        down = rising & diagonal
+        distance += bool(up & last) - bool(down & last)
+        up = up << 1 | 1
+        rising = (down << 1 | ~(diagonal | up)) & every
+        falling = up & diagonal & every
+    return distance
 
 
 def edit_similarity(text: str, target: str) -> float:
@@ -81,23 +93,45 @@ def soft_lcs(letters: Posteriors, blank: Posteriors, target: str) -> float:
     increasing frames so that the sum of clip(1 + log10(p) / DECADES, 0, 1) is greatest. A letter that repeats
     the one before needs a blank frame in front of it, because CTC reads an unbroken run as one letter.
     """
-    frames, length = letters.shape
-    if not frames or not length:
-        return 0.0
-    credit = np.clip(1.0 + np.log10(np.maximum(letters, 1e-12, dtype=np.float64)) / DECADES, 0.0, 1.0)
+    return float(soft_lcs_batch([letters], [blank], [target])[0])
+
+
+def soft_lcs_batch(
+    letters: Sequence[Posteriors], blank: Sequence[Posteriors], targets: Sequence[str]
+) -> NDArray[np.float64]:
+    """`soft_lcs` of many; those of one number of frames and letters are computed together."""
+    scores = np.zeros(len(targets))
+    same_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, posteriors in enumerate(letters):
+        same_shape[posteriors.shape].append(index)
+    for (frames, length), members in same_shape.items():
+        if frames and length:
+            repeats = np.array([_repeats(targets[index]) for index in members])
+            letters_BTK = np.stack([letters[index] for index in members])
+            scores[members] = _soft_lcs(letters_BTK, np.stack([blank[index] for index in members]), repeats)
+    return scores
+
+
+def _repeats(target: str) -> list[bool]:
+    return [False, *(letter == before for before, letter in itertools.pairwise(target))]
+
+
+def _soft_lcs(letters_BTK: Posteriors, blank_BT: Posteriors, repeats_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
+    rows, frames, length = letters_BTK.shape
+    credit_BTK = np.clip(1.0 + np.log10(np.maximum(letters_BTK, 1e-12, dtype=np.float64)) / DECADES, 0.0, 1.0)
     # A separator is whole once blank is likelier than all else together: greedy decoding splits there.
-    separator = np.clip(2.0 * blank.astype(np.float64), 0.0, 1.0)
+    separator_BT = np.zeros((rows, frames))
+    separator_BT[:, 1:] = np.clip(2.0 * blank_BT[:, :-1].astype(np.float64), 0.0, 1.0)
     # best[t] is the greatest credit of the letters so far on the frames before t.
-    best = np.zeros(frames + 1)
+    best = np.zeros((rows, frames + 1))
     for index in range(length):
-        gain = credit[:, index]
-        before = best[:-1]
-        if index and target[index] == target[index - 1]:
-            gain = gain * np.concatenate(([0.0], separator[:-1]))
-            before = np.concatenate(([0.0], best[:-2]))
-        placed = np.concatenate(([0.0], before + gain))
-        best = np.maximum.accumulate(np.maximum(best, placed))
-    return float(best[-1] / length)
+        repeated = repeats_BK[:, index, None]
+        gain = np.where(repeated, credit_BTK[:, :, index] * separator_BT, credit_BTK[:, :, index])
+        before = best[:, :-1].copy()
+        before[:, 1:] = np.where(repeated, best[:, :-2], best[:, 1:-1])
+        best[:, 1:] = np.maximum(best[:, 1:], before + gain)
+        best = np.maximum.accumulate(best, axis=1)
+    return np.asarray(best[:, -1] / length)
 
 
 def extra_glyphs(text: str, target: str) -> float:
@@ -106,10 +140,9 @@ def extra_glyphs(text: str, target: str) -> float:
     return max(0, len(normalise(text)) - wanted) / max(1, wanted)
 
 
-def graded(text: str, letters: Posteriors, blank: Posteriors, target: str) -> float:
+def graded(edit: float, soft: float, extra: float) -> float:
     """Half edit similarity, half soft LCS less the extra glyphs.
 
     The CTC likelihood of the target is not used: it prefers a blank image to a word with two wrong letters.
     """
-    soft = soft_lcs(letters, blank, normalise(target)) - extra_glyphs(text, target)
-    return float(np.clip(0.5 * edit_similarity(text, target) + 0.5 * soft, 0.0, 1.0))
+    return min(max(0.5 * edit + 0.5 * (soft - extra), 0.0), 1.0)

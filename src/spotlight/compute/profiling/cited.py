@@ -1,0 +1,52 @@
+"""Figures that other measurements of this project found, for operations that a profile cannot time by itself.
+
+Invariant: they are the figures of the files that they cite (tests/unit/test_profiles.py). Free of torch.
+"""
+
+from spotlight.control.profiles import Point, Provenance, Series, Times
+from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
+
+REGROUP = (0.07278055000097083, 0.1536908449998009)
+"""p50 and p99, from the loss of a rank to the survivors' next step (docs/results/regroup.json)."""
+DETECT = (0.020403487998919445, 0.03155560300001525)
+FORM = (0.007178239000495523, 0.025434156999835977)
+"""The first two parts of a regroup, from the same file."""
+NCCL_FORM = (0.039028679000011834, 0.40267810799997505)
+"""One rank's communicator on an H200: median and worst of three (docs/results/newcomer.json)."""
+NEIGHBOUR = (0.10854508599999235, 0.14302507700000433)
+"""41 GB from a neighbour's device, the same."""
+FROM_DISK = 24.87577166599999
+"""41 GB from a disk with a cold cache, once (docs/results/newcomer.json)."""
+READING_S = 0.016
+"""One picture read by one core."""
+
+
+def regroup_of_tiny() -> Times:
+    how = "Cited from docs/results/regroup.json: a crew of four on a CPU loses a rank; until the next step."
+    return one_figure(Provenance.MEASURED, how, *REGROUP)
+
+
+def regroup_on_devices() -> Times:
+    p50, p99 = (detect + form + nccl for detect, form, nccl in zip(DETECT, FORM, NCCL_FORM, strict=True))
+    how = (
+        "Detection and forming cited from docs/results/regroup.json (CPU), and an NCCL communicator from "
+        "docs/results/newcomer.json (H200, one rank); the survivors' next step is not part of it."
+    )
+    return one_figure(Provenance.DERIVED, how, p50, p99)
+
+
+def peer_copy_of_qwen_image() -> Times:
+    how = "Cited from docs/results/newcomer.json: 41 GB mapped from a neighbour on the same H200 and copied."
+    return one_figure(Provenance.MEASURED, how, *NEIGHBOUR)
+
+
+def reading() -> Times:
+    how = "Cited: the recogniser reads a picture in 16 ms on one core of a 2-core CPU; the detector is not part of it."
+    series = Series(provenance=Provenance.MEASURED, how=how, points=(Point(1, 1, READING_S, READING_S),))
+    return Times(interpolation=BY_BATCH, series=(series,))
+
+
+def one_figure(provenance: Provenance, how: str, p50: float, p99: float) -> Times:
+    """Of an operation that has no batch and no degree."""
+    series = Series(provenance=provenance, how=how, points=(Point(1, 1, p50, p99),))
+    return Times(interpolation=ONE_FIGURE, series=(series,))

@@ -1,0 +1,288 @@
+"""One function per operation: time it with the code that a run uses, and say how.
+
+Invariant: what is measured is marked measured and says how; what cannot be measured here is cited or derived and says
+from what, or is left out with a reason (tests/unit/test_profile_command.py).
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from spotlight.compute.evaluation import to_images
+from spotlight.compute.profiling import cited
+from spotlight.compute.profiling.stopwatch import Stopwatch, point
+from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, Subject
+from spotlight.compute.profiling.workload import backward, node_folder, published, samples, sigmas
+from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.step import Place, advance
+from spotlight.compute.train import checkpoint
+from spotlight.compute.train.weight_sets import WeightSet
+from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.store import NodeStore
+from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
+from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
+from spotlight.core.errors import EnvironmentProblem, SpotlightError
+from spotlight.core.types import Version
+from spotlight.core.work import WeightsId
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An operation without figures, and why."""
+
+    why: str
+
+
+Measure = Callable[[Subject, Stopwatch], Times]
+
+
+def measurements(
+    subject: Subject, watch: Stopwatch, wanted: Sequence[Operation]
+) -> Iterator[tuple[Operation, Times | LeftOut]]:
+    """One operation after the other, in the order of `MEASURES`: cheap and important ones first."""
+    for operation, measure in MEASURES.items():
+        if operation not in wanted:
+            continue
+        try:
+            yield operation, measure(subject, watch)
+        except torch.OutOfMemoryError:
+            yield operation, LeftOut("the device has too little memory for it")
+        except SpotlightError as problem:
+            yield operation, LeftOut(str(problem))
+
+
+# -- on the device -----------------------------------------------------------------------------------------------------
+
+
+def denoise_step(subject: Subject, watch: Stopwatch) -> Times:
+    def forward(batch: int) -> Callable[[], object]:
+        drawn, schedule = samples(subject, batch), sigmas(subject)
+        x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
+        places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
+        cond = subject.conditions(batch)
+        return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
+
+    points = _by_batch(subject, watch, Operation.DENOISE_STEP, forward)
+    how = f"One step of the rollout engine without guidance, eager{_adapters(subject)}."
+    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
+
+
+def train_timestep(subject: Subject, watch: Stopwatch) -> Times:
+    points = _by_batch(subject, watch, Operation.TRAIN_TIMESTEP, lambda batch: backward(subject, batch))
+    subject.trainer.optimizer.zero_grad(set_to_none=True)
+    how = (
+        "Forward and backward with the Flow-GRPO loss, which needs no forward of other weights, eager"
+        f"{_adapters(subject)}{', checkpointed' if subject.trainer.train_config.gradient_checkpointing else ''}."
+    )
+    return _timed_by_batch(how, points)
+
+
+def optimizer_step(subject: Subject, watch: Stopwatch) -> Times:
+    trainer = subject.trainer
+    backward(subject, 1)()
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(trainer.sets.theta.values(), trainer.train_config.max_grad_norm)
+        trainer.optimizer.step()
+        trainer.sets.follow(WeightSet.EMA, trainer.train_config.ema_decay)
+        digest({name: parameter.data for name, parameter in trainer.sets.theta.items()})
+
+    one_rank = point(watch.times(update))
+    trainer.optimizer.zero_grad(set_to_none=True)
+    how = f"Clipping, AdamW, the average and the digest of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
+    series = (_measured(how, [one_rank]), derive.gangs(one_rank, subject.trained_bytes))
+    return Times(interpolation=ONE_FIGURE, series=series)
+
+
+def decode(subject: Subject, watch: Stopwatch) -> Times:
+    @torch.no_grad()
+    def draw(x0_BSC: torch.Tensor) -> None:
+        to_images(subject.adapter.decode(x0_BSC, subject.size))
+
+    def pictures(batch: int) -> Callable[[], object]:
+        x0_BSC = torch.randn(batch, *subject.adapter.latent_shape(subject.size), device=subject.adapter.device)
+        return lambda: draw(x0_BSC)
+
+    points = _by_batch(subject, watch, Operation.DECODE, pictures)
+    return _timed_by_batch(
+        "Latents to pictures in host memory, in fp32, one picture at a time where there is a VAE.", points
+    )
+
+
+def role_switch(subject: Subject, watch: Stopwatch) -> Times:
+    with published(subject) as (store, stored):
+        subject.resident.load(store.open(stored.weights))
+
+        def switch() -> None:
+            with subject.resident.use(stored.weights):
+                pass
+
+        seconds = watch.times(switch)
+        subject.resident.drop(stored.weights)
+    return _one("The model takes up a published set and gives it back; nothing is copied.", seconds)
+
+
+# -- weights on their way ----------------------------------------------------------------------------------------------
+
+
+def publish(subject: Subject, watch: Stopwatch) -> Times:
+    with tempfile.TemporaryDirectory() as folder:
+        store, versions = NodeStore(Path(folder)), count(1)
+        state = subject.trainer.sets[WeightSet.OLD]
+
+        def write() -> None:
+            weights = WeightsId(Version(next(versions)))
+            store.publish(weights, subject.adapter.family, state, subject.base_digest)
+            store.keep([weights])
+
+        seconds = watch.times(write, warm_ups=0)
+    how = f"{subject.trained_bytes / 1e6:.0f} MB of trained weights to the host, digested and written to a local disk."
+    return _one(how, seconds)
+
+
+def node_fetch(subject: Subject, watch: Stopwatch) -> Times:
+    with published(subject) as (_, stored), node_folder() as folder:
+        node = NodeStore(folder)
+
+        def fetch() -> None:
+            shutil.copyfile(stored.path, folder / stored.path.name)
+            subject.resident.load(node.open(stored.weights))
+            subject.resident.drop(stored.weights)
+            node.keep([])
+
+        seconds = watch.times(fetch, warm_ups=0)
+    how = "Copied from a local disk into shared memory, verified, brought to the device and read back; no network."
+    return _one(how, seconds)
+
+
+def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
+    if subject.model == QWEN_IMAGE:
+        return cited.peer_copy_of_qwen_image()
+    with published(subject) as (store, stored):
+        store.open(stored.weights)
+
+        def take() -> None:
+            subject.resident.load(store.open(stored.weights))
+            subject.resident.drop(stored.weights)
+
+        seconds = watch.times(take)
+    return _one("Taken from the node's shared memory, where a neighbour's copy is verified, and read back.", seconds)
+
+
+def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        seconds = watch.times(lambda: checkpoint.save(subject.trainer, Path(folder) / "step"), warm_ups=0)
+    return _one("Weights, their copies and the optimizer's moments, forced to a local disk.", seconds)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def worker_start(subject: Subject, watch: Stopwatch) -> Times:
+    """One process at a time; the first finds the cache of files as it is, so none is a warm-up."""
+    command = [
+        sys.executable, "-m", "spotlight.compute.profiling.start", subject.model, str(subject.adapter.device),
+    ]  # fmt: skip
+
+    def start() -> None:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip() or "without a word").splitlines()[-1]
+            raise EnvironmentProblem(
+                f"a worker could not be started ({reason}); free memory, for the model is loaded twice here."
+            )
+
+    seconds = watch.times(start, warm_ups=0)
+    if subject.model != QWEN_IMAGE:
+        return _one(
+            "A new process imports everything, builds the model and its optimizer; no worker is forked.", seconds
+        )
+    p50, p99 = point(seconds).p50 + cited.FROM_DISK, point(seconds).p99 + cited.FROM_DISK
+    how = (
+        "A new process imports everything and wakes the device; 41 GB from a cold disk are cited from "
+        "docs/results/newcomer.json."
+    )
+    return cited.one_figure(Provenance.DERIVED, how, p50, p99)
+
+
+def reward(subject: Subject, watch: Stopwatch) -> Times:
+    world = subject.world
+    if world is None:
+        return cited.reading()
+    prompts = world.held_out(max(subject.batches[Operation.REWARD]))
+    images = [world.render(prompt, np.random.default_rng(number)) for number, prompt in enumerate(prompts)]
+    with RewardPool(1) as pool:
+        pool.version(world.reward)
+        points = _by_batch(
+            subject,
+            watch,
+            Operation.REWARD,
+            lambda batch: lambda: pool.score(world.reward, images[:batch], prompts[:batch]),
+        )
+    return _timed_by_batch(f"'{world.reward}' of rendered pictures, in one reward process with one thread.", points)
+
+
+def regroup(subject: Subject, watch: Stopwatch) -> Times:
+    return cited.regroup_on_devices() if subject.adapter.device.type == "cuda" else cited.regroup_of_tiny()
+
+
+MEASURES: Mapping[Operation, Measure] = {
+    Operation.DENOISE_STEP: denoise_step,
+    Operation.TRAIN_TIMESTEP: train_timestep,
+    Operation.OPTIMIZER_STEP: optimizer_step,
+    Operation.DECODE: decode,
+    Operation.REGROUP: regroup,
+    Operation.PEER_COPY: peer_copy,
+    Operation.REWARD: reward,
+    Operation.ROLE_SWITCH: role_switch,
+    Operation.PUBLISH: publish,
+    Operation.NODE_FETCH: node_fetch,
+    Operation.CHECKPOINT: save_checkpoint,
+    Operation.WORKER_START: worker_start,
+}
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def _by_batch(
+    subject: Subject, watch: Stopwatch, operation: Operation, prepared: Callable[[int], Callable[[], object]]
+) -> list[Point]:
+    """Ascending batches, up to the largest that fits the device."""
+    points: list[Point] = []
+    for batch in subject.batches[operation]:
+        try:
+            points.append(point(watch.times(prepared(batch)), batch))
+        except torch.OutOfMemoryError:
+            if not points:
+                raise
+            break
+    return points
+
+
+def _measured(how: str, points: Sequence[Point]) -> Series:
+    return Series(provenance=Provenance.MEASURED, how=how, points=tuple(points))
+
+
+def _timed_by_batch(how: str, points: Sequence[Point]) -> Times:
+    return Times(interpolation=BY_BATCH, series=(_measured(how, points),))
+
+
+def _one(how: str, seconds: Sequence[float]) -> Times:
+    return Times(interpolation=ONE_FIGURE, series=(_measured(how, [point(seconds)]),))
+
+
+def _adapters(subject: Subject) -> str:
+    lora = subject.trainer.train_config.lora
+    return "" if lora is None else f", with adapters of rank {lora.rank} beside the weights"

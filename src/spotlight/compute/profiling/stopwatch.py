@@ -1,0 +1,48 @@
+"""Timing one action several times, within a limit; percentiles of what was found.
+
+Invariant: an action is timed at least once and its device has finished when the watch stops
+(tests/unit/test_profile_command.py).
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spotlight.control.profiles import Point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopwatch:
+    """How patiently actions are timed on a device."""
+
+    device: torch.device
+    repeats: int
+    patience_s: float
+    """No further repeat is begun after so long, so that slow actions are timed less often."""
+
+    def times(self, action: Callable[[], object], warm_ups: int = 1) -> list[float]:
+        """Seconds of each repeat; warm-ups are not counted."""
+        for _ in range(warm_ups):
+            action()
+        self._wait()
+        seconds: list[float] = []
+        while not seconds or (len(seconds) < self.repeats and sum(seconds) < self.patience_s):
+            began = time.perf_counter()
+            action()
+            self._wait()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def point(seconds: Sequence[float], batch: int = 1) -> Point:
+    """Of one slot; p99 by nearest rank, so that of fewer than a hundred times it is the longest."""
+    ordered = sorted(seconds)
+    p99 = ordered[-(-99 * len(ordered) // 100) - 1]
+    return Point(batch, 1, statistics.median(ordered), p99)

@@ -1,0 +1,129 @@
+"""What is profiled: a model as a worker and a trainer hold it, and how it is asked.
+
+A tiny family is profiled as it is trained by default, with all its weights; Qwen-Image with adapters of rank 64, in
+bf16 on a GPU. Its weights may be random, because no duration depends on them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from spotlight.compute.data.worlds import World
+from spotlight.compute.models import families
+from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning
+from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.resident import Resident
+from spotlight.control.profiles import Operation
+from spotlight.core.types import Size
+
+QWEN_IMAGE = "qwen-image"
+RUN_SEED = 0
+TEXT_TOKENS = 64
+LORA = LoraConfig(rank=64, alpha=128.0)
+WIDE_TOKENS = 4096
+"""Pictures of more tokens are tried in fewer batches: they are bound by arithmetic at once."""
+
+Batches = Mapping[Operation, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class QwenImageShape:
+    """Arguments of diffusers' classes beyond their defaults, which are Qwen-Image's own."""
+
+    transformer: Mapping[str, Any] = field(default_factory=dict)
+    vae: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Subject:
+    """A model with its trainer; the two share weights, as in a reserved worker."""
+
+    def __init__(
+        self, model: str, adapter: Adapter, size: Size, text: Conditioning, digest: str, train: TrainConfig,
+        batches: Batches, world: World | None = None,
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.adapter = adapter
+        self.size = size
+        self.base_digest = digest
+        self.batches = batches
+        self.world = world
+        """Its prompts and its reward; None of a model that has none of its own."""
+        self._text = text
+        self.trainer = Trainer(adapter, train, NftConfig(), RUN_SEED)
+        self.resident = Resident(adapter.transformer, digest)
+
+    @property
+    def tokens(self) -> int:
+        return self.adapter.latent_shape(self.size)[0]
+
+    @property
+    def trained_bytes(self) -> int:
+        """Of the weights that are trained, and so of their gradients."""
+        return sum(weight.numel() * weight.element_size() for weight in self.trainer.sets.theta.values())
+
+    def conditions(self, batch: int) -> ConditionBatch:
+        return self.adapter.collate([self._text] * batch)
+
+
+def tiny_subject(model: str, device: str, batches: Batches | None = None) -> Subject:
+    """A shipped family by name, or a weights file of one."""
+    content = families.read_weights(model)
+    adapter = families.build(content, device)
+    world = families.world_of(adapter)
+    most = max((batches or TINY_BATCHES)[Operation.TRAIN_TIMESTEP])
+    return Subject(
+        model, adapter, adapter.native_size, adapter.encode(world.held_out(1))[0], content.digest,
+        TrainConfig(micro_batch=most), batches or TINY_BATCHES, world,
+    )  # fmt: skip
+
+
+def random_qwen_image(
+    device: torch.device, size: Size, shape: QwenImageShape | None = None, batches: Batches | None = None
+) -> Subject:
+    """The whole transformer and VAE with random weights, made on the device."""
+    from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+
+    from spotlight.compute.models.qwen_image import QwenImageAdapter
+
+    shape = shape or QwenImageShape()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.device(device):
+        transformer: Any = QwenImageTransformer2DModel(**shape.transformer).to(dtype).eval()
+        vae: Any = AutoencoderKLQwenImage(**shape.vae)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    # The last sigma and the shifts are the released model's; no duration depends on them.
+    scheduler: Any = FlowMatchEulerDiscreteScheduler(
+        base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192, shift_terminal=0.02,
+        use_dynamic_shifting=True, time_shift_type="exponential",
+    )  # fmt: skip
+    adapter = QwenImageAdapter(transformer, vae, scheduler, device=device)
+    tokens, _ = adapter.latent_shape(size)
+    batches = batches or (WIDE_BATCHES if tokens > WIDE_TOKENS else LARGE_BATCHES)
+    train = TrainConfig(micro_batch=max(batches[Operation.TRAIN_TIMESTEP]), lora=LORA, gradient_checkpointing=True)
+    text = Conditioning(torch.randn(TEXT_TOKENS, int(transformer.config.joint_attention_dim)))
+    # Adapters too are drawn on the device: on the host hundreds of millions of normals take longer than all else.
+    with torch.device(device):
+        return Subject(QWEN_IMAGE, adapter, size, text, "random", train, batches)
+
+
+TINY_BATCHES: Batches = {
+    Operation.DENOISE_STEP: (1, 2, 4, 8, 16, 32),
+    Operation.TRAIN_TIMESTEP: (1, 4, 8, 16, 32),
+    Operation.DECODE: (1, 8, 32),
+    Operation.REWARD: (1, 4, 16),
+}
+QUICK_BATCHES: Batches = dict.fromkeys(TINY_BATCHES, (1, 4))
+LARGE_BATCHES: Batches = {
+    Operation.DENOISE_STEP: (1, 2, 4, 8, 16),
+    Operation.TRAIN_TIMESTEP: (1, 2, 4, 8),
+    Operation.DECODE: (1, 4),
+}
+WIDE_BATCHES: Batches = {
+    Operation.DENOISE_STEP: (1, 2, 4),
+    Operation.TRAIN_TIMESTEP: (1, 2),
+    Operation.DECODE: (1, 2),
+}

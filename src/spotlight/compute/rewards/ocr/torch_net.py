@@ -1,0 +1,103 @@
+"""Runs an ONNX graph with torch on a device, in full fp32 whatever precision the process trains with.
+
+What depends on constants only is computed once, here; everything else is dropped after its last use. Invariant: what
+comes out is what onnxruntime gives, up to the rounding of fp32 (tests/unit/test_ocr_torch_net.py).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spotlight.compute.rewards.ocr.onnx_file import Graph
+from spotlight.compute.rewards.ocr.torch_ops import Step, bind, place
+from spotlight.core.errors import WeightsError
+
+OPSETS = (11, 12)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bound:
+    """A step, the names of its values, and those that nobody needs after it."""
+
+    run: Step
+    inputs: tuple[str, ...]
+    output: str
+    dead: tuple[str, ...]
+
+
+class TorchNet:
+    """A graph of one input and one output, ready to run on batches of any size."""
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        if graph.opset not in OPSETS:
+            raise WeightsError(
+                f"the graph is written in operator set {graph.opset}, but the torch runner knows the meanings of "
+                f"{' and '.join(map(str, OPSETS))} only; run the graph with onnxruntime."
+            )
+        if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+            raise WeightsError(
+                f"the graph has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs, but the torch runner "
+                "takes one of each; run the graph with onnxruntime."
+            )
+        self.device = device
+        self._input, self._output = graph.inputs[0], graph.outputs[0]
+        self._constants = {name: place(array, device) for name, array in graph.constants.items()}
+        self._steps = _scheduled(self._live_steps(graph), self._output)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The output for a batch that lies on the device; globals of torch that it needs are put back after."""
+        values = {self._input: x}
+        with torch.inference_mode(), _full_precision():
+            for step in self._steps:
+                values[step.output] = step.run(*self._gathered(step.inputs, values))
+                for name in step.dead:
+                    del values[name]
+        return values[self._output]
+
+    def _live_steps(self, graph: Graph) -> list[_Bound]:
+        """The steps that depend on the input; the values of all others become constants."""
+        steps = []
+        for node in graph.nodes:
+            run = bind(node, self.device)
+            if len(node.outputs) != 1:
+                raise WeightsError(
+                    f"the operation '{node.op}' has {len(node.outputs)} outputs, but the torch runner gives one; run "
+                    "the graph with onnxruntime."
+                )
+            if all(name in self._constants or not name for name in node.inputs):
+                with torch.inference_mode(), _full_precision():
+                    self._constants[node.outputs[0]] = run(*self._gathered(node.inputs, {}))
+            else:
+                steps.append(_Bound(run, node.inputs, node.outputs[0], ()))
+        return steps
+
+    def _gathered(self, names: tuple[str, ...], values: dict[str, Tensor]) -> Iterator[Tensor | None]:
+        for name in names:
+            yield None if not name else values[name] if name in values else self._constants[name]
+
+
+def _scheduled(steps: list[_Bound], output: str) -> tuple[_Bound, ...]:
+    """The same steps, each with the values that it is the last to use."""
+    made = {step.output for step in steps}
+    needed = {output}
+    scheduled = []
+    for step in reversed(steps):
+        used = {step.output, *(name for name in step.inputs if name in made)}
+        scheduled.append(_Bound(step.run, step.inputs, step.output, tuple(sorted(used - needed))))
+        needed |= used
+    return tuple(reversed(scheduled))
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """No TF32 and no bf16 in products and convolutions: a score must not depend on how the policy is trained."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,219 @@
+"""ONNX operations (operator sets 11 and 12) in torch: for each, its attributes in, a function of tensors out.
+
+The keyword parameters of an operation are the attributes it understands; what is not among them is refused, and so is
+a value whose meaning is not implemented (tests/unit/test_ocr_torch_net.py). Floating-point tensors live on the
+device; integer tensors are shapes and indices, and stay on the host, so that no step waits for the device.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spotlight.compute.rewards.ocr.onnx_file import Array, Attribute, Node
+from spotlight.core.errors import WeightsError, suggestion
+
+Step: TypeAlias = Callable[..., Tensor]
+Pair: TypeAlias = tuple[int, ...]
+
+_INTEGERS = {6: torch.int32, 7: torch.int64}
+
+
+def bind(node: Node, device: torch.device) -> Step:
+    """The node's operation with its attributes; a WeightsError where it cannot be run as the file means it."""
+    make = constant_on(device) if node.op == "Constant" else OPERATIONS.get(node.op)
+    if make is None:
+        raise WeightsError(
+            f"the graph has an operation '{node.op}', which the torch runner does not have, so it would compute "
+            f"something else; run the graph with onnxruntime, or add it: {suggestion(node.op, OPERATIONS)}"
+        )
+    known = inspect.signature(make).parameters
+    for name, value in node.attributes.items():
+        if name not in known:
+            raise _refused(node, name, value)
+    try:
+        return make(**node.attributes)
+    except _Unsupported as unsupported:
+        raise _refused(node, unsupported.attribute, node.attributes.get(unsupported.attribute)) from unsupported
+
+
+def place(array: Array, device: torch.device) -> Tensor:
+    """A constant where steps expect it; a copy, because a file's bytes must not change under it."""
+    tensor = torch.from_numpy(np.array(array))
+    return tensor.to(device) if tensor.is_floating_point() else tensor
+
+
+class _Unsupported(Exception):
+    """The value of this attribute has a meaning that is not implemented."""
+
+    def __init__(self, attribute: str) -> None:
+        super().__init__(attribute)
+        self.attribute = attribute
+
+
+def _refused(node: Node, attribute: str, value: Attribute | None) -> WeightsError:
+    return WeightsError(
+        f"the operation '{node.op}' has the attribute {attribute} = {value}, which the torch runner does not "
+        "understand, so it would compute something else; run the graph with onnxruntime."
+    )
+
+
+def _symmetric(pads: Pair) -> Pair:
+    half = len(pads) // 2
+    if pads[:half] != pads[half:]:
+        raise _Unsupported("pads")
+    return pads[:half]
+
+
+def constant_on(device: torch.device) -> Callable[..., Step]:
+    def constant(*, value: Array) -> Step:
+        tensor = place(value, device)
+        return lambda: tensor
+
+    return constant
+
+
+def _conv(*, kernel_shape: Pair, strides: Pair, pads: Pair, dilations: Pair, group: int = 1) -> Step:
+    padding = _symmetric(pads)
+    if len(kernel_shape) != 2:
+        raise _Unsupported("kernel_shape")
+
+    def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.conv2d(x, weight, bias, strides, padding, dilations, group)
+
+    return conv
+
+
+def _batch_normalization(*, epsilon: float = 1e-5, momentum: float = 0.9) -> Step:
+    # The momentum matters in training only; the attribute is there all the same.
+    def normalise(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return F.batch_norm(x, mean, variance, scale, shift, training=False, eps=epsilon)
+
+    return normalise
+
+
+def _average_pool(
+    *, kernel_shape: Pair, strides: Pair, pads: Pair, ceil_mode: int = 0, count_include_pad: int = 0
+) -> Step:
+    padding = _symmetric(pads)
+    if len(kernel_shape) != 2:
+        raise _Unsupported("kernel_shape")
+    if ceil_mode:
+        raise _Unsupported("ceil_mode")
+
+    def pool(x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, kernel_shape, strides, padding, count_include_pad=bool(count_include_pad))
+
+    return pool
+
+
+def _hard_sigmoid(*, alpha: float = 0.2, beta: float = 0.5) -> Step:
+    return lambda x: (x * alpha + beta).clamp(0.0, 1.0)
+
+
+def _reduce_mean(*, axes: Pair, keepdims: int = 1) -> Step:
+    return lambda x: x.mean(dim=axes, keepdim=bool(keepdims))
+
+
+def _squeeze(*, axes: Pair) -> Step:
+    return lambda x: torch.squeeze(x, axes)
+
+
+def _unsqueeze(*, axes: Pair) -> Step:
+    if len(axes) != 1:
+        raise _Unsupported("axes")
+    return lambda x: torch.unsqueeze(x, axes[0])
+
+
+def _transpose(*, perm: Pair) -> Step:
+    return lambda x: x.permute(perm)
+
+
+def _softmax(*, axis: int = 1) -> Step:
+    def softmax(x: Tensor) -> Tensor:
+        # These operator sets flatten every axis from `axis` on into one, which is the same for the last one only.
+        if axis not in (-1, x.ndim - 1):
+            raise WeightsError(
+                f"the graph takes a softmax over axis {axis} of {x.ndim}, which joins several axes into one there; "
+                "run the graph with onnxruntime."
+            )
+        return x.softmax(dim=-1)
+
+    return softmax
+
+
+def _concat(*, axis: int) -> Step:
+    return lambda *parts: torch.cat(parts, dim=axis)
+
+
+def _cast(*, to: int) -> Step:
+    if to not in _INTEGERS:
+        raise _Unsupported("to")
+    return lambda x: x.to("cpu", _INTEGERS[to])
+
+
+def _reshape() -> Step:
+    def reshape(x: Tensor, shape: Tensor) -> Tensor:
+        # A 0 keeps the size it stands on.
+        sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(shape.tolist())]
+        return x.reshape(sizes)
+
+    return reshape
+
+
+def _slice() -> Step:
+    def cut(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
+        chosen: Sequence[int] = range(len(starts)) if axes is None else axes.tolist()
+        strides: Sequence[int] = [1] * len(starts) if steps is None else steps.tolist()
+        if min(strides) < 1:
+            raise WeightsError(
+                f"the graph takes a slice in steps of {min(strides)}, which the torch runner cannot; run the graph "
+                "with onnxruntime."
+            )
+        index = [slice(None)] * x.ndim
+        for axis, start, end, step in zip(chosen, starts.tolist(), ends.tolist(), strides, strict=True):
+            index[axis] = slice(start, end, step)
+        return x[tuple(index)]
+
+    return cut
+
+
+def _plain(function: Step) -> Callable[[], Step]:
+    """An operation without attributes."""
+    return lambda: function
+
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "Add": _plain(torch.add),
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_normalization,
+    "Cast": _cast,
+    "Clip": _plain(torch.clamp),
+    "Concat": _concat,
+    "Constant": constant_on(torch.device("cpu")),
+    "Conv": _conv,
+    "Div": _plain(torch.div),
+    "Erf": _plain(torch.erf),
+    "GlobalAveragePool": _plain(lambda x: x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)),
+    "HardSigmoid": _hard_sigmoid,
+    "Identity": _plain(lambda x: x),
+    "MatMul": _plain(torch.matmul),
+    "Mul": _plain(torch.mul),
+    "Pow": _plain(torch.pow),
+    "ReduceMean": _reduce_mean,
+    "Relu": _plain(torch.relu),
+    "Reshape": _reshape,
+    "Shape": _plain(lambda x: torch.tensor(x.shape)),
+    "Sigmoid": _plain(torch.sigmoid),
+    "Slice": _slice,
+    "Softmax": _softmax,
+    "Sqrt": _plain(torch.sqrt),
+    "Squeeze": _squeeze,
+    "Sub": _plain(torch.sub),
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

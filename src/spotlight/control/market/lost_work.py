@@ -1,0 +1,113 @@
+"""Which share of the busy seconds went into steps that had to be done again.
+
+Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one line of the
+bill rolled out (or evaluated), the share of their denoising steps that were done again; of the seconds that they
+trained, the share of the run's optimizer steps that were undone. Where the journal does not tell, nothing is lost:
+previews are not followed one by one, and a gang that dies within a step leaves no trace of it.
+
+A flight that several slots worked on and that is lost whole is charged to the last of them, up to all that it did.
+
+Invariant: no activity loses more seconds than it has, and what is split adds up to what there was
+(tests/unit/test_market_cost.py).
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from spotlight.core.events import Accepted, AnyEvent, Dropped, Leased, Released, Restored, StepCommitted
+from spotlight.core.types import WorkerId
+from spotlight.core.work import Activity, RequestId, Work
+
+ACTIVITIES = {
+    Work.ROLLOUT.value: Activity.ROLLOUT,
+    Work.AUDIT.value: Activity.ROLLOUT,
+    Work.EVALUATION.value: Activity.EVALUATION,
+    Work.PREVIEW.value: Activity.PREVIEW,
+}
+
+
+class Steps(msgspec.Struct):
+    """Denoising steps of one kind of work."""
+
+    done: int = 0
+    redone: int = 0
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lease: whose line of the bill its steps are on, and where it began."""
+
+    line: str
+    attempt: int
+    step: int
+
+
+class LostWork(msgspec.Struct, kw_only=True):
+    """Feed it every event; `line_of` tells the line of the bill that a worker is on, if it is on any."""
+
+    held: dict[RequestId, Held] = {}
+    steps: dict[str, dict[Activity, Steps]] = {}
+    """By line of the bill."""
+    trained: int = 0
+    """Optimizer steps, also those that were undone."""
+    undone: int = 0
+    standing: int = 0
+    """Optimizer steps that are not undone."""
+
+    def apply(self, event: AnyEvent, line_of: Callable[[WorkerId], str | None]) -> None:
+        match event:
+            case Leased():
+                line = line_of(event.worker)
+                if line is not None:
+                    self.held[event.request] = Held(line, event.attempt, event.step)
+            case Released():
+                began = self._end(event.request, event.attempt)
+                if began is not None:
+                    did = max(0, event.step + event.redone - began.step)
+                    self._count(began.line, event.request, did, event.redone)
+            case Accepted():
+                began = self._end(event.request, event.attempt)
+                if began is not None:
+                    self._count(began.line, event.request, event.steps, 0)
+            case Dropped():
+                self.held.pop(event.request, None)
+            case StepCommitted():
+                self.trained += 1
+                self.standing = event.step + 1
+            case Restored():
+                self.undone += max(0, self.standing - event.step)
+                self.standing = min(self.standing, event.step)
+            case _:
+                pass
+
+    def split(self, line: str, seconds: Mapping[Activity, float]) -> dict[Activity, float]:
+        """These seconds of one line, with what was lost apart."""
+        parted = dict(seconds)
+        for activity, share in self._shares(line):
+            lost = parted.get(activity, 0.0) * share
+            if lost > 0:
+                parted[activity] -= lost
+                parted[Activity.LOST] = parted.get(Activity.LOST, 0.0) + lost
+        return parted
+
+    def _shares(self, line: str) -> list[tuple[Activity, float]]:
+        shares = [
+            (activity, steps.redone / max(steps.done, steps.redone))
+            for activity, steps in self.steps.get(line, {}).items()
+            if steps.redone
+        ]
+        if self.undone:
+            shares.append((Activity.TRAIN, min(1.0, self.undone / max(self.trained, 1))))
+        return shares
+
+    def _end(self, request: RequestId, attempt: int) -> Held | None:
+        held = self.held.get(request)
+        if held is None or held.attempt != attempt:
+            return None
+        return self.held.pop(request)
+
+    def _count(self, line: str, request: RequestId, done: int, redone: int) -> None:
+        activity = ACTIVITIES.get(request.partition("/")[0], Activity.ROLLOUT)
+        steps = self.steps.setdefault(line, {}).setdefault(activity, Steps())
+        steps.done += done
+        steps.redone += redone

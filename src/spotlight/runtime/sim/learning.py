@@ -1,0 +1,128 @@
+"""Rewards without a model: what a run learns, as a few figures fitted to a real one.
+
+The mean reward m rises with progress p from `base` to `limit`, m(p) = limit - (limit - base) exp(-rate p). A sample's
+reward is m, moved by its prompt (`prompt_std`) and its seed (`seed_std`); both spreads shrink as sqrt(m (1 - m)) does
+when a bounded reward nears its end. A preview of fewer steps sees the seed's part with correlation rho(steps). An
+iteration's progress is the mean variance of its groups over what unselected groups of that moment would have, so that
+groups of twice the variance are worth two iterations; so much was exploration measured to save
+(docs/results/explore.json).
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from spotlight.assets import asset
+from spotlight.core import messages as m
+from spotlight.core.errors import ConfigError, suggestion
+from spotlight.core.rng import Purpose, derive_key
+from spotlight.core.types import Sample
+from spotlight.core.work import Request, Work
+from spotlight.runtime.sim.numerics import Issued, TrainedState
+
+SCORER = "learning-model"
+_MASK = (1 << 53) - 1
+
+
+class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Figures of one recipe's learning, and where they come from."""
+
+    name: str
+    source: str
+    base: float
+    limit: float
+    rate: float
+    """Of the gap to the limit that one plain iteration closes, as -log(1 - share)."""
+    prompt_std: float
+    seed_std: float
+    """Within a group, at the base."""
+    fidelity: Mapping[int, float]
+    """Correlation of a preview's reward with the exact one within a prompt, by steps."""
+
+    @classmethod
+    def load(cls, name: str) -> "LearningModel":
+        known = sorted(path.stem for path in asset("learning").glob("*.json"))
+        if name not in known:
+            raise ConfigError(f"there is no learning model '{name}': {suggestion(name, known)}")
+        return msgspec.json.decode(asset(f"learning/{name}.json").read_bytes(), type=cls)
+
+    def mean(self, progress: float) -> float:
+        return self.limit - (self.limit - self.base) * math.exp(-self.rate * progress)
+
+    def spread(self, progress: float) -> float:
+        """Of rewards, relative to the base's."""
+        now, then = self.mean(progress), self.base
+        return math.sqrt(max(0.0, now * (1 - now)) / (then * (1 - then)))
+
+    def rho(self, steps: int, full_steps: int) -> float:
+        """Between known step counts linearly; the exact step count is exact."""
+        if steps >= full_steps:
+            return 1.0
+        known = sorted(self.fidelity.items())
+        return float(np.interp(steps, [s for s, _ in known], [r for _, r in known]))
+
+
+class ModelNumerics:
+    """Draws instead of pictures; costs microseconds."""
+
+    def __init__(self, model: LearningModel, run_seed: int, full_steps: int) -> None:
+        self._model = model
+        self._run_seed = run_seed
+        self._full_steps = full_steps
+        self._progress: dict[str, float] = {"base": 0.0}
+        """By the name of a set of weights."""
+        self._gains: list[float] = []
+        """Of the groups that this iteration's updates have used."""
+
+    def attend(self, issued: Issued) -> None:
+        pass
+
+    def first_latent(self, sample: Sample) -> str:
+        return ""
+
+    def next_latent(self, latent: str, step: int, weights_digest: str) -> str:
+        return ""
+
+    def latent_at(self, sample: Sample, step: int, weights_digest: str) -> str:
+        return ""
+
+    def tensors(self, request: Request, weights_digest: str, salt: str) -> bytes:
+        return f"{weights_digest}/{request.id}".encode()
+
+    def score(self, request: Request, weights_digest: str) -> m.Score:
+        model, sample, progress = self._model, request.sample, self._progress[weights_digest]
+        prompt_part = self._normal("prompt", sample.prompt)
+        exact_part = self._normal("seed", sample.prompt, sample.start)
+        rho = model.rho(sample.sampling.steps, self._full_steps) if request.work is Work.PREVIEW else 1.0
+        seed_part = exact_part
+        if rho < 1.0:
+            other = self._normal("steps", sample.prompt, sample.start, sample.sampling.steps)
+            seed_part = rho * exact_part + math.sqrt(1 - rho * rho) * other
+        spread = model.spread(progress)
+        reward = model.mean(progress) + spread * (model.prompt_std * prompt_part + model.seed_std * seed_part)
+        return m.Score(reward, {}, SCORER)
+
+    def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
+        """The last update of an iteration moves the weights on by what all of its groups were worth."""
+        progress = self._progress[before.behaviour]
+        groups: dict[int, list[float]] = {}
+        for item in order.items:
+            if item.kept:
+                reward = self.score(item.request, before.behaviour).reward
+                groups.setdefault(item.request.group, []).append(reward)
+        plain = (self._model.seed_std * self._model.spread(progress)) ** 2
+        self._gains += [float(np.var(rewards)) / plain if plain else 0.0 for rewards in groups.values()]
+        if order.last:
+            progress += float(np.mean(self._gains)) if self._gains else 0.0
+            self._gains = []
+        self._progress.setdefault(after.behaviour, progress)
+        self._progress.setdefault(after.average, progress)
+        return {"progress": progress}
+
+    def _normal(self, *identity: str | int) -> float:
+        """By Box and Muller from the identity's key: a generator for one number would cost ten times as much."""
+        key = derive_key(Purpose.DATA, self._run_seed, *identity)
+        radius = ((key & _MASK) + 1) / (_MASK + 1)
+        return math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * (key >> 64 & _MASK) / (_MASK + 1))

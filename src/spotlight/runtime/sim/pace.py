@@ -1,0 +1,40 @@
+"""How long things take on one simulated worker; storms draw constants, `profiled.py` looks into a profile."""
+
+from dataclasses import dataclass
+
+from spotlight.core import messages as m
+
+
+@dataclass
+class Pace:
+    """Constants, in seconds; `slowness` multiplies steps."""
+
+    step_s: float
+    start_s: float
+    load_s: float
+    train_s: float
+    heartbeat_s: float
+    slowness: float = 1.0
+    runs_ahead: bool = False
+    """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
+
+    def step(self, rows: int, capacity: int, degree: int) -> float:
+        """One denoising step of `rows` in a crew of that degree, of `capacity` that would fit."""
+        return self.step_s * self.slowness * max(rows / capacity, 0.5) / degree
+
+    def part(self, rows: int, degree: int) -> float:
+        """A follower's part of such a step."""
+        return self.step_s * self.slowness / degree
+
+    def decode(self, pictures: int) -> float:
+        """From latents to what the judges see."""
+        return 0.0
+
+    def train(self, order: m.Train) -> float:
+        return self.train_s
+
+    def publish(self) -> float:
+        return self.load_s
+
+    def save(self) -> float:
+        return self.load_s

@@ -1,0 +1,140 @@
+"""Simulated machines that are as fast as a profile says: the pace of every worker, and judges that take their turn.
+
+A worker on a spot machine that has just come starts after the machine has booted; the machine is paid for meanwhile.
+Training is charged as data-parallel: every rank takes an equal share of the image-timesteps in batches of the size that
+the profile finds efficient, then all join in one optimizer step. Forwards that the loss needs beside the trained one
+(NFT's behaviour policy, a reference for the KL term) are charged as denoising steps.
+"""
+
+import asyncio
+import heapq
+from dataclasses import dataclass
+
+from spotlight.compute.train.config import FlowGrpoConfig
+from spotlight.config import RunConfig
+from spotlight.control.profiles import Operation, Profile
+from spotlight.core import messages as m
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Request, SlotClass
+from spotlight.runtime.sim.fate import Calm, Tempo
+from spotlight.runtime.sim.pace import Pace
+
+NEEDED = (
+    *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
+    *(Operation.PUBLISH, Operation.NODE_FETCH, Operation.WORKER_START, Operation.ROLE_SWITCH, Operation.CHECKPOINT),
+)
+"""What every simulated run is charged for."""
+EFFICIENT = 1.05
+"""A batch is large enough when its seconds per row are within this of the best."""
+LATENCY_S = 0.001
+
+
+def efficient_batch(profile: Profile, operation: Operation, degree: int = 1) -> int:
+    """The smallest timed batch that loses next to nothing against the best one."""
+    batches = sorted({p.batch for p in profile.operations[operation].points if p.degree == degree})
+    per_row = {batch: profile.seconds(operation, batch, degree) / batch for batch in batches}
+    return next(batch for batch in batches if per_row[batch] <= EFFICIENT * min(per_row.values()))
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What one image costs to train on."""
+
+    timesteps: int
+    forwards: int
+    """Of other weights than theta, per timestep."""
+    passes: int = 1
+    """Rows of a forward per image: 2 with guidance."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "TrainingCost":
+        algorithm = config.algorithm
+        reference = int(algorithm.kl_weight > 0)
+        passes = 1 if config.rollout.guidance == 1.0 else 2
+        if isinstance(algorithm, FlowGrpoConfig):
+            return cls(config.rollout.window_size, reference, passes)
+        return cls(algorithm.timesteps_per_sample, 1 + reference, passes)
+
+
+@dataclass
+class ProfiledPace(Pace):
+    """One worker, as fast as the profile says."""
+
+    profile: Profile | None = None
+    cost: TrainingCost = TrainingCost(1, 0)
+    train_batch: int = 1
+    _is_training: bool = False
+
+    def step(self, rows: int, capacity: int, degree: int) -> float:
+        return self._seconds(Operation.DENOISE_STEP, rows, degree) * self.slowness
+
+    def part(self, rows: int, degree: int) -> float:
+        return self.step(rows, rows, degree)
+
+    def decode(self, pictures: int) -> float:
+        return self._seconds(Operation.DECODE, pictures)
+
+    def train(self, order: m.Train) -> float:
+        """One update, with the change of roles before an iteration's first and after its last."""
+        switches = int(not self._is_training) + int(order.last)
+        self._is_training = not order.last
+        kept = sum(item.kept for item in order.items)
+        rows = -(-kept // order.ranks) * self.cost.timesteps * self.cost.passes
+        batches, rest = divmod(rows, self.train_batch)
+        seconds = batches * self._train_batch_s(self.train_batch) + (self._train_batch_s(rest) if rest else 0.0)
+        seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
+        return seconds * self.slowness + switches * self._seconds(Operation.ROLE_SWITCH)
+
+    def publish(self) -> float:
+        return self._seconds(Operation.PUBLISH)
+
+    def save(self) -> float:
+        return self._seconds(Operation.CHECKPOINT)
+
+    def _train_batch_s(self, rows: int) -> float:
+        forwards_s = self.cost.forwards * self._seconds(Operation.DENOISE_STEP, rows) if self.cost.forwards else 0.0
+        return self._seconds(Operation.TRAIN_TIMESTEP, rows) + forwards_s
+
+    def _seconds(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
+        assert self.profile is not None
+        return self.profile.seconds(operation, batch, degree)
+
+
+class ProfiledFate(Calm):
+    """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
+
+    def __init__(self, profile: Profile, config: RunConfig, boot_s: float) -> None:
+        heartbeat_s = config.cluster.heartbeat_s
+        super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
+        self._profile = profile
+        self._boot_s = boot_s
+        self._cost = TrainingCost.of(config)
+        self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
+        self._judges = max(1, config.reward.processes)
+        self._busy: dict[NodeId, list[float]] = {}
+        """When each judge of a node is free again, a heap."""
+        self._loop = asyncio.get_running_loop()
+
+    def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
+        profile = self._profile
+        is_first_life = worker.endswith(".1")
+        boots_s = self._boot_s if is_first_life and slot_class is SlotClass.SPOT else 0.0
+        return ProfiledPace(
+            step_s=profile.seconds(Operation.DENOISE_STEP),
+            start_s=boots_s + profile.seconds(Operation.WORKER_START),
+            load_s=profile.seconds(Operation.NODE_FETCH),
+            train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
+            heartbeat_s=self.tempo.heartbeat_s,
+            runs_ahead=True,
+            profile=profile,
+            cost=self._cost,
+            train_batch=self._train_batch,
+        )
+
+    def score_s(self, request: Request, node: NodeId) -> float:
+        """Pictures wait for a judge of their node."""
+        now = self._loop.time()
+        judges = self._busy.setdefault(node, [0.0] * self._judges)
+        done = max(judges[0], now) + self._profile.seconds(Operation.REWARD)
+        heapq.heapreplace(judges, done)
+        return done - now

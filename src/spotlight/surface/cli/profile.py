@@ -1,0 +1,178 @@
+"""`spotlight profile`: time every operation of a run on this machine, for the simulator and the plan."""
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotlight.core.errors import ConfigError, InputError, suggestion
+from spotlight.surface.cli.progress import PatientProgress
+
+if TYPE_CHECKING:
+    from spotlight.compute.profiling.subject import Subject
+    from spotlight.control.profiles import Operation, Profile, Times
+
+REPEATS, QUICK_REPEATS = 7, 2
+PATIENCE_S = 3.0
+"""Per figure; what is slower is repeated less often."""
+
+
+def profile(
+    model: Annotated[str, typer.Option(help="words, words-large, scenes, a weights file, or qwen-image.")] = "words",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Make qwen-image from random weights.")
+    ] = False,
+    width: Annotated[int, typer.Option(min=1, help="Pixels; only qwen-image has a choice.")] = 512,
+    height: Annotated[int, typer.Option(min=1, help="Pixels; only qwen-image has a choice.")] = 512,
+    only: Annotated[str | None, typer.Option(help="Operations to measure, with commas; default all.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Take what is not measured, and does not depend on the size, from this profile.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads, as many as a worker has.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Two batches, two repeats: for a first look.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Default profile-MODEL.json; written after each operation.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile instead of a table.")] = False,
+) -> None:
+    """Measure how long each operation takes on this machine."""
+    from spotlight.control.profiles import Profile
+
+    path = out or Path(f"profile-{Path(model).stem}.json")
+    _check_path(path)
+    wanted = _operations(only)
+    base = None if like is None else Profile.load(like)
+    with PatientProgress() as progress:
+        progress.report("loading", 0, 1)
+        import msgspec
+
+        from spotlight.compute.profiling.machine import use_threads
+        from spotlight.compute.profiling.operations import LeftOut, measurements
+        from spotlight.compute.profiling.stopwatch import Stopwatch
+
+        use_threads(threads)
+        subject = _subject(model, device, random_weights, width, height, quick)
+        repeats = QUICK_REPEATS if quick else REPEATS
+        watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S)
+        found = _empty(path.stem, subject, base, repeats)
+        progress.report("loading", 1, 1)
+        began = time.monotonic()
+        for done, (operation, outcome) in enumerate(measurements(subject, watch, wanted), start=1):
+            if isinstance(outcome, LeftOut):
+                print(f"{operation} is left out: {outcome.why}", file=sys.stderr)
+            else:
+                found = msgspec.structs.replace(found, operations={**found.operations, operation: outcome})
+                _write(found, path)
+                print(f"{operation} known after {time.monotonic() - began:.0f} s", file=sys.stderr)
+            progress.report("measuring", done, len(wanted))
+    _show(found, path, as_json)
+
+
+def _operations(only: str | None) -> "list[Operation]":
+    from spotlight.control.profiles import Operation
+
+    if only is None:
+        return list(Operation)
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in list(Operation):
+            raise InputError(f"there is no operation '{name}': {suggestion(name, list(Operation))}")
+    return [Operation(name) for name in names]
+
+
+def _check_path(path: Path) -> None:
+    """Before anything is measured, so that a long measurement is not lost to a misspelt path."""
+    if path.suffix != ".json":
+        raise InputError(f"the profile {path} is not named as JSON, which is what is written; end it in .json.")
+    if not path.parent.is_dir():
+        raise InputError(f"the profile {path} cannot be written: there is no folder {path.parent}; make it first.")
+
+
+def _write(found: "Profile", path: Path) -> None:
+    """Whole or not at all, so that a measurement that is cut short leaves what it has."""
+    found.check(str(path))
+    scratch = path.with_name(f"{path.name}.part")
+    scratch.write_bytes(found.to_json())
+    scratch.replace(path)
+
+
+def _subject(model: str, device: str, random_weights: bool, width: int, height: int, quick: bool) -> "Subject":
+    from spotlight.compute.models.devices import usable_device
+    from spotlight.compute.profiling.subject import QUICK_BATCHES, QWEN_IMAGE, random_qwen_image, tiny_subject
+    from spotlight.core.types import Size
+
+    batches = QUICK_BATCHES if quick else None
+    if model == QWEN_IMAGE:
+        if not random_weights:
+            raise InputError(
+                "qwen-image is profiled with random weights, because no duration depends on them and none are shipped; "
+                "add --random-weights."
+            )
+        return random_qwen_image(usable_device(device), Size(height, width), batches=batches)
+    if random_weights:
+        raise InputError(
+            f"'{model}' has weights of its own, so it is never made from random ones; drop --random-weights."
+        )
+    return tiny_subject(model, device, batches)
+
+
+def _empty(name: str, subject: "Subject", base: "Profile | None", repeats: int) -> "Profile":
+    """A profile of this machine, with what another one lends it."""
+    from spotlight.compute.profiling.machine import busyness, commit, hardware
+    from spotlight.control.profiles import Profile
+
+    here = hardware(subject.adapter.device)
+    lent = {} if base is None else _lent(base, subject, here)
+    told = f" {', '.join(sorted(lent))} may be those of the profile '{base.name}'." if base and lent else ""
+    return Profile(
+        name=name,
+        model=subject.model,
+        width=subject.size.width,
+        height=subject.size.height,
+        tokens=subject.tokens,
+        hardware=here,
+        date=datetime.now(UTC).date().isoformat(),
+        commit=commit(),
+        notes=f"Up to {repeats} repeats per figure, {PATIENCE_S:g} s at most; {busyness()}.{told}",
+        operations=lent,
+    )
+
+
+def _lent(base: "Profile", subject: "Subject", here: str) -> "dict[Operation, Times]":
+    """What holds at this picture size too."""
+    from spotlight.control.profiles import Operation
+
+    if (base.model, base.hardware) != (subject.model, here):
+        raise ConfigError(
+            f"the profile '{base.name}' is of {base.model} on {base.hardware}, but {subject.model} is to be measured "
+            f"on {here}, so that its figures would be another model's or machine's; choose one of the same."
+        )
+    by_size = {Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD}
+    same_size = (base.width, base.height) == (subject.size.width, subject.size.height)
+    return {operation: times for operation, times in base.operations.items() if same_size or operation not in by_size}
+
+
+def _show(found: "Profile", path: Path, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode(found).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    title = f"{found.name}: {found.model} at {found.width}x{found.height} on {found.hardware}"
+    console.print(title, soft_wrap=True, highlight=False)
+    table = Table()
+    for column in ("operation", "batch", "degree", "p50 s", "p99 s", "provenance"):
+        table.add_column(column, justify="left" if column in ("operation", "provenance") else "right")
+    for operation, times in sorted(found.operations.items()):
+        for series in times.series:
+            for point in series.points:
+                figures = (str(point.batch), str(point.degree), f"{point.p50:.4g}", f"{point.p99:.4g}")
+                table.add_row(operation.value, *figures, series.provenance.value)
+    console.print(table)
+    console.print(f"written to {path}, digest {found.digest}", soft_wrap=True, highlight=False)

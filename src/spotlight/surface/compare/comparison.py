@@ -1,0 +1,200 @@
+"""What each setup took to come to a share of the baseline's gain, and which factor saved what.
+
+The gain is that of the baseline's run with the same seed: from the base model to the best held-out score it came to. A
+figure over seeds is told only if every seed's run came to the target: the mean of those that did would flatter.
+
+Saved time and money are three factors, each the baseline's value over the setup's, so above 1 is better:
+
+    hours = iterations x seconds per iteration          dollars = hours x price of the fleet per hour
+
+Invariant: the factors multiply to the savings (tests/unit/test_compare.py); over seeds they are geometric means, for
+which that stays true.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from spotlight.control.market.bill import HOUR_S
+from spotlight.core.errors import InputError, suggestion
+from spotlight.surface.compare.curve import Curve, Reached, to_target
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Of the baseline's gain."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A mean over seeds, and the least and the most of them."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Factors(msgspec.Struct, frozen=True, kw_only=True):
+    """The baseline's value over the setup's."""
+
+    iterations: Spread
+    seconds_per_iteration: Spread
+    fleet_price: Spread
+    hours: Spread
+    dollars: Spread
+
+
+class Milestone(msgspec.Struct, frozen=True, kw_only=True):
+    """One setup on its way to one share of the baseline's gain."""
+
+    setup: str
+    share: float
+    target: Spread
+    seeds: int
+    reached: int
+    """Seeds whose run came to the target; the figures are None unless all did."""
+    iterations: Spread | None = None
+    hours: Spread | None = None
+    dollars: Spread | None = None
+    factors: Factors | None = None
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the runs of one setup ended."""
+
+    setup: str
+    seeds: int
+    best: Spread
+    iterations: Spread
+    hours: Spread
+    dollars: Spread
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Setups in the order in which they were given."""
+
+    baseline: str
+    score: str
+    seeds: tuple[int, ...]
+    milestones: tuple[Milestone, ...]
+    endings: tuple[Ending, ...]
+
+    def of(self, setup: str, share: float) -> Milestone:
+        found = [one for one in self.milestones if (one.setup, one.share) == (setup, share)]
+        if not found:
+            shares = ", ".join(f"{known:g}" for known in sorted({one.share for one in self.milestones}))
+            raise InputError(
+                f"nothing was compared for '{setup}' at {share:g} of the gain; ask for one of the setups "
+                f"{', '.join(one.setup for one in self.endings)} at {shares}."
+            )
+        return found[0]
+
+
+def compare(curves: list[Curve], baseline: str, shares: Sequence[float] = SHARES) -> Comparison:
+    """Setups by the curves of their runs; every seed of a setup needs the baseline's run of that seed."""
+    by_setup = _by_setup(curves, baseline)
+    targets = {seed: _targets(curve, shares) for seed, curve in by_setup[baseline].items()}
+    return Comparison(
+        baseline=baseline,
+        score=curves[0].score,
+        seeds=tuple(sorted(targets)),
+        milestones=tuple(
+            _milestone(setup, share, runs, by_setup[baseline], {seed: targets[seed][share] for seed in runs})
+            for setup, runs in by_setup.items()
+            for share in shares
+        ),
+        endings=tuple(_ending(setup, list(runs.values())) for setup, runs in by_setup.items()),
+    )
+
+
+def _by_setup(curves: Sequence[Curve], baseline: str) -> dict[str, dict[int, Curve]]:
+    by_setup: dict[str, dict[int, Curve]] = {}
+    for curve in curves:
+        runs = by_setup.setdefault(curve.setup, {})
+        if curve.seed in runs:
+            raise InputError(
+                f"there are two runs of '{curve.setup}' with seed {curve.seed}, and which one counts is not known; "
+                "leave one out."
+            )
+        runs[curve.seed] = curve
+    if baseline not in by_setup:
+        raise InputError(f"there is no run of the baseline '{baseline}': {suggestion(baseline, by_setup)}")
+    for curve in curves:
+        if curve.score != curves[0].score:
+            raise InputError(
+                f"the runs of '{curve.setup}' and '{curves[0].setup}' tell the scores '{curve.score}' and "
+                f"'{curves[0].score}', which cannot be compared; name one that all have."
+            )
+        if curve.seed not in by_setup[baseline]:
+            raise InputError(
+                f"'{curve.setup}' was run with seed {curve.seed}, but the baseline '{baseline}' was not, so there is "
+                "no gain to compare with; run the baseline with that seed too."
+            )
+    return by_setup
+
+
+def _targets(baseline: Curve, shares: Sequence[float]) -> dict[float, float]:
+    gain = baseline.best - baseline.first
+    if not gain > 0:
+        raise InputError(
+            f"the baseline '{baseline.setup}' with seed {baseline.seed} never scored above its base model's "
+            f"{baseline.first:.4g}, so there is no gain to take shares of; run it for longer, or compare with another."
+        )
+    # The last one exactly, not by a sum that may miss it by a bit.
+    return {share: baseline.best if share == 1 else baseline.first + share * gain for share in shares}
+
+
+def _milestone(
+    setup: str, share: float, runs: dict[int, Curve], baseline: dict[int, Curve], targets: dict[int, float]
+) -> Milestone:
+    found = {seed: to_target(curve, targets[seed]) for seed, curve in sorted(runs.items())}
+    reached = {seed: there for seed, there in found.items() if there is not None}
+    known = Milestone(
+        setup=setup, share=share, target=_spread(list(targets.values())), seeds=len(runs), reached=len(reached)
+    )
+    if len(reached) < len(runs):
+        return known
+    theirs = {seed: there for seed in reached if (there := to_target(baseline[seed], targets[seed])) is not None}
+    return msgspec.structs.replace(
+        known,
+        iterations=_spread([there.iterations for there in reached.values()]),
+        hours=_spread([there.hours for there in reached.values()]),
+        dollars=_spread([there.dollars for there in reached.values()]),
+        factors=_factors([(theirs[seed], there) for seed, there in reached.items()]),
+    )
+
+
+def _factors(pairs: list[tuple[Reached, Reached]]) -> Factors | None:
+    """None where something was reached at no cost: a ratio to nothing says nothing."""
+    if any(min(one.iterations, one.hours, one.dollars) <= 0 for pair in pairs for one in pair):
+        return None
+
+    def saved(value: Callable[[Reached], float]) -> Spread:
+        return _geometric([value(theirs) / value(own) for theirs, own in pairs])
+
+    return Factors(
+        iterations=saved(lambda one: one.iterations),
+        seconds_per_iteration=saved(lambda one: one.hours * HOUR_S / one.iterations),
+        fleet_price=saved(lambda one: one.dollars / one.hours),
+        hours=saved(lambda one: one.hours),
+        dollars=saved(lambda one: one.dollars),
+    )
+
+
+def _ending(setup: str, runs: list[Curve]) -> Ending:
+    lasts = [curve.points[-1] for curve in runs]
+    return Ending(
+        setup=setup,
+        seeds=len(runs),
+        best=_spread([curve.best for curve in runs]),
+        iterations=_spread([last.iteration for last in lasts]),
+        hours=_spread([last.hours for last in lasts]),
+        dollars=_spread([last.dollars for last in lasts]),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(math.fsum(values) / len(values), min(values), max(values))
+
+
+def _geometric(values: Sequence[float]) -> Spread:
+    mean = math.exp(math.fsum(math.log(value) for value in values) / len(values))
+    return Spread(mean, min(values), max(values))

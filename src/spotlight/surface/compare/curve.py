@@ -1,0 +1,125 @@
+"""A run as a curve: held-out score against iterations, hours and dollars.
+
+A point is where the evaluated weights were: an evaluation is drawn beside the next iteration and told after it, but its
+score was bought when the iteration that made its weights was done. The base model is at nothing.
+
+Invariant: hours and dollars of a curve never fall, and reaching a higher target never takes less
+(tests/property/test_compare_property.py).
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from spotlight.control.market.bill import HOUR_S
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.errors import InputError
+from spotlight.core.events import IterationDone, Record
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
+from spotlight.surface.projections import RunView
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights after so many iterations, what they had cost, and how they score."""
+
+    iteration: int
+    hours: float
+    dollars: float
+    score: float
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    setup: str
+    seed: int
+    score: str
+    """Name of the held-out score."""
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def first(self) -> float:
+        return self.points[0].score
+
+    @property
+    def best(self) -> float:
+        """The end of the monotone envelope."""
+        return max(point.score for point in self.points)
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a curve first comes to a score."""
+
+    iterations: float
+    hours: float
+    dollars: float
+
+
+def to_target(curve: Curve, score: float) -> Reached | None:
+    """Where the monotone envelope of the curve first comes to `score`; None if it never does.
+
+    The envelope is the best score so far: one lucky evaluation counts, and a later dip does not undo it. Between two
+    evaluations it is taken as a straight line, in iterations, hours and dollars alike.
+    """
+    before: CurvePoint | None = None
+    for point in curve.points:
+        if point.score >= score:
+            return _between(before, point, score)
+        # A dip below what was reached leaves the envelope where it was, later and dearer.
+        level = point.score if before is None else max(before.score, point.score)
+        before = msgspec.structs.replace(point, score=level)
+    return None
+
+
+def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: str | None = None) -> Curve:
+    """The curve that a run's records tell; of its headline score if none is named."""
+    view = RunView()
+    began: float | None = None
+    made = {0: (0.0, 0.0)}
+    """Hours and dollars by the iterations that the weights contain."""
+    for record in records:
+        view.apply(record)
+        began = record.at if began is None else began
+        if isinstance(record.event, IterationDone):
+            # After a fall back to a checkpoint an iteration is done again, and what came after it is not made yet.
+            done = record.event.iteration
+            made = {count: spent for count, spent in made.items() if count <= done}
+            made[done + 1] = ((record.at - began) / HOUR_S, _dollars(view, prices))
+    name = score or view.headline() or "reward"
+    points = [
+        CurvePoint(iteration=iteration, hours=made[iteration][0], dollars=made[iteration][1], score=value.value)
+        for iteration, value in view.curve(name)
+        if iteration in made
+    ]
+    if not points:
+        raise InputError(
+            f"the run of '{setup}' has no held-out score '{name}', so it has no curve; wait for its first evaluation, "
+            "or name a score that it has."
+        )
+    return Curve(setup=setup, seed=view.facts.seed, score=name, points=tuple(points))
+
+
+def read_curve(folder: RunFolder, prices: PriceTable, setup: str, score: str | None = None) -> Curve:
+    """From the journal of a run, finished or not."""
+    return curve_of(read(folder.journal), prices, setup, score)
+
+
+def _between(before: CurvePoint | None, after: CurvePoint, score: float) -> Reached:
+    if before is None:
+        return Reached(iterations=after.iteration, hours=after.hours, dollars=after.dollars)
+    share = (score - before.score) / (after.score - before.score)
+    return Reached(
+        iterations=before.iteration + share * (after.iteration - before.iteration),
+        hours=before.hours + share * (after.hours - before.hours),
+        dollars=before.dollars + share * (after.dollars - before.dollars),
+    )
+
+
+def _dollars(view: RunView, prices: PriceTable) -> float:
+    bill = view.bill(prices)
+    for line in bill.lines:
+        if line.per_gpu_hour is None:
+            # Raises the sentence about the row, or about its spot price.
+            prices[line.price].per_gpu_hour(line.slot_class)
+    return bill.dollars

@@ -1,0 +1,81 @@
+"""What `sim` and `compare` have in common: a recipe, a profile, a trace and numbers become a simulation."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotlight.config import RunConfig, load_config
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
+from spotlight.core.work import SlotClass
+from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
+from spotlight.runtime.sim.numerics import Numerics
+from spotlight.runtime.sim.simulate import simulated
+
+if TYPE_CHECKING:
+    from spotlight.runtime.sim.memory import Memory
+
+
+class NumericsKind(StrEnum):
+    """Where the numbers of a simulated run come from."""
+
+    MODEL = "model"
+    """Rewards drawn from a statistical model that was fitted to a real run: any number of machines."""
+    REAL = "real"
+    """The recipe's own tiny model really draws, is judged and trains, in this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """The machines and prices that a run is simulated for."""
+
+    profile: Profile
+    prices: PriceTable
+    trace: str | None = None
+
+
+def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) -> RunConfig:
+    """The recipe on these machines; a trace means something only to recipes with spot machines."""
+    config = load_config(recipe, overrides)
+    if assumed.trace is not None and config.cluster.spot:
+        config = load_config(recipe, [*overrides, f"market.trace={assumed.trace}"])
+    wanted = {SlotClass.RESERVED: config.market.reserved_price}
+    if config.cluster.spot:
+        wanted[SlotClass.SPOT] = config.market.spot_price
+    assumed.prices.require(wanted)
+    return simulated(config, assumed.profile)
+
+
+def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
+    """By the name of a fit, or the one of the recipe's model and loss."""
+    name = learning or f"{config.model.name}-{config.algorithm.kind.replace('_', '-')}"
+    return ModelNumerics(LearningModel.load(name), config.seed, config.rollout.steps)
+
+
+@contextmanager
+def real_numerics(config: RunConfig, memory: "Memory") -> Iterator[Numerics]:
+    from spotlight.compute.rewards.judges import open_judge
+    from spotlight.runtime.sim.real import RealNumerics
+
+    with open_judge(config.reward, config.model.device) as judge:
+        yield RealNumerics(config, judge, memory)
+
+
+@contextmanager
+def numerics_for(
+    kind: NumericsKind, config: RunConfig, learning: str | None = None, remembered: Path | None = None
+) -> Iterator[Numerics]:
+    """`remembered` is a file of numbers that were computed before; it grows by those of this run."""
+    if kind is NumericsKind.MODEL:
+        yield model_numerics(config, learning)
+        return
+    from spotlight.runtime.sim.memory import Memory, subject_of
+
+    memory = Memory.load(remembered, subject_of(config)) if remembered else Memory()
+    with real_numerics(config, memory) as numerics:
+        yield numerics
+    if remembered:
+        memory.save(remembered)

@@ -1,0 +1,37 @@
+"""Records for the meter, in a few words each."""
+
+from collections import Counter
+
+from story_journal import PRICE
+
+from spotlight.control.market.cost import CostMeter
+from spotlight.core.events import AnyEvent, NodeJoined, Record, Worked, WorkerJoined
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Activity, SlotClass
+
+
+def metered(*told: tuple[float, AnyEvent]) -> CostMeter:
+    meter = CostMeter()
+    for seq, (at, event) in enumerate(told):
+        meter.apply(Record(seq, at, event))
+    return meter
+
+
+def node(name: str = "n.1", slots: int = 1, slot_class: SlotClass = SlotClass.SPOT, price: str = PRICE) -> NodeJoined:
+    return NodeJoined(node=NodeId(name), slot_class=slot_class, slots=slots, price=price)
+
+
+def worker(name: str = "n.1/0.1") -> WorkerJoined:
+    owner = NodeId(name.partition("/")[0])
+    return WorkerJoined(worker=WorkerId(name), node=owner, slot_class=SlotClass.SPOT, rows=1)
+
+
+def worked(activity: Activity, start: float, end: float, name: str = "n.1/0.1") -> Worked:
+    return Worked(worker=WorkerId(name), activity=activity, start=start, end=end)
+
+
+def seconds(meter: CostMeter, at: float | None = None) -> dict[str, float]:
+    summed: Counter[str] = Counter()
+    for tally in meter.tallies(at):
+        summed.update({activity.value: spent for activity, spent in tally.seconds.items() if spent})
+    return dict(summed)
