@@ -24,7 +24,6 @@ from spotlight.compute.rewards.config import RewardConfig
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.control.explore.config import ExploreConfig, PlanKind, SelectedNoise
-from spotlight.control.market.traces import Trace
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
@@ -76,14 +75,14 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _market_has_its_nodes(self) -> Self:
-        if self.market.trace is not None:
-            names = {spec.name for spec in self.cluster.spot_nodes()}
-            unknown = [name for name in Trace.load(self.market.trace).nodes if name not in names]
-            if unknown:
-                raise ConfigError(
-                    f"the trace '{self.market.trace}' tells of the node '{unknown[0]}' but cluster.spot is "
-                    f"{self.cluster.spot}, so it has nobody to kill; raise cluster.spot or take another trace."
-                )
+        trace = self.market.replayed(self.cluster.spot)
+        names = [spec.name for spec in self.cluster.spot_nodes()]
+        unknown = [name for name in trace.nodes if name not in names] if trace is not None else []
+        if unknown:
+            raise ConfigError(
+                f"the trace '{self.market.trace}' tells of the node '{unknown[0]}' but the run's spot nodes are "
+                f"{names[0]} to {names[-1]}, so it has nobody to kill; rename its nodes or take another trace."
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,42 +21,50 @@ from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
+from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.market.traces import Trace
+from spotlight.control.profiles import Operation, Profile
 from spotlight.core.clock import RealClock
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import ConfigError, Stopped
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.runtime.hub import Hub, SocketDoor
 from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
-from spotlight.runtime.market import Market
+from spotlight.runtime.market import StandIns, bring_spot
 from spotlight.runtime.orders import Done, DrainRun, DrillRun, RunOrder, listen
+from spotlight.runtime.paced.reward import name_of as paced_reward
 from spotlight.runtime.payloads import PayloadFolder
 from spotlight.runtime.pool import Departure, NodeDown
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.runtime.sim.profiled import NEEDED, TrainingCost
+from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
 from spotlight.wiring import Wired, wire
 
 
 class Run:
     """One life of a run on this machine."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
+    def __init__(self, chronicle: Chronicle, prices: PriceTable) -> None:
         self.chronicle = chronicle
         self.config = chronicle.config
         self.folder = chronicle.folder
-        self._prices = PriceTable.load(None)
+        self.prices = prices
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
 
     @classmethod
-    def start(cls, config: RunConfig, recipe: str) -> "Run":
+    def start(cls, config: RunConfig, recipe: str, prices: PriceTable) -> "Run":
+        check(config, prices)
+        _check_pace(config, recipe)
         folder = RunFolder.create(config.output, recipe)
-        return cls(Chronicle.begin(config, recipe, folder, RealClock()))
+        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices)
 
     @classmethod
-    def resume(cls, folder: RunFolder, config: RunConfig) -> "Run":
-        return cls(Chronicle.reopen(config, folder, RealClock()))
+    def resume(cls, folder: RunFolder, config: RunConfig, prices: PriceTable) -> "Run":
+        """With these settings, which are the stored ones from now on."""
+        check(config, prices)
+        folder.write_config(config.model_dump(mode="json"))
+        return cls(Chronicle.reopen(config, folder, RealClock()), prices)
 
     async def execute(self) -> None:
         """To the end, or to a reason to stop; either way the journal says which, and nobody is left behind."""
@@ -71,12 +79,15 @@ class Run:
             self.chronicle.close()
 
     async def _work(self, wired: Wired, pool: LocalPool) -> None:
-        hub = wired.hub
+        hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
+        stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
+        self.chronicle.observers.append(stand_ins.observe)
         jobs = (
             hub.tick_forever(),
             self.chronicle.sync_forever(),
-            self._market(pool),
+            bring_spot(cluster, market, pool, haste=market.speed),
+            stand_ins.keep(),
             _watch(pool),
             self._orders(pool, hub),
         )
@@ -101,15 +112,16 @@ class Run:
         """The pool with its reserved nodes; everything that was started is ended with it."""
         config = self.config
         controller = sockets(self.folder.path) / "hub.sock"
+        worker = "spotlight.runtime.worker" if config.cluster.pace is None else "spotlight.runtime.paced.worker"
         pool = LocalPool(
             LocalPoolSettings(
                 run=self.folder.path,
                 controller=controller,
                 token=door.token,
-                entry="spotlight.runtime.worker:entry",
-                preload=("spotlight.runtime.worker",),
+                entry=f"{worker}:entry",
+                preload=(worker,),
                 worker_settings=self._worker_settings(),
-                reward=config.reward.name or self.chronicle.facts.world.reward,
+                reward=self._reward(),
                 reward_processes=config.reward.processes,
                 reward_timeout_s=config.reward.timeout_s,
                 cluster=config.cluster,
@@ -126,17 +138,6 @@ class Run:
         finally:
             await pool.stop()
             await door.close()
-
-    async def _market(self, pool: LocalPool) -> None:
-        """Spot nodes as the trace says, or all of them from now on."""
-        config = self.config
-        specs = {spec.name: spec for spec in config.cluster.spot_nodes(config.market.spot_price)}
-        if config.market.trace is None:
-            for spec in specs.values():
-                await pool.add_node(spec)
-            return
-        trace = Trace.load(config.market.trace).compressed(config.market.speed)
-        await Market(trace, pool, specs).replay()
 
     async def _orders(self, pool: LocalPool, hub: Hub) -> None:
         """What other terminals ask for."""
@@ -169,8 +170,28 @@ class Run:
             model=config.model,
             train=config.train,
             algorithm=config.algorithm,
+            pace=self._pace(),
         )
         return settings.model_dump_json().encode()
+
+    def _reward(self) -> str:
+        cluster = self.config.cluster
+        if cluster.pace is None:
+            return self.config.reward.name or self.chronicle.facts.world.reward
+        return paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
+
+    def _pace(self) -> PaceSettings | None:
+        cluster = self.config.cluster
+        if cluster.pace is None:
+            return None
+        cost = TrainingCost.of(self.config)
+        return PaceSettings(
+            profile=cluster.pace,
+            speed=cluster.pace_speed,
+            timesteps=cost.timesteps,
+            forwards=cost.forwards,
+            passes=cost.passes,
+        )
 
     @contextmanager
     def _signals(self, hub: Hub) -> Iterator[None]:
@@ -196,7 +217,25 @@ class Run:
         return self.chronicle.run_time() / 3600
 
     def _dollars(self) -> float:
-        return settle(self.chronicle.meter.tallies(), self._prices, self.config.cluster.reserved).dollars
+        return settle(self.chronicle.meter.tallies(), self.prices, self.config.cluster.reserved).dollars
+
+
+def check(config: RunConfig, prices: PriceTable) -> None:
+    """Before anything is written: what real machines cannot do yet, and what they could not be billed by."""
+    if config.cluster.gang > 1 and config.cluster.pace is None:
+        raise ConfigError(
+            f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
+            "cluster.gang=1, or use `spotlight sim`."
+        )
+    prices.require(config.market.billed_by(config.cluster.spot))
+
+
+def _check_pace(config: RunConfig, recipe: str) -> None:
+    """Before anything is written: all durations that the workers will wait for are known."""
+    if config.cluster.pace is not None:
+        profile = Profile.load(config.cluster.pace)
+        profile.require(NEEDED, recipe)
+        profile.seconds(Operation.OPTIMIZER_STEP, degree=config.cluster.gang)
 
 
 async def _watch(pool: LocalPool) -> None:
@@ -204,7 +243,7 @@ async def _watch(pool: LocalPool) -> None:
     async for event in pool.events():
         if not isinstance(event, NodeDown) or event.returns or event.departure is not Departure.CRASHED:
             continue
-        if event.spec.slot_class is SlotClass.RESERVED:
+        if event.spec.slot_class is SlotClass.RESERVED and not is_stand_in(event.spec.name):
             raise Stopped(f"the reserved node {event.node} cannot be kept alive ({event.cause}); look there.")
 
 

@@ -173,11 +173,22 @@ def test_exploring_a_shared_start_by_initial_noise_is_refused():
         load_config("words-nft", ["explore.noise=path", "explore.steps=4"])
 
 
-def test_trace_that_kills_nodes_the_run_does_not_have_is_refused_before_anything_starts():
-    with pytest.raises(ConfigError, match=r"node 'spot-2' but cluster.spot is 1"):
-        load_config("demo", ["cluster.spot=1"])
+def test_trace_that_kills_nodes_the_run_does_not_have_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "foreign.csv").write_text("time_s,node,event,seconds\n0,gpu-a,up,0\n")
+    with pytest.raises(ConfigError, match=r"node 'gpu-a' but the run's spot nodes are spot-1 to spot-2"):
+        load_config("demo", [f"market.trace={tmp_path}/foreign.csv"])
     with pytest.raises(ConfigError, match="no trace 'dmo'"):
         load_config("demo", ["market.trace=dmo"])
+
+
+def test_trace_of_more_nodes_than_the_run_has_is_replayed_for_those_it_has():
+    config = load_config("demo", ["cluster.spot=1"])
+    assert config.market.replayed(config.cluster.spot).nodes == ["spot-1"]
+
+
+def test_trace_is_not_used_by_a_run_without_spot_nodes():
+    config = load_config("demo+reserved-only", ["market.trace=storm", "market.start_h=1000"])
+    assert config.market.replayed(config.cluster.spot) is None
 
 
 def test_deterministic_run_with_a_plan_that_follows_the_clock_is_refused():

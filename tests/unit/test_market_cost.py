@@ -8,8 +8,10 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import (
     Accepted,
     Crewing,
+    ExplorationClosed,
     Leased,
     NodeLost,
+    Previewed,
     Released,
     ReleaseReason,
     Restored,
@@ -17,7 +19,7 @@ from spotlight.core.events import (
     StepCommitted,
     WorkerLost,
 )
-from spotlight.core.types import Frontier, NodeId, WorkerId
+from spotlight.core.types import Frontier, NodeId, Version, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass
 
 ONE, TWO = "n.1/0.1", "n.1/1.1"
@@ -171,6 +173,18 @@ def test_optimizer_steps_that_are_undone_lose_their_share_of_training():
     assert seconds(meter) == pytest.approx({"train": 60 * 3 / 5, "lost": 60 * 2 / 5})
 
 
+def test_previews_that_are_discarded_lose_their_share_of_previewing():
+    previewed = Previewed(iteration=1, steps=6, version=Version(0), groups=(0, 0), seeds=(1, 2), rewards=(0.1, 0.2))
+    meter = metered(
+        (0, node()),
+        (0, worker()),
+        (60, worked(Activity.PREVIEW, 0, 60)),
+        (60, previewed),
+        (60, ExplorationClosed(iteration=1, finished=2, discarded=3, seconds=60, discarded_steps=8)),
+    )
+    assert seconds(meter) == pytest.approx({"preview": 60 * 12 / 20, "lost": 60 * 8 / 20})
+
+
 def test_answer_of_an_older_attempt_does_not_count_as_work_of_the_live_one():
     meter = metered(
         (0, node()),
@@ -203,3 +217,19 @@ def test_bill_tells_what_lost_work_and_idleness_cost():
     cents = bill.cents_by_activity()
     assert sum(cents.values()) == round(bill.dollars * 100) == 258
     assert cents[Activity.IDLE] == 129
+
+
+def test_bill_tells_nodes_that_stood_in_apart_at_the_on_demand_price():
+    meter = metered(
+        (0, node("reserved-1.1", slot_class=SlotClass.RESERVED)),
+        (0, node("spot-1.1")),
+        (3600, node("stand-in-1.1", slot_class=SlotClass.RESERVED)),
+        (7200, NodeLost(node=NodeId("stand-in-1.1"), cause="given back")),
+    )
+    bill = settle(meter.tallies(), PriceTable.load(), reserved_slots=1)
+    hours = {
+        ("stand-in" if line.stands_in else line.slot_class.value): line.total_seconds / 3600 for line in bill.lines
+    }
+    assert hours == pytest.approx({"reserved": 2, "spot": 2, "stand-in": 1})
+    assert bill.stand_in_dollars == pytest.approx(55.04 / 8)
+    assert bill.dollars == pytest.approx(3 * 55.04 / 8 + 2 * 20.63 / 8)

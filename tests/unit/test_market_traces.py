@@ -278,3 +278,21 @@ def test_recipe_sets_nodes_notice_and_speed_of_its_trace(tmp_path: Path):
     assert {event.seconds for event in trace.events if event.event is NOTICE} == {3}
     assert trace.seconds == 360
     assert MarketConfig(trace=None).replayed(nodes=2) is None
+
+
+def test_recipe_begins_its_trace_at_an_hour_with_who_is_up_then_and_keeps_its_last_event(tmp_path: Path):
+    path = written(tmp_path, "t_s,n\n0,2\n1800,1\n5400,2\n7200,0\n")
+    trace = MarketConfig(trace=str(path), start_h=1.0, speed=2.0).replayed(nodes=2)
+    assert trace is not None
+    assert told(trace) == [
+        (0, "spot-1", "up"),
+        (900, "spot-2", "up"),
+        (1800, "spot-1", "kill"),
+        (1800, "spot-2", "kill"),
+    ]
+
+
+def test_start_after_the_end_of_the_trace_is_told_in_one_sentence(tmp_path: Path):
+    path = written(tmp_path, "t_s,n\n0,2\n7200,0\n")
+    with pytest.raises(ConfigError, match=r"market.start_h is 2 but the trace .* is 2.00 hours long"):
+        MarketConfig(trace=str(path), start_h=2.0).replayed(nodes=2)

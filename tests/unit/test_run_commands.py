@@ -11,6 +11,10 @@ from spotlight.config import load_config
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
 
+OWN_PRICES = """name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source
+{name},lab,rack,H100,1,10,10,2026-11,the lab's own
+"""
+
 
 @pytest.fixture
 def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
@@ -18,8 +22,10 @@ def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(OutputConfig(), "words-nft")
     folder.write_config(load_config("words-nft").model_dump(mode="json"))
-    with Journal.create(folder.journal, lambda: 0.0) as journal:
+    now = 0.0
+    with Journal.create(folder.journal, lambda: now) as journal:
         for record in story():
+            now = record.at
             journal.append(record.event)
     return folder
 
@@ -42,15 +48,40 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
         (["resume", "nothing"], "there is no run 'nothing'"),
         (["status", "words-nft-2"], "did you mean 'words-nft-1'?"),
         (["resume", "words-nft-1", "--set", "train.lr=1"], "train.lr (0.0001 -> 1.0)"),
+        (["train", "words-nft", "--prices", "none.csv"], "the price table none.csv does not exist"),
+        (["train", "words-nft", "--market.spot_price", "aws-p5"], "no row 'aws-p5'"),
+        (["train", "words-nft+spotlight"], "cluster.gang is 4, but several training ranks are simulated only"),
+        (["status", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
+        (["report", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
+        (["resume", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["drain", "words-nft-1"], "is not running on this machine"),
         (["drill", "words-nft-1"], "is not running on this machine"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(told_run: RunFolder, arguments: list[str], says: str) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2_and_changes_nothing(
+    told_run: RunFolder, arguments: list[str], says: str
+) -> None:
+    Path("own.csv").write_text(OWN_PRICES.format(name="lab-gpu"))
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     told = spotlight(*arguments)
     assert told.code == 2
     assert says in told.err
     assert len(told.err.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_own_price_table_prices_status_and_report(told_run: RunFolder) -> None:
+    Path("own.csv").write_text(OWN_PRICES.format(name="aws-p5-h100"))
+    shipped, own = (
+        json.loads(spotlight("status", told_run.name, "--json", *prices).out)["cost"]
+        for prices in ((), ("--prices", "own.csv"))
+    )
+    assert (shipped["priced_as_if"], own["priced_as_if"]) == ("list-2026-08", "own")
+    hours = sum(sum(seconds.values()) for seconds in own["seconds"].values()) / 3600
+    assert own["dollars"] == pytest.approx(10 * hours) != 0
+    assert sum(own["cents"].values()) == round(own["dollars"] * 100)
+    assert spotlight("report", told_run.name, "--prices", "own.csv").code == 0
+    assert "Price list own, 2026-11" in told_run.report.read_text()
 
 
 def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(told_run: RunFolder) -> None:

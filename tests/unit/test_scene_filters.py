@@ -29,6 +29,7 @@ def test_median_equals_numpys(values):
 def bilateral(rgb, noise):
     """By the definition, one neighbour after the other."""
     height, width = rgb.shape[:2]
+    scale = 1.0 / (2 * 3 * (2.2 * noise) ** 2)
     padded = np.pad(rgb, ((2, 2), (2, 2), (0, 0)), mode="reflect")
     total, weights = np.zeros_like(rgb), np.zeros((height, width, 1))
     for dy in range(-2, 3):
@@ -36,7 +37,7 @@ def bilateral(rgb, noise):
             near = padded[2 + dy : 2 + dy + height, 2 + dx : 2 + dx + width]
             difference = near - rgb
             squared = np.einsum("hwc,hwc->hw", difference, difference)
-            weight = np.exp(-squared / (2 * 3 * (2.2 * noise) ** 2) - (dx * dx + dy * dy) / (2 * 1.2**2))[..., None]
+            weight = np.exp(-squared * scale - (dx * dx + dy * dy) / (2 * 1.2**2))[..., None]
             total += weight * near
             weights += weight
     return total / weights
@@ -45,7 +46,7 @@ def bilateral(rgb, noise):
 @pytest.mark.parametrize("size", [(48, 48), (5, 31), (3, 3)])
 def test_smoothing_weighs_every_neighbour_by_nearness_and_likeness(size):
     rgb = np.random.default_rng(0).random((*size, 3))
-    np.testing.assert_allclose(smoothed(rgb, 0.1), bilateral(rgb, 0.1), rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(smoothed(rgb, 0.1), bilateral(rgb, 0.1))
 
 
 def test_smoothing_keeps_an_edge_and_removes_noise():

@@ -318,3 +318,17 @@ def test_waiting_counts_what_nobody_holds(world):
     world.give(world.join("a"), 2)
     assert world.scheduler.waiting(Work.ROLLOUT) == 1
     assert world.scheduler.waiting(Work.PREVIEW) == 1
+
+
+def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_told_of(world):
+    world.issue(*requests(3, work=Work.PREVIEW, steps=6), request(9))
+    a, b = world.join("a"), world.join("b")
+    world.give(a, 3)
+    world.give(b, 3)
+    for worker, step in ((a, 4), (b, 2)):
+        world.progress(worker, step)
+    held = {worker: len(world.ledger.leases_of(worker)) for worker in (a, b)}
+    told = 4 * held[a] + 2 * held[b]
+    assert world.scheduler.steps_under_way(Work.PREVIEW) + world.scheduler.steps_under_way(Work.ROLLOUT) == told
+    world.scheduler.cancel(Work.PREVIEW)
+    assert world.scheduler.steps_under_way(Work.PREVIEW) == 0

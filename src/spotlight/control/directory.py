@@ -36,10 +36,27 @@ class Directory:
     weights: dict[WeightsId, PublishedSet] = field(default_factory=dict)
     nodes: dict[NodeId, m.NodeHello] = field(default_factory=dict)
     workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
+    """Changed by `introduce` and `forget` alone."""
+    _by_node: dict[NodeId, dict[WorkerId, None]] = field(default_factory=dict)
+
+    def introduce(self, worker: WorkerId, known: KnownWorker) -> None:
+        self.forget(worker)
+        self.workers[worker] = known
+        self._by_node.setdefault(known.node, {})[worker] = None
+
+    def forget(self, worker: WorkerId) -> KnownWorker | None:
+        """What was known of it."""
+        known = self.workers.pop(worker, None)
+        if known is not None:
+            neighbours = self._by_node[known.node]
+            del neighbours[worker]
+            if not neighbours:
+                del self._by_node[known.node]
+        return known
 
     def rolling(self) -> list[WorkerId]:
         """Workers without a training role."""
         return sorted(worker for worker, known in self.workers.items() if not known.trains)
 
     def workers_of(self, node: NodeId) -> list[WorkerId]:
-        return sorted(worker for worker, known in self.workers.items() if known.node == node)
+        return sorted(self._by_node.get(node, ()))

@@ -160,7 +160,7 @@ class Dispatcher:
         self._emit(NodeLost(node=node, cause=cause))
 
     def worker_lost(self, worker: WorkerId, cause: str, reason: ReleaseReason, now: float) -> None:
-        known = self.directory.workers.pop(worker, None)
+        known = self.directory.forget(worker)
         if known is None:
             return
         for request in self.scheduler.lose(worker, reason, now):
@@ -234,7 +234,7 @@ class Dispatcher:
     # -- one message each ----------------------------------------------------------------------------------------------
 
     def _hello(self, worker: WorkerId, hello: m.Hello, now: float) -> None:
-        self.directory.workers[worker] = KnownWorker(node=hello.node, trains=hello.trains)
+        self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
             WorkerJoined(worker=worker, node=hello.node, slot_class=hello.slot_class, rows=hello.rows, pid=hello.pid)

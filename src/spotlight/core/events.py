@@ -241,6 +241,8 @@ class ExplorationClosed(Event, frozen=True, kw_only=True):
     finished: int
     discarded: int
     seconds: float
+    discarded_steps: int = 0
+    """That the discarded ones had done, as far as their workers had told."""
 
 
 class Selected(Event, frozen=True, kw_only=True):

@@ -102,5 +102,5 @@ class Activity(StrEnum):
     REGROUP = "regroup"
     """Waiting for a crew to form."""
     LOST = "lost"
-    """Steps that had to be done again."""
+    """Steps that had to be done again, or that nobody wanted in the end."""
     IDLE = "idle"

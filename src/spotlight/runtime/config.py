@@ -5,7 +5,9 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.control.market.traces import Trace
+from spotlight.control.market.capacity import NAME as STAND_IN
+from spotlight.control.market.traces import PUNCTUALITY_S, Trace
+from spotlight.control.profiles import Profile
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 from spotlight.core.work import SlotClass
@@ -38,6 +40,11 @@ class ClusterConfig(Section):
     """Seconds that a worker may take to load the model."""
     drain_s: float = Field(default=20.0, gt=0)
     """Seconds that workers may take to hand back and exit."""
+    pace: str | None = None
+    """A profile, shipped or a file, whose durations the workers wait for instead of computing: real processes, sockets
+    and kills on a machine that could not compute that much. None computes."""
+    pace_speed: float = Field(default=1.0, gt=0)
+    """How many seconds of that profile pass in one; set market.speed to the same for a trace to keep step."""
     elastic: ElasticConfig = ElasticConfig()
     """How the slots of a node share samples; with one slot per node there is nothing to share."""
 
@@ -48,6 +55,17 @@ class ClusterConfig(Section):
                 f"cluster.silence_s is {self.silence_s:g} but cluster.heartbeat_s is {self.heartbeat_s:g}, so that a "
                 f"busy worker would be taken for dead; raise silence_s to {4 * self.heartbeat_s:g} or more."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pace_is_known(self) -> Self:
+        if self.pace is not None:
+            Profile.load(self.pace)
+            if self.slots > 1:
+                raise ConfigError(
+                    f"cluster.pace is {self.pace} but cluster.slots is {self.slots}, and paced workers form no crews; "
+                    "set slots to 1 and use more nodes."
+                )
         return self
 
     @model_validator(mode="after")
@@ -65,36 +83,69 @@ class ClusterConfig(Section):
             for number in range(1, self.reserved + 1)
         ]
 
-    def spot_nodes(self, price: str = "") -> list[NodeSpec]:
-        return [self._node(f"spot-{number}", SlotClass.SPOT, price, trains=False) for number in range(1, self.spot + 1)]
+    def spot_nodes(self, price: str = "", boot_s: float = 0.0) -> list[NodeSpec]:
+        return [self._node(f"spot-{number}", SlotClass.SPOT, price, boot_s) for number in range(1, self.spot + 1)]
 
-    def _node(self, name: str, slot_class: SlotClass, price: str, trains: bool) -> NodeSpec:
-        return NodeSpec(name=name, slot_class=slot_class, slots=self.slots, price=price, rows=self.rows, trains=trains)
+    def stand_ins(self, price: str = "", boot_s: float = 0.0) -> list[NodeSpec]:
+        """Nodes that may be rented in place of spot nodes: nobody takes them, and they do not train."""
+        numbers = range(1, self.spot + 1)
+        return [self._node(STAND_IN.format(number), SlotClass.RESERVED, price, boot_s) for number in numbers]
+
+    def _node(
+        self, name: str, slot_class: SlotClass, price: str, boot_s: float = 0.0, trains: bool = False
+    ) -> NodeSpec:
+        return NodeSpec(
+            name=name,
+            slot_class=slot_class,
+            slots=self.slots,
+            price=price,
+            rows=self.rows,
+            trains=trains,
+            boot_s=boot_s,
+        )
 
 
 class MarketConfig(Section):
     """How spot nodes come and go, and what all nodes cost."""
 
     trace: str | None = None
-    """A shipped trace's name or a file; None keeps every spot node for the whole run."""
+    """A shipped trace's name or a file; None keeps every spot node for the whole run. Without spot nodes, not used."""
+    start_h: float = Field(default=0.0, ge=0)
+    """Hour of the trace at which its replay begins; who is up then comes at once."""
     speed: float = Field(default=1.0, gt=0)
     """How many seconds of the trace pass in one."""
     notice_s: float | None = Field(default=None, ge=0)
     """Seconds of the trace by which every loss is announced before; 0 announces none, None leaves it to the trace."""
     boot_s: float = Field(default=0.0, ge=0)
-    """Seconds that a spot node is paid for before its workers begin to start."""
+    """Seconds that a spot node, or one that stands in, is paid for before its workers begin to start; a real run
+    divides them by `speed`, as the trace."""
     fallback_s: float | None = Field(default=None, ge=0)
-    """Seconds that spot nodes may stay away before nodes at the on-demand price stand in for them; None: for ever."""
+    """Seconds that spot nodes may stay away before nodes at the on-demand price stand in for them, divided likewise;
+    None: for ever."""
     reserved_price: str = "aws-p5-h100"
-    """Row of the price table that reserved slots are billed by, at its on-demand price."""
+    """Row of the price table that reserved slots and stand-ins are billed by, at its on-demand price."""
     spot_price: str = "aws-p5-h100"
     """Row of the price table that spot slots are billed by, at its spot price."""
 
     def replayed(self, nodes: int) -> Trace | None:
-        """What a run with so many spot nodes replays: its trace with notices and speed as set here."""
-        if self.trace is None:
+        """What a run with so many spot nodes replays: its trace from `start_h` on, with notices and speed as set."""
+        if self.trace is None or not nodes:
             return None
         trace = Trace.load(self.trace, nodes)
         if self.notice_s is not None:
             trace = trace.with_notice(self.notice_s)
+        if self.start_h:
+            hours = trace.seconds / 3600
+            if self.start_h >= hours:
+                raise ConfigError(
+                    f"market.start_h is {self.start_h:g} but the trace '{self.trace}' is {hours:.2f} hours long, so "
+                    "that nothing of it would be left to replay; begin earlier."
+                )
+            # A moment more than is left: what happens at the very end is part of it.
+            trace = trace.window(self.start_h, hours - self.start_h + PUNCTUALITY_S / 3600)
         return trace.compressed(self.speed)
+
+    def billed_by(self, spot: int) -> dict[SlotClass, str]:
+        """The rows of the price table that a run with so many spot nodes needs."""
+        rows = {SlotClass.RESERVED: self.reserved_price}
+        return rows | {SlotClass.SPOT: self.spot_price} if spot else rows

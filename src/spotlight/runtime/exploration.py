@@ -152,6 +152,7 @@ class Exploration:
             self._begin(iteration)
         await self._finished(iteration)
         requests = ledger.iteration(iteration, Work.PREVIEW)
+        discarded_steps = self._hub.dispatcher.scheduler.steps_under_way(Work.PREVIEW)
         self._hub.dispatcher.cancel(Work.PREVIEW)
         self._hub.flush()
         finished = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
@@ -173,6 +174,7 @@ class Exploration:
                 finished=len(finished),
                 discarded=len(requests) - len(finished),
                 seconds=self._seconds(),
+                discarded_steps=discarded_steps,
             )
         )
         self._select(iteration, requests)

@@ -155,6 +155,16 @@ class LocalPool:
             _kill_group(here.process.pid)
         await here.gone.wait()
 
+    async def drain_node(self, node: NodeId) -> None:
+        here = self._find(node)
+        if here is not None and here.process.returncode is None:
+            # We take it: in its first moments the agent cannot drain yet, and its end is no crash.
+            here.is_killed = True
+            here.process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(here.gone.wait(), self._settings.cluster.drain_s + REAP_S)
+        await self.kill_node(node)
+
     async def stop(self) -> None:
         self._is_stopping = True
         for name in list(self._restarts):
@@ -280,8 +290,7 @@ class LocalPool:
         try:
             await self.add_node(spec)
         except (OSError, SpotlightError) as error:
-            node = NodeId(spec.name)
-            cause = f"it cannot be started again: {error}"
+            node, cause = NodeId(spec.name), f"it cannot be started again: {error}"
             self._events.put_nowait(NodeDown(node=node, spec=spec, departure=Departure.CRASHED, cause=cause))
 
     def _forget_restart(self, name: str) -> None:

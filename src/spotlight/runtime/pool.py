@@ -3,7 +3,7 @@
 A pool starts one agent per node; the agent dials the controller by itself, so work never passes through the pool. What
 the pool tells is only that a machine came or went, in `events`.
 
-    add_node -> NodeUp -> (warn)* -> kill_node, or the agent dies -> NodeDown -> add_node: the next incarnation
+    add_node -> NodeUp -> (warn)* -> kill_node, drain_node, or the agent dies -> NodeDown -> add_node: the next one
 """
 
 from collections.abc import AsyncIterator
@@ -29,6 +29,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that each of its workers takes at a time."""
     trains: bool = False
     """Whether its workers can also take the training role."""
+    boot_s: float = 0.0
+    """Seconds after its coming in which no worker starts: it is paid for, but its machine still boots."""
 
     def incarnation(self, number: int) -> NodeId:
         return NodeId(f"{self.name}.{number}")
@@ -85,6 +87,9 @@ class Pool(Protocol):
 
     async def kill_node(self, node: NodeId) -> None:
         """SIGKILL, all processes of the node at once; returns when they are gone. Nothing if it is gone already."""
+
+    async def drain_node(self, node: NodeId) -> None:
+        """Give the node back: its workers hand back and exit; returns when it is gone. Nothing if it is already."""
 
     async def kill_worker(self, worker: WorkerId) -> None:
         """SIGKILL to one worker; its agent starts the next incarnation. Nothing if it is gone already."""

@@ -1,7 +1,7 @@
 """One slot of a node: keeps a worker alive on it, life after life, and never two at a time.
 
-    STARTING --Spawned--> ALIVE --end of process, end of its socket, or silence--> GONE --back-off--> STARTING
-                                                                                     `--draining--> (the slot is empty)
+    BOOTING --boot_s--> STARTING --Spawned--> ALIVE --end of process or socket, silence--> GONE --back-off--> STARTING
+       `--draining--> (the slot is empty)                                                    `--draining--> (empty)
 
 Invariant: `gone` is called once per life, after everything the worker said was relayed and its process is reaped, and
 before the next life starts (tests/processes/test_pool.py). A hung worker is killed, which turns a hang into a death.
@@ -95,7 +95,8 @@ class Slot:
         self.tell(Drain())
 
     async def keep(self) -> None:
-        """Life after life, until drained."""
+        """Life after life from the end of the machine's boot on, until drained."""
+        await self._pause(self._launch.spec.boot_s)
         backoff = BACKOFF_FIRST_S
         clock = asyncio.get_running_loop().time
         while not self._draining.is_set():
@@ -103,8 +104,12 @@ class Slot:
             was_taken = await self._live()
             has_lived = was_taken or clock() - born > GOOD_LIFE_S
             backoff = BACKOFF_FIRST_S if has_lived else min(2 * backoff, BACKOFF_MOST_S)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._draining.wait(), backoff)
+            await self._pause(backoff)
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until drained."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), seconds)
 
     async def _live(self) -> bool:
         """One life; whether it was a working one that somebody took."""

@@ -16,8 +16,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from safetensors.numpy import save
 
 from spotlight import __version__
 from spotlight.compute.models import families
+from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
@@ -68,23 +71,69 @@ def device_kind(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+TrainingOrder: TypeAlias = m.Train | m.Publish | m.Save | m.Restore
+Say: TypeAlias = Callable[[m.AnyMessage], None]
+
+
+class Trains(Protocol):
+    """The training role."""
+
+    def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
+        """The answer; none of a rank that only takes part."""
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a worker computes with; that of a paced run is `paced/worker.py`."""
+
+    adapter: Adapter
+    shared: SharedAdapter
+    resident: Resident
+    engine: Engine
+    role: Trains | None
+    kind: str
+    """Of its device: workers of one kind are equally fast."""
+
+
+Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Say], Equipment]
+
+
+def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
+    """The base model, what is trainable in it, and the parts that share it."""
+    content = families.read_weights(settings.model.name)
+    adapter = families.build(content, own_device(settings.model.device, launch.slot))
+    torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
+    role: TrainingRole | None = None
+    if launch.trains:
+        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
+        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder))
+    else:
+        select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
+    resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
+    shared = SharedAdapter(adapter, say, resident)
+    engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=settings.deterministic)
+    return Equipment(adapter, shared, resident, engine, role, device_kind(adapter.device))
+
+
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
     """Where the nursery's child begins."""
     launch = WorkerLaunch.from_bytes(config)
     torch.set_num_threads(launch.threads)
-    Worker(worker, Connection(sock), launch, WorkerSettings.model_validate_json(launch.settings)).run()
+    settings = WorkerSettings.model_validate_json(launch.settings)
+    Worker(worker, Connection(sock), launch, settings, equip).run()
 
 
 class Worker:
     """The process as an object; `run` returns only by exit."""
 
     def __init__(
-        self, worker: WorkerId, connection: Connection, launch: WorkerLaunch, settings: WorkerSettings
+        self, worker: WorkerId, connection: Connection, launch: WorkerLaunch, settings: WorkerSettings, equip: Equip
     ) -> None:
         self._id = worker
         self._connection = connection
         self._launch = launch
         self._settings = settings
+        self._equip = equip
         self._inbox: queue.SimpleQueue[tuple[m.AnyMessage, bytes]] = queue.SimpleQueue()
         self._spans = SpanLog()
         self._introduced = threading.Event()
@@ -115,25 +164,11 @@ class Worker:
     # -- the model's thread --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        """The base model, what is trainable in it, and the parts that share it."""
-        settings = self._settings
-        content = families.read_weights(settings.model.name)
-        self._adapter = families.build(content, own_device(settings.model.device, self._launch.slot))
-        torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
-        self._role: TrainingRole | None = None
-        folder = Path(settings.run_folder)
-        if self._launch.trains:
-            trainer = Trainer(self._adapter, settings.train, settings.algorithm, settings.run_seed)
-            self._role = TrainingRole(trainer, self._adapter, content.digest, folder)
-        else:
-            transformer, lora = self._adapter.transformer, settings.train.lora
-            select_trainable(transformer, lora, self._adapter.lora_targets, settings.run_seed)
-        self._resident = Resident(self._adapter.transformer, content.digest, capacity=SETS_HELD)
-        self._loading = Loading(self._id, self._resident, NodeStore(Path(self._launch.store)), self._send)
-        shared = SharedAdapter(self._adapter, self._send, self._resident)
-        self._engine = Engine(
-            shared, self._resident, settings.run_seed, self._launch.rows, padded=settings.deterministic
-        )
+        equipment = self._equip(self._launch, self._settings, self._send)
+        self._adapter, self._role, self._engine = equipment.adapter, equipment.role, equipment.engine
+        self._kind = equipment.kind
+        resident = equipment.resident
+        self._loading = Loading(self._id, resident, NodeStore(Path(self._launch.store)), self._send)
         connect = partial(
             form,
             device_kind=DeviceKind(self._launch.transport),
@@ -141,7 +176,7 @@ class Worker:
             first_limit_s=self._launch.first_exchange_s,
         )
         self._membership = Membership(
-            self._id, shared, self._engine, self._resident, self._send, self._launch.patience_s, connect
+            self._id, equipment.shared, self._engine, resident, self._send, self._launch.patience_s, connect
         )
 
     def _say_hello(self) -> None:
@@ -155,7 +190,7 @@ class Worker:
                 rows=self._engine.rows,
                 pid=os.getpid(),
                 trains=launch.trains,
-                kind=device_kind(self._adapter.device),
+                kind=self._kind,
             )
         )
 
@@ -254,7 +289,7 @@ class Worker:
                     self._hand_back(lease.request.id)
         self._told_free = 0
 
-    def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
+    def _train(self, order: TrainingOrder) -> None:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
         if isinstance(order, m.Train):
@@ -269,7 +304,8 @@ class Worker:
             traceback.print_exc()
             told = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
             reply = m.Failed(problem=told)
-        self._send(reply)
+        if reply is not None:
+            self._send(reply)
 
     def _hand_back(self, request: RequestId) -> None:
         committed = self._engine.withdraw(request)

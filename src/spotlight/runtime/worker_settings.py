@@ -5,6 +5,19 @@ from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
 from spotlight.core.section import Section
 
 
+class PaceSettings(Section):
+    """How long things take in a paced run, and what training on one image costs there."""
+
+    profile: str
+    """A shipped profile or a file."""
+    speed: float
+    """The profile's seconds are divided by it."""
+    timesteps: int
+    forwards: int
+    passes: int
+    """As of `runtime.sim.profiled.TrainingCost`."""
+
+
 class WorkerSettings(Section):
     """As JSON inside a worker's launch."""
 
@@ -15,3 +28,5 @@ class WorkerSettings(Section):
     model: ModelConfig
     train: TrainConfig
     algorithm: AlgorithmConfig
+    pace: PaceSettings | None = None
+    """None computes."""

@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from spotlight.control.market.bill import Bill, settle
+from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.cost import CostMeter
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import (
@@ -276,7 +277,9 @@ class RunView(msgspec.Struct, kw_only=True):
         return [(seen.iteration, seen.scores[name]) for seen in self.evaluations if name in seen.scores]
 
     def bill(self, prices: PriceTable) -> Bill:
-        reserved = sum(row.slot_class is SlotClass.RESERVED for row in self.timeline.rows.values())
+        reserved = sum(
+            row.slot_class is SlotClass.RESERVED and not is_stand_in(row.name) for row in self.timeline.rows.values()
+        )
         return settle(self.meter.tallies(), prices, reserved)
 
     @property

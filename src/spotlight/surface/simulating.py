@@ -57,10 +57,10 @@ def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
 
 @contextmanager
 def real_numerics(config: RunConfig, memory: "Memory") -> Iterator[Numerics]:
-    from spotlight.compute.rewards.judges import open_judge
+    from spotlight.compute.rewards.in_process import scorer
     from spotlight.runtime.sim.real import RealNumerics
 
-    with open_judge(config.reward, config.model.device) as judge:
+    with scorer(config.reward, config.model.device) as judge:
         yield RealNumerics(config, judge, memory)
 
 

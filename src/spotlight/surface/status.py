@@ -53,7 +53,11 @@ class CostStatus(msgspec.Struct, frozen=True, kw_only=True):
     all_reserved: float | None
     reserved_only: float | None
     unpriced_seconds: float
+    stand_ins: float
+    """Dollars of nodes at the on-demand price that stood in for spot nodes; part of the sum."""
     seconds: dict[SlotClass, dict[Activity, float]]
+    cents: dict[Activity, int]
+    """What each activity cost; they add up to the rounded dollars."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +117,8 @@ def status(view: RunView, prices: PriceTable) -> Status:
             all_reserved=bill.all_reserved,
             reserved_only=bill.reserved_only,
             unpriced_seconds=bill.unpriced_seconds,
+            stand_ins=bill.stand_in_dollars,
+            cents=bill.cents_by_activity(),
             seconds={slot_class: bill.seconds(slot_class) for slot_class in SlotClass},
         ),
     )

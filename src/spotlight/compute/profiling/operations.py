@@ -27,7 +27,7 @@ from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Place, advance
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.weight_sets import WeightSet
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
 from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
@@ -95,11 +95,11 @@ def optimizer_step(subject: Subject, watch: Stopwatch) -> Times:
         torch.nn.utils.clip_grad_norm_(trainer.sets.theta.values(), trainer.train_config.max_grad_norm)
         trainer.optimizer.step()
         trainer.sets.follow(WeightSet.EMA, trainer.train_config.ema_decay)
-        digest({name: parameter.data for name, parameter in trainer.sets.theta.items()})
+        fingerprint({name: parameter.data for name, parameter in trainer.sets.theta.items()})
 
     one_rank = point(watch.times(update))
     trainer.optimizer.zero_grad(set_to_none=True)
-    how = f"Clipping, AdamW, the average and the digest of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
+    how = f"Clipping, AdamW, the average and the fingerprint of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
     series = (_measured(how, [one_rank]), derive.gangs(one_rank, subject.trained_bytes))
     return Times(interpolation=ONE_FIGURE, series=series)
 

@@ -10,7 +10,7 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
@@ -53,7 +53,7 @@ class TrainingRole:
         self.steps += 1
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
-        return m.Stepped(step=order.step, digest=digest(theta), figures=figures)
+        return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures)
 
     def _experience(self, order: m.Train) -> Experience:
         device = self._adapter.device

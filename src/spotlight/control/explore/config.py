@@ -47,7 +47,7 @@ class ExploreConfig(Section):
     """Seeds per prompt that no plan goes beyond: the gain grows like the logarithm there, scoring does not."""
     steps: int = Field(default=6, ge=1)
     """Denoising steps of a fixed plan."""
-    arms: tuple[Annotated[int, Field(ge=1)], ...] = (3, 4, 5, 6, 8)
+    arms: tuple[Annotated[int, Field(ge=1)], ...] = (2, 3, 4, 5, 6, 8, 10)
     """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
     alpha: float = Field(default=0.5, ge=0)
     """Optimism of the bandit about step counts it knows little about; 0 is greedy."""
@@ -62,8 +62,9 @@ class ExploreConfig(Section):
     overrun: float = Field(default=0.0, ge=0)
     """How far planned previews may run over the end of training, as a share of its time; what is unfinished then is
     discarded."""
-    margin: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the predicted training time that a plan leaves unused."""
+    margin: float = Field(default=-0.2, gt=-1, lt=1)
+    """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
+    predicted to fit: what is unfinished when training ends costs nothing, a slot without work does."""
 
     @field_validator("enabled", mode="before")
     @classmethod

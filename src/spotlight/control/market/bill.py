@@ -24,13 +24,14 @@ NEEDED = (Activity.ROLLOUT, Activity.EVALUATION, Activity.TRAIN)
 
 
 class BillLine(msgspec.Struct, frozen=True, kw_only=True):
-    """All slots of one class and price."""
+    """All slots of one class and price; those of nodes that stood in for spot nodes by themselves."""
 
     slot_class: SlotClass
     price: str
     per_gpu_hour: float | None
     """None where the table does not tell: the line is not in the sum."""
     seconds: dict[Activity, float]
+    stands_in: bool = False
 
     @property
     def total_seconds(self) -> float:
@@ -83,6 +84,10 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             cents[activity] += 1
         return cents
 
+    @property
+    def stand_in_dollars(self) -> float:
+        return math.fsum(line.dollars for line in self.lines if line.stands_in)
+
     def dollars_of(self, slot_class: SlotClass) -> float:
         return math.fsum(line.dollars for line in self.lines if line.slot_class is slot_class)
 
@@ -95,6 +100,7 @@ def settle(tallies: Sequence[Tally], table: PriceTable, reserved_slots: int) -> 
             price=tally.price,
             per_gpu_hour=_rate(table, tally.price, tally.slot_class),
             seconds={activity: tally.seconds[activity] for activity in Activity if activity in tally.seconds},
+            stands_in=tally.stands_in,
         )
         for tally in tallies
     )

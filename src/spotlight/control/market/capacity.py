@@ -24,6 +24,11 @@ from spotlight.core.errors import ConfigError
 NAME = "stand-in-{}"
 
 
+def is_stand_in(node: str) -> bool:
+    """By its name, or that of one of its incarnations or slots."""
+    return node.startswith(NAME.format(""))
+
+
 class Supply(StrEnum):
     """How a run is off for nodes."""
 

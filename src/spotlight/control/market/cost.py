@@ -14,6 +14,7 @@ tests/unit/test_market_cost.py).
 
 import msgspec
 
+from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.lost_work import LostWork
 from spotlight.core.events import (
     Crewing,
@@ -51,7 +52,7 @@ class OpenSlot(msgspec.Struct, kw_only=True):
     @property
     def line(self) -> str:
         """Of the bill."""
-        return f"{self.slot_class.value} {self.price}"
+        return f"{self.slot_class.value} {self.price}{' stand-in' if is_stand_in(self.node) else ''}"
 
     @property
     def gap(self) -> Activity:
@@ -64,6 +65,8 @@ class Tally(msgspec.Struct, kw_only=True):
 
     slot_class: SlotClass
     price: str
+    stands_in: bool = False
+    """Of nodes that were rented in place of spot nodes."""
     seconds: dict[Activity, float] = {}
 
     def add(self, activity: Activity, seconds: float) -> None:
@@ -118,7 +121,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
         at = self.at if at is None else max(at, self.at)
         tallies = {
-            name: Tally(slot_class=t.slot_class, price=t.price, seconds=dict(t.seconds))
+            name: Tally(slot_class=t.slot_class, price=t.price, stands_in=t.stands_in, seconds=dict(t.seconds))
             for name, t in self.closed.items()
         }
         for slot in self.open.values():
@@ -194,4 +197,6 @@ def _gap(slot: OpenSlot, until: float) -> list[tuple[Activity, float]]:
 
 
 def _tally(tallies: dict[str, Tally], slot: OpenSlot) -> Tally:
-    return tallies.setdefault(slot.line, Tally(slot_class=slot.slot_class, price=slot.price))
+    return tallies.setdefault(
+        slot.line, Tally(slot_class=slot.slot_class, price=slot.price, stands_in=is_stand_in(slot.node))
+    )

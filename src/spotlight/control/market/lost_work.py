@@ -1,9 +1,10 @@
-"""Which share of the busy seconds went into steps that had to be done again.
+"""Which share of the busy seconds went into steps that had to be done again, or that nobody wanted in the end.
 
 Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one line of the
 bill rolled out (or evaluated), the share of their denoising steps that were done again; of the seconds that they
-trained, the share of the run's optimizer steps that were undone. Where the journal does not tell, nothing is lost:
-previews are not followed one by one, and a gang that dies within a step leaves no trace of it.
+previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the share of the
+run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not followed one
+by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
 
 A flight that several slots worked on and that is lost whole is charged to the last of them, up to all that it did.
 
@@ -15,7 +16,17 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from spotlight.core.events import Accepted, AnyEvent, Dropped, Leased, Released, Restored, StepCommitted
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Dropped,
+    ExplorationClosed,
+    Leased,
+    Previewed,
+    Released,
+    Restored,
+    StepCommitted,
+)
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, RequestId, Work
 
@@ -48,6 +59,8 @@ class LostWork(msgspec.Struct, kw_only=True):
     held: dict[RequestId, Held] = {}
     steps: dict[str, dict[Activity, Steps]] = {}
     """By line of the bill."""
+    previews: Steps = msgspec.field(default_factory=Steps)
+    """Of the whole run; discarded ones count as redone."""
     trained: int = 0
     """Optimizer steps, also those that were undone."""
     undone: int = 0
@@ -71,6 +84,11 @@ class LostWork(msgspec.Struct, kw_only=True):
                     self._count(began.line, event.request, event.steps, 0)
             case Dropped():
                 self.held.pop(event.request, None)
+            case Previewed():
+                self.previews.done += event.steps * len(event.seeds)
+            case ExplorationClosed():
+                self.previews.done += event.discarded_steps
+                self.previews.redone += event.discarded_steps
             case StepCommitted():
                 self.trained += 1
                 self.standing = event.step + 1
@@ -96,6 +114,8 @@ class LostWork(msgspec.Struct, kw_only=True):
             for activity, steps in self.steps.get(line, {}).items()
             if steps.redone
         ]
+        if self.previews.redone:
+            shares.append((Activity.PREVIEW, self.previews.redone / self.previews.done))
         if self.undone:
             shares.append((Activity.TRAIN, min(1.0, self.undone / max(self.trained, 1))))
         return shares

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from spotlight.control.explore.config import ExploreConfig, PlanKind
-from spotlight.control.planner.allocate import Allocation, allocate
+from spotlight.control.planner.allocate import allocate
 from spotlight.control.planner.bandit import Bandit, best_arm
 from spotlight.control.planner.frontier import frontier
 from spotlight.control.planner.timing import TimeModel
@@ -22,6 +22,9 @@ from spotlight.control.planner.variances import Variances
 from spotlight.core.events import AnyEvent, Compared, ExplorationClosed, Fidelity, Issued, IterationDone, Planned
 from spotlight.core.types import PromptId
 from spotlight.core.work import Work
+
+TRAINING_PER_ROLLOUT = 2.0
+"""Guessed before the first training phase has ended: it takes twice as long as the exact rollouts on these slots."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,11 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """By group number."""
     speeds: tuple[float | None, ...]
     """Row-steps per second of each slot that is free to preview; None where it was not measured yet."""
+
+    @property
+    def rollout_steps(self) -> int:
+        """Row-steps of an iteration's exact rollouts."""
+        return len(self.prompts) * self.group_size * self.full_steps
 
 
 class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,31 +111,34 @@ class Planner:
             )
         if self.settings.plan is PlanKind.FIXED:
             return self._fixed(given, speed, budget_s, "the plan is fixed")
-        if trained_s is None or speed is None:
-            missing = "training" if trained_s is None else "a denoising step"
-            return self._fixed(given, speed, budget_s, f"how long {missing} takes is not known yet, so the fixed plan")
+        if speed is None:
+            reason = "how long a denoising step takes is not known yet, so the fixed plan"
+            return self._fixed(given, speed, budget_s, reason)
+        if trained_s is None:
+            guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * (1 - self.settings.margin)
+            return self._best(given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, ")
         return self._best(given, speed, budget_s)
 
-    def _best(self, given: PlanInput, speed: float, budget_s: float) -> Planned:
+    def _best(self, given: PlanInput, speed: float, budget_s: float, caveat: str = "") -> Planned:
         variances = [self.state.variances.of(prompt) for prompt in given.prompts]
         most = self.settings.most_seeds * len(given.prompts)
         candidates = frontier(self.settings.arms, given.full_steps, self.state.time, budget_s, speed, most)
-        splits: dict[int, Allocation] = {}
-        values: dict[int, float] = {}
-        for candidate in candidates:
-            split = allocate(variances, given.group_size, candidate.previews, self.settings.most_seeds)
-            rho = self.state.bandit.optimistic_rho(candidate.steps, given.full_steps, self.settings.alpha)
-            splits[candidate.steps] = split
-            values[candidate.steps] = max(0.0, rho) ** 2 * split.excess
-        steps = best_arm(values, list(splits))
+        arms = [candidate.steps for candidate in candidates]
+        hoped = self.state.bandit.curve(arms, given.full_steps, self.settings.alpha)
+        splits = {
+            candidate.steps: allocate(variances, given.group_size, candidate.previews, self.settings.most_seeds)
+            for candidate in candidates
+        }
+        steps = best_arm({arm: hoped[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
         seeds = splits[steps].seeds
         predicted_s = self.state.time.predict(sum(seeds), steps, speed)
         if not any(seeds):
             most_previews = max(candidate.previews for candidate in candidates)
-            return _planned(given, seeds, steps, budget_s, predicted_s, _why_not(most_previews, variances, given))
-        expected = 1 + max(0.0, self.state.bandit.rho(steps, given.full_steps)) ** 2 * splits[steps].excess
-        reason = f"{sum(seeds)} previews of {steps} steps promise {expected:.2f} times the variance of fresh seeds"
-        return _planned(given, seeds, steps, budget_s, predicted_s, reason)
+            reason = caveat + _why_not(most_previews, variances, given)
+            return _planned(given, seeds, steps, budget_s, predicted_s, reason)
+        expected = 1 + self.state.bandit.curve(arms, given.full_steps)[steps] ** 2 * splits[steps].excess
+        promise = f"{sum(seeds)} previews of {steps} steps promise {expected:.2f} times the variance of fresh seeds"
+        return _planned(given, seeds, steps, budget_s, predicted_s, caveat + promise)
 
     def _fixed(self, given: PlanInput, speed: float | None, budget_s: float, reason: str) -> Planned:
         seeds, steps = self.settings.seeds, self._fixed_steps(given)

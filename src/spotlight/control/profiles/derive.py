@@ -10,6 +10,7 @@ from spotlight.control.elastic.efficiency import Efficiency
 from spotlight.control.profiles.profile import Point, Provenance, Series
 
 DEGREES = (2, 4, 8)
+RANKS = (2, 4, 8, 12)
 ALL_REDUCE_BYTES_PER_S = 150e9
 """Of one rank's gradients around a ring; half of what NVLink 4 is published to reach, for messages of a few MB."""
 ALL_REDUCE_LATENCY_S = 2e-5
@@ -33,7 +34,7 @@ def crews(alone: Sequence[Point], tokens: int, degrees: Sequence[int] = DEGREES)
     )
 
 
-def gangs(alone: Point, gradient_bytes: int, degrees: Sequence[int] = DEGREES) -> Series:
+def gangs(alone: Point, gradient_bytes: int, degrees: Sequence[int] = RANKS) -> Series:
     """The optimizer step of several ranks: one rank's, and a ring all-reduce of the gradients before it."""
     points = []
     for ranks in degrees:

@@ -59,8 +59,8 @@ class Backlog:
         """Row-steps that the team holds, of any kind: all of it takes its time."""
         self.holders = 0
         """Workers that hold the weights."""
-        self.tickets = 0
-        """Unfinished requests, waiting or held."""
+        self.unfinished = [0 for _ in Work]
+        """Requests that wait or are held, by rank."""
 
     def level_s(self, waiting: int) -> float:
         """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
@@ -73,4 +73,9 @@ class Backlog:
     @property
     def waits(self) -> bool:
         """Whether anything but previews waits."""
-        return any(queue.count for queue in self.queues[:PREVIEW_RANK])
+        return any([queue.count for queue in self.queues[:PREVIEW_RANK]])
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anybody holds the weights, or any request is of them."""
+        return bool(self.holders) or any(self.unfinished)

@@ -42,7 +42,7 @@ class Booking:
                 "queued in the ledger is added, once; report this as a bug."
             )
         backlog = self.backlog(request.weights)
-        backlog.tickets += 1
+        backlog.unfinished[request.work.rank] += 1
         self._places += 1
         ticket = Ticket(request, request_id, backlog, self._places, request.sample.sampling.steps)
         self._tickets[request_id] = ticket
@@ -65,7 +65,10 @@ class Booking:
     def advance(self, ticket: Ticket, step: int, now: float) -> None:
         """The live attempt has reached this step; one that is old news only shows that the attempt lives."""
         ticket.named_at = now
-        if ticket.holder is None or step <= ticket.reached:
+        if ticket.holder is None:
+            return
+        if step <= ticket.reached:
+            ticket.holder.lags = True
             return
         before = ticket.remaining
         ticket.reached = min(step, ticket.steps)
@@ -132,7 +135,7 @@ class Booking:
 
     def tidy(self, backlog: Backlog) -> None:
         """New weights come with every iteration: those that nobody holds or waits for are forgotten."""
-        if not backlog.holders and not backlog.tickets:
+        if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class Booking:
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]
-        ticket.backlog.tickets -= 1
+        ticket.backlog.unfinished[ticket.request.work.rank] -= 1
         self.tidy(ticket.backlog)
 
     def _queue(self, ticket: Ticket) -> Queue:

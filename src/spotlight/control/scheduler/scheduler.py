@@ -73,6 +73,8 @@ class Scheduler:
         self._booking = Booking(ledger, self._balance, self._hunger)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
+        self._fewest_rows = 1 << 30
+        """That any worker has had room for."""
 
     # -- what workers say ----------------------------------------------------------------------------------------------
 
@@ -82,6 +84,7 @@ class Scheduler:
         if known is None:
             known = self._workers[worker] = Worker(worker, slot_class, rows, heard_at=now)
             self._watch.worker(known)
+            self._fewest_rows = min(self._fewest_rows, rows)
 
     def holds(self, worker: WorkerId, weights: Collection[WeightsId]) -> None:
         """Exactly these are resident and verified; work is given for these only."""
@@ -128,6 +131,9 @@ class Scheduler:
             ticket = self._booking.live(worker, each.request, each.attempt)
             if ticket is not None:
                 self._booking.advance(ticket, each.step, now)
+        if known.lags:
+            stall_s = self._settings.stall_s
+            known.lags = any([ticket.named_at - ticket.moved_at > stall_s for ticket in known.leases.values()])
         if known.measured is None:
             self._balance.measure(known, None)
         self._hunger.wake(known)
@@ -251,7 +257,9 @@ class Scheduler:
         if now < self._next_search or not self._hunger:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
-        busy = [worker for worker in self._workers.values() if worker.leases]
+        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), self._fewest_rows, self._settings)
+        if not busy:
+            return []
         found: dict[WorkerId, list[RequestId]] = {}
         for ticket in stragglers.find(busy, self._hunger, self._settings):
             if ticket.holder is not None:
@@ -288,8 +296,12 @@ class Scheduler:
 
     def unfinished(self, work: Work) -> int:
         """Requests of this kind that wait or are held."""
+        return sum(backlog.unfinished[work.rank] for backlog in self._booking.backlogs())
+
+    def steps_under_way(self, work: Work) -> int:
+        """Denoising steps that live attempts of this kind have done, as far as their workers have told."""
         held = [ticket for worker in self._workers.values() for ticket in worker.leases.values()]
-        return self.waiting(work) + sum(ticket.request.work is work for ticket in held)
+        return sum(ticket.reached for ticket in held if ticket.request.work is work)
 
     def seconds_left(self, weights: WeightsId) -> float:
         """Until all that waits for these weights, and all that their team holds, is done; infinite without a team."""

@@ -65,6 +65,24 @@ class Spares:
         return worker.step_s(len(worker.leases) + self._rows[worker.id] + 1, self._settings.saturating_rows)
 
 
+def suspects(
+    workers: Iterable[Worker], backlogs: Iterable[Backlog], fewest_rows: int, settings: SchedulerSettings
+) -> list[Worker]:
+    """Busy workers that are slow enough, or seem to be, for a move to be worth anything wherever it goes.
+
+    No spare can step faster than the fastest worker with the smallest batch, so most searches end here.
+    """
+    batch = min(settings.saturating_rows, fewest_rows)
+    shortest_s = min([batch / backlog.team.fastest for backlog in backlogs if backlog.team], default=0.0)
+    limit_s = settings.straggler_factor * shortest_s
+    return [
+        worker
+        for worker in workers
+        if worker.leases
+        and (worker.lags or worker.step_s(len(worker.leases), settings.saturating_rows) > limit_s)
+    ]
+
+
 def find(busy: Sequence[Worker], idle: Iterable[Worker], settings: SchedulerSettings) -> list[Ticket]:
     """Requests worth moving, the latest first; each one moved makes its holder's others quicker."""
     spares = Spares((worker for worker in idle if worker.standing is Standing.SERVING), settings)

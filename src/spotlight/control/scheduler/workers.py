@@ -51,6 +51,8 @@ class Worker:
     """Row-steps that it still has to do."""
     standing: Standing = Standing.SERVING
     deadline: float = inf
+    lags: bool = False
+    """Whether it may have named an attempt, the last time it did, without having moved it on."""
     counted: bool = False
     """Whether its speed and load are in the balance."""
     refused: Ticket | None = None

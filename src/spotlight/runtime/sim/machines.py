@@ -11,8 +11,9 @@ from spotlight.runtime.sim.world import World
 class SimPool:
     """`runtime.pool.Pool` over a world: a node that is taken stays away until it is added again."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, drain_s: float) -> None:
         self._world = world
+        self._drain_s = drain_s
 
     async def start(self) -> None:
         pass
@@ -35,6 +36,13 @@ class SimPool:
     async def kill_node(self, node: NodeId) -> None:
         self._world.remove(_name(node))
         self._world.kill(_name(node))
+
+    async def drain_node(self, node: NodeId) -> None:
+        self._world.remove(_name(node))
+        here = self._world.nodes.get(_name(node))
+        if here is not None:
+            await here.drain(self._drain_s)
+            self._world.kill(_name(node))
 
     async def kill_worker(self, worker: WorkerId) -> None:
         self._world.kill_worker(worker)

@@ -75,9 +75,8 @@ def key_of(request: Request, weights_digest: str) -> bytes:
 
 
 def subject_of(config: RunConfig) -> str:
-    """Everything that a verdict or a step depends on beside identity and weights; machines and prices are left out."""
+    """All that a verdict or a step depends on beside identity and weights, up to last bits: neither device nor batch."""
     settings = config.model_dump(mode="json")
-    parts = {name: settings[name] for name in ("seed", "model", "data", "algorithm", "train")}
-    parts["reward"] = settings["reward"]["name"]
-    parts["batch"] = settings["rollout"]["batch"]
+    parts = {name: settings[name] for name in ("seed", "data", "algorithm", "train")}
+    parts |= {"model": settings["model"]["name"], "reward": settings["reward"]["name"]}
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()

@@ -5,8 +5,9 @@ the worker had finished included; when the controller is gone, so is the node.
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import msgspec
@@ -74,6 +75,8 @@ class Surface(Protocol):
     storage: SimStorage
     numerics: Numerics
     elastic: ElasticConfig
+    rooms: Callable[[], Rooms]
+    """Makes those of a node."""
     is_exact: bool
     """Whether samples and steps are the same bits whoever makes them."""
 
@@ -89,7 +92,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class SimNode:
     """Alive from its making until `die`."""
 
-    def __init__(self, node: NodeId, spec: NodeSpec, world: Surface) -> None:
+    def __init__(self, node: NodeId, spec: NodeSpec, world: Surface, away: Collection[int] = ()) -> None:
+        """`away` are slots that it comes without."""
         self.id = node
         self.spec = spec
         self._world = world
@@ -104,7 +108,9 @@ class SimNode:
         self._judging: dict[WorkerId, int] = {}
         self.is_alive = True
         self._leases = Leases()
-        self._rooms = Rooms()
+        self._rooms = world.rooms()
+        self._may_crew = len(world.elastic.legal_degrees(HEADS, spec.slots)) > 1
+        """Whether there is a layout to choose; where there is none, nobody need think about it."""
         self.crews = NodeCrews(
             node,
             world.elastic,
@@ -125,6 +131,10 @@ class SimNode:
             price=spec.price,
         )
         self._send(None, hello)
+        self._draining = asyncio.Event()
+        self._present = [asyncio.Event() for _ in range(spec.slots)]
+        for number in sorted(set(range(spec.slots)) - set(away)):
+            self.give(number)
         self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
 
     def die(self) -> None:
@@ -134,11 +144,27 @@ class SimNode:
         for task in (*self._slots, *self._lives.values()):
             task.cancel()
 
+    async def drain(self, seconds: float) -> None:
+        """Workers hand back and exit, and none follows them; waits for that so long at most."""
+        self._draining.set()
+        for _, worker in sorted(self.workers.items()):
+            worker.tell(m.Drain(), b"")
+        await asyncio.wait(self._slots, timeout=seconds)
+
     def strike(self, number: int) -> None:
         """One worker is killed."""
         life = self._lives.get(number)
         if life is not None:
             life.cancel()
+
+    def take(self, number: int) -> None:
+        """One slot is away until it is given back, and its worker is dead."""
+        self._present[number].clear()
+        self.strike(number)
+
+    def give(self, number: int) -> None:
+        """The slot is there: its next worker starts."""
+        self._present[number].set()
 
     def warn(self, warned: m.Warned) -> None:
         self.crews.warned(warned.kind, warned.seconds)
@@ -165,16 +191,16 @@ class SimNode:
     # -- for workers ---------------------------------------------------------------------------------------------------
 
     def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
-        if not self.is_alive or self.crews.heard(worker.id, message):
+        if not self.is_alive or (self._may_crew and self.crews.heard(worker.id, message)):
             return
         if isinstance(message, m.HandBack):
             self._leases.ended(worker.id, message.request, message.attempt)
-            self.crews.changed()
+            self._changed()
         self._send(worker.id, message, blob)
 
     def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
         self._leases.ended(worker.id, result.request, result.attempt)
-        self.crews.changed()
+        self._changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
         fate = self._world.fate
         is_lost = fate.is_unscorable(request)
@@ -206,9 +232,13 @@ class SimNode:
     # -- the agent -----------------------------------------------------------------------------------------------------
 
     async def _keep(self, number: int) -> None:
-        """Worker after worker on one slot."""
+        """Worker after worker on one slot, from the end of the machine's boot on, until drained."""
+        if self.spec.boot_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), self.spec.boot_s)
         lives = 0
-        while True:
+        while not self._draining.is_set():
+            await self._present[number].wait()
             lives += 1
             worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
             self.workers[number] = worker
@@ -275,7 +305,11 @@ class SimNode:
                 if isinstance(message, m.Load):
                     self.crews.dropped((message.weights, *message.keep))
                 known.tell(message, blob)
-        self.crews.changed()
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._may_crew:
+            self.crews.changed()
 
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:

@@ -1,6 +1,5 @@
 """Simulated machines that are as fast as a profile says: the pace of every worker, and judges that take their turn.
 
-A worker on a spot machine that has just come starts after the machine has booted; the machine is paid for meanwhile.
 Training is charged as data-parallel: every rank takes an equal share of the image-timesteps in batches of the size that
 the profile finds efficient, then all join in one optimizer step. Forwards that the loss needs beside the trained one
 (NFT's behaviour policy, a reference for the KL term) are charged as denoising steps.
@@ -103,11 +102,10 @@ class ProfiledPace(Pace):
 class ProfiledFate(Calm):
     """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
 
-    def __init__(self, profile: Profile, config: RunConfig, boot_s: float) -> None:
+    def __init__(self, profile: Profile, config: RunConfig) -> None:
         heartbeat_s = config.cluster.heartbeat_s
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
         self._profile = profile
-        self._boot_s = boot_s
         self._cost = TrainingCost.of(config)
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
@@ -117,11 +115,9 @@ class ProfiledFate(Calm):
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         profile = self._profile
-        is_first_life = worker.endswith(".1")
-        boots_s = self._boot_s if is_first_life and slot_class is SlotClass.SPOT else 0.0
         return ProfiledPace(
             step_s=profile.seconds(Operation.DENOISE_STEP),
-            start_s=boots_s + profile.seconds(Operation.WORKER_START),
+            start_s=profile.seconds(Operation.WORKER_START),
             load_s=profile.seconds(Operation.NODE_FETCH),
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,

@@ -8,7 +8,6 @@ the same selections would have, up to the last bits (tests/unit/test_co_simulati
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.held_out import EVALUATION_SEED
 from spotlight.compute.models import families
-from spotlight.compute.rewards.protocol import Image, Scores
+from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.experience import Experience
@@ -31,18 +30,14 @@ from spotlight.runtime.sim.memory import Memory
 from spotlight.runtime.sim.numerics import Issued, TrainedState
 
 BASE = TrainedState().theta
-
-
-class Judge(Protocol):
-    """Scores pictures by the name of a reward."""
-
-    def score(self, reward: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores: ...
+KEPT_EVERY, KEPT_LAST = 5, 2
+"""Iterations whose trainer is kept, to start from where another run takes another way; in between it is taken again."""
 
 
 class RealNumerics:
     """One model, its trainer and its judge, for any number of simulated runs of one recipe and seed."""
 
-    def __init__(self, config: RunConfig, judge: Judge, memory: Memory) -> None:
+    def __init__(self, config: RunConfig, judge: Scorer, memory: Memory) -> None:
         torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
         self._config = config
         self._judge = judge
@@ -58,7 +53,9 @@ class RealNumerics:
         self._held = BASE
         """Name of what the trainer holds."""
         self._snapshots: dict[str, dict[str, Tensor]] = {BASE: state_copy(self._trainer)}
-        """The trainer after an iteration's last step, by name."""
+        """The trainer after an iteration's last step, by name; of some iterations."""
+        self._passing: list[str] = []
+        """Snapshots that are kept for a while only, oldest first."""
         self._orders: dict[str, tuple[TrainedState, m.Train]] = {}
         """How each theta came about."""
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
@@ -99,7 +96,6 @@ class RealNumerics:
             self._published[after.behaviour] = (after.theta, self._trainer.behaviour)
         self._published[after.average] = (after.theta, WeightSet.EMA)
         if after.theta not in self.memory.steps:
-            self._go_to(before.theta)
             self.memory.steps[after.theta] = self._step(before, order, after.theta)
         if order.last:
             # Only another run could ask for these tensors, and it draws them again.
@@ -155,9 +151,9 @@ class RealNumerics:
         """The model computes with that published set inside the block."""
         theta, which = self._published[weights_digest]
         if theta not in self._snapshots:
-            held = self._held
             self._go_to(theta)
-            self._go_to(held)
+        if theta not in self._snapshots:
+            self._keep(theta, iteration=1)
         snapshot = self._snapshots[theta]
         kept = {name: p.data for name, p in self._trainer.sets.theta.items()}
         try:
@@ -179,17 +175,27 @@ class RealNumerics:
             self._held = theta
             return
         before, order = self._orders[theta]
-        self._go_to(before.theta)
         self._step(before, order, theta)
 
     def _step(self, before: TrainedState, order: m.Train, theta: str) -> dict[str, float]:
+        # Tensors first: where they are gone they are drawn again, with other weights than the step begins from.
         experience = self._experience(order, before.behaviour)
+        self._go_to(before.theta)
         report = self._trainer.update(experience, range(len(experience)))
         if order.last:
             self._trainer.end_iteration(order.iteration)
-            self._snapshots[theta] = state_copy(self._trainer)
+            self._keep(theta, order.iteration)
         self._held = theta
         return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
+
+    def _keep(self, theta: str, iteration: int) -> None:
+        """For good, or until there are newer ones."""
+        self._snapshots[theta] = state_copy(self._trainer)
+        if iteration % KEPT_EVERY:
+            self._passing.append(theta)
+        for old in self._passing[:-KEPT_LAST]:
+            del self._snapshots[old]
+        self._passing = self._passing[-KEPT_LAST:]
 
     def _experience(self, order: m.Train, behaviour: str) -> Experience:
         requests = [item.request for item in order.items]

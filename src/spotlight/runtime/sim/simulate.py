@@ -23,7 +23,7 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.events import IterationDone, Record
 from spotlight.core.segments import list_segments
 from spotlight.folder import RunFolder
-from spotlight.runtime.market import Market
+from spotlight.runtime.market import StandIns, bring_spot
 from spotlight.runtime.sim.controller import Controller, Ending
 from spotlight.runtime.sim.machines import SimPool
 from spotlight.runtime.sim.numerics import Numerics
@@ -90,13 +90,15 @@ def simulate(simulation: Simulation, folder: RunFolder) -> Outcome:
 
 async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
     loop, config = asyncio.get_running_loop(), simulation.config
-    fate = ProfiledFate(simulation.profile, config, config.market.boot_s)
+    fate = ProfiledFate(simulation.profile, config)
     events = Events(is_kept=False)
     world = World(
         fate, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
     )
     controller = Controller(config, folder, world, VirtualClock(loop), recipe=simulation.recipe)
     chronicle = controller.chronicle
+    pool = SimPool(world, config.cluster.drain_s)
+    stand_ins = StandIns.of(config.cluster, config.market, pool)
     iterations = 0
 
     def observe(record: Record) -> None:
@@ -109,12 +111,12 @@ async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
         return settle(chronicle.meter.tallies(), simulation.prices, config.cluster.reserved).dollars
 
     def ready(wired: Wired) -> None:
-        chronicle.observers.append(observe)
+        chronicle.observers += [observe, stand_ins.observe]
         simulation.numerics.attend(wired.hub.dispatcher.ledger.iteration)
         wired.hub.tick_s = TICK_S
 
     controller.limits = Budget(config.budget, lambda: chronicle.run_time() / 3600, dollars, folder.name)
-    market = asyncio.create_task(_market(config, world))
+    market = asyncio.create_task(_market(config, pool, stand_ins))
     ending = await controller.live(config.cluster.reserved_nodes(config.market.reserved_price), ready)
     market.cancel()
     with suppress(asyncio.CancelledError):
@@ -130,18 +132,10 @@ async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
     )
 
 
-async def _market(config: RunConfig, world: World) -> None:
-    """Spot nodes as the trace says, or all of them from the beginning."""
-    specs = {spec.name: spec for spec in config.cluster.spot_nodes(config.market.spot_price)}
+async def _market(config: RunConfig, pool: SimPool, stand_ins: StandIns) -> None:
     # The controller is plugged in first: nodes that come before it would have nobody to dial.
     await asyncio.sleep(0)
-    pool = SimPool(world)
-    trace = config.market.replayed(config.cluster.spot) if specs else None
-    if trace is None:
-        for spec in specs.values():
-            await pool.add_node(spec)
-        return
-    await Market(trace, pool, specs).replay()
+    await asyncio.gather(bring_spot(config.cluster, config.market, pool), stand_ins.keep())
 
 
 def _digest(folder: RunFolder) -> str:

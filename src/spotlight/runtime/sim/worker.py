@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,6 +86,8 @@ class SimWorker:
     _told_free: int = 0
     _grants: int = 0
     _speed: float | None = None
+    _ahead: tuple[Sequence[Row], float, float] | None = None
+    """Rows that are run ahead, since when, and the seconds of a step."""
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -164,7 +167,9 @@ class SimWorker:
                 return
         else:
             if self.pace.runs_ahead:
+                self._ahead = (batch, began, seconds)
                 steps = await self._run_ahead(min(row.steps_ahead for row in batch), seconds)
+                self._ahead = None
             else:
                 await self._pass(seconds)
             self._measure(len(batch), (self._loop.time() - began) / steps)
@@ -364,8 +369,17 @@ class SimWorker:
             now = self._loop.time()
             spans = tuple(m.Span(activity, now - start, now - end) for activity, start, end in self._spans)
             self._spans.clear()
-            progress = tuple(m.Progress(row.request.id, row.granted.attempt, row.step) for row in self._live.values())
+            progress = tuple(
+                m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()
+            )
             self._say(m.Alive(progress=progress, spans=spans))
+
+    def _reached(self, row: Row, now: float) -> int:
+        """The step that it is at, though steps that are run ahead are counted at their end only."""
+        if self._ahead is None or row not in self._ahead[0]:
+            return row.step
+        _, began, seconds = self._ahead
+        return row.step + min(row.steps_ahead, int((now - began) / seconds + ROUNDING))
 
     def _worked(self, activity: Activity, began: float) -> None:
         """From then until now; what follows without a pause is one span."""

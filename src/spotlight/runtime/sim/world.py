@@ -23,6 +23,7 @@ from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
 from spotlight.runtime.sim.node import SimNode
 from spotlight.runtime.sim.numerics import HashNumerics, Numerics
+from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trace import Trace, told
 
@@ -50,6 +51,7 @@ class World:
         self.trace = trace
         self.is_exact = is_exact
         self.elastic = elastic or ElasticConfig()
+        self.rooms: Callable[[], Rooms] = Rooms
         self.nodes: dict[str, SimNode] = {}
         """Alive, by the name they keep over all incarnations."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
@@ -67,6 +69,8 @@ class World:
         self._wanted: dict[str, NodeSpec] = {}
         self._incarnations: dict[str, int] = {}
         self._dying: dict[NodeId, SimNode] = {}
+        self._away: dict[str, set[int]] = {}
+        """Slots that were taken from a node, which its next incarnation lacks too."""
 
     @property
     def now(self) -> float:
@@ -164,6 +168,19 @@ class World:
                     self._note(f"!! {worker} is killed")
                     node.strike(number)
 
+    def take_slot(self, name: str, number: int) -> None:
+        """One slot of a node is gone, with its worker, until it is given back; the node stays."""
+        self._note(f"!! slot {number} of {name} is taken")
+        self._away.setdefault(name, set()).add(number)
+        if name in self.nodes:
+            self.nodes[name].take(number)
+
+    def give_slot(self, name: str, number: int) -> None:
+        self._note(f"!! slot {number} of {name} is back")
+        self._away.get(name, set()).discard(number)
+        if name in self.nodes:
+            self.nodes[name].give(number)
+
     def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
         if name in self.nodes:
             self._note(f"!! {self.nodes[name].id} is warned: {kind.value}, {seconds:.1f} s")
@@ -234,7 +251,8 @@ class World:
         if spec is None or name in self.nodes or self._hub is None:
             return
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        self.nodes[name] = SimNode(spec.incarnation(self._incarnations[name]), spec, self)
+        node = spec.incarnation(self._incarnations[name])
+        self.nodes[name] = SimNode(node, spec, self, away=self._away.get(name, ()))
 
     def _note(self, what: str) -> None:
         self.events += 1

@@ -11,7 +11,7 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import evaluate, orders, plan, pretrain, profile, report, rewards, sim, train
+from spotlight.surface.cli import compare, evaluate, orders, plan, pretrain, profile, report, rewards, sim, train
 
 app = typer.Typer(
     name="spotlight",
@@ -31,6 +31,7 @@ app.command("pretrain")(pretrain.pretrain)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("sim", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(sim.sim)
+app.command("compare", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("rewards")(rewards.rewards)
 

@@ -75,24 +75,26 @@ def plan(
     show(forecasts, _about(config, recipe, pace, table), Console())
 
 
-def dry_run_lines(config: "RunConfig", recipe: str, profile: str | None, console: "Console") -> None:
+def dry_run_lines(
+    config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
+) -> None:
     """The forecast of this very run, where a profile is named or the model has one."""
     from spotlight.control.profiles import profile_names
 
     if profile is not None:
-        _forecast_lines(config, recipe, profile, console)
+        _forecast_lines(config, recipe, profile, table, console)
     elif OWN_PROFILES.get(config.model.name) in profile_names():
         try:
-            _forecast_lines(config, recipe, None, console)
+            _forecast_lines(config, recipe, None, table, console)
         except ConfigError as problem:
             # Nobody asked for a forecast: that there is none must not refuse settings that are sound.
             console.print(f"no forecast: {problem}", highlight=False, soft_wrap=True)
 
 
-def _forecast_lines(config: "RunConfig", recipe: str, profile: str | None, console: "Console") -> None:
-    from spotlight.control.market.prices import PriceTable
-
-    pace, table = profile_of(config, profile), PriceTable.load(None)
+def _forecast_lines(
+    config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
+) -> None:
+    pace = profile_of(config, profile)
     forecasts = forecasts_of(config, recipe, pace, table, [config.cluster.spot])
     show(forecasts, _about(config, recipe, pace, table), console)
 

@@ -8,35 +8,38 @@ import typer
 
 if TYPE_CHECKING:
     from spotlight.control.ledger.tally import AuditReport
+    from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
 
 RunName = Annotated[str, typer.Argument(help="Name or folder of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Prices = Annotated[Path | None, typer.Option(metavar="FILE", help="Price table as CSV; default is the shipped one.")]
 
 
-def report(run: RunName) -> None:
+def report(run: RunName, prices: Prices = None) -> None:
     """Write the run's report as one HTML file that needs nothing else."""
     from spotlight.folder import RunFolder
 
-    typer.echo(str(write(RunFolder.find(run))))
+    folder = RunFolder.find(run)
+    typer.echo(str(write(folder, prices_for(folder, prices))))
 
 
-def status(run: RunName, as_json: AsJson = False) -> None:
+def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
     """Where a run stands."""
-    from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest
     from spotlight.surface.panel import panel
     from spotlight.surface.status import as_json as status_json
 
     folder = RunFolder.find(run)
-    view, prices = latest(folder.journal), PriceTable.load(None)
+    table = prices_for(folder, prices)
+    view = latest(folder.journal)
     if as_json:
-        print(status_json(view, prices))
+        print(status_json(view, table))
         return
     from rich.console import Console
 
-    Console().print(panel(view, folder.read_config()["iterations"], prices))
+    Console().print(panel(view, folder.read_config()["iterations"], table))
 
 
 def audit(run: RunName, as_json: AsJson = False) -> None:
@@ -63,8 +66,20 @@ def verdict(folder: "RunFolder") -> "AuditReport":
     return audit(read(folder.journal), bounds)
 
 
-def write(folder: "RunFolder") -> Path:
-    """The report of what is in the journal now."""
+def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
+    """The shipped table, or one's own, which must know the machines of this run."""
+    from spotlight.control.market.prices import PriceTable
+    from spotlight.runtime.config import MarketConfig
+
+    table = PriceTable.load(path)
+    if path is not None:
+        config = folder.read_config()
+        table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"]))
+    return table
+
+
+def write(folder: "RunFolder", prices: "PriceTable | None" = None) -> Path:
+    """The report of what is in the journal now, by the shipped price table unless another is given."""
     from spotlight.compute.models.catalogue import facts_of
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
@@ -75,6 +90,6 @@ def write(folder: "RunFolder") -> Path:
     held_out = facts_of(config["model"]["name"]).world.held_out(config["eval"]["prompts"])
     prompts: dict[str, str] = {prompt.id: prompt.text for prompt in held_out}
     write_report(
-        view, folder.path, folder.report, prices=PriceTable.load(None), prompts=prompts, verdict=verdict(folder)
+        view, folder.path, folder.report, prices=prices or PriceTable.load(), prompts=prompts, verdict=verdict(folder)
     )
     return folder.report

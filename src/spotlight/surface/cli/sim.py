@@ -32,7 +32,7 @@ def sim(
     from spotlight.surface.cli.train import dotted
     from spotlight.surface.simulating import Assumed, numerics_for, simulated_config
 
-    kind = _kind(numerics)
+    kind = numerics_kind(numerics)
     assumed = Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace)
     config = simulated_config(recipe, dotted(list(context.args)), assumed)
     with numerics_for(kind, config, learning, remember) as numbers, PatientProgress() as progress:
@@ -51,7 +51,7 @@ def sim(
     _tell(outcome, folder, assumed.prices, as_json)
 
 
-def _kind(name: str) -> "NumericsKind":
+def numerics_kind(name: str) -> "NumericsKind":
     from spotlight.core.errors import InputError, suggestion
     from spotlight.surface.simulating import NumericsKind
 
@@ -79,5 +79,5 @@ def _tell(outcome: "Outcome", folder: "RunFolder", prices: "PriceTable", as_json
     iterations = folder.read_config()["iterations"]
     Console().print(panel(view, iterations, prices))
     typer.echo(f"{outcome.reason or 'all iterations are done'}: {outcome.seconds / 3600:.2f} simulated hours")
-    typer.echo(f"report: {write(folder)}")
+    typer.echo(f"report: {write(folder, prices)}")
     typer.echo(f"audit: {verdict(folder).sentences()[-1]}")

@@ -1,7 +1,7 @@
 """What each setup took to come to a share of the baseline's gain, and which factor saved what.
 
-The gain is that of the baseline's run with the same seed: from the base model to the best held-out score it came to. A
-figure over seeds is told only if every seed's run came to the target: the mean of those that did would flatter.
+The gain is that of the baseline's run with the same seed: from the base model to its final held-out score. A figure
+over seeds is told only if every seed's run came to the target: the mean of those that did would flatter.
 
 Saved time and money are three factors, each the baseline's value over the setup's, so above 1 is better:
 
@@ -132,14 +132,15 @@ def _by_setup(curves: Sequence[Curve], baseline: str) -> dict[str, dict[int, Cur
 
 
 def _targets(baseline: Curve, shares: Sequence[float]) -> dict[float, float]:
-    gain = baseline.best - baseline.first
+    gain = baseline.final - baseline.first
     if not gain > 0:
         raise InputError(
-            f"the baseline '{baseline.setup}' with seed {baseline.seed} never scored above its base model's "
-            f"{baseline.first:.4g}, so there is no gain to take shares of; run it for longer, or compare with another."
+            f"the baseline '{baseline.setup}' with seed {baseline.seed} ends at {baseline.final:.4g}, no better than "
+            f"its base model's {baseline.first:.4g}, so there is no gain to take shares of; run it for longer, or "
+            "compare with another."
         )
     # The last one exactly, not by a sum that may miss it by a bit.
-    return {share: baseline.best if share == 1 else baseline.first + share * gain for share in shares}
+    return {share: baseline.final if share == 1 else baseline.first + share * gain for share in shares}
 
 
 def _milestone(

@@ -43,6 +43,12 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
         return self.points[0].score
 
     @property
+    def final(self) -> float:
+        """The mean of the last two evaluations: less a matter of luck than the best of many."""
+        last = self.points[-2:] if len(self.points) > 2 else self.points[-1:]
+        return sum(point.score for point in last) / len(last)
+
+    @property
     def best(self) -> float:
         """The end of the monotone envelope."""
         return max(point.score for point in self.points)

@@ -61,9 +61,9 @@ def _panel(axes: "Axes", curves: Sequence[Curve], baseline: str, value: Callable
             for curve in runs:
                 axes.plot(*_line(curve.points, value), color=colour, alpha=0.35, linewidth=0.8)
         axes.plot(*_line(mean_curve(runs), value), color=colour, linewidth=2.2, label=setup)
-    best = [curve.best for curve in curves if curve.setup == baseline]
-    if best:
-        axes.axhline(_mean(best), color="0.35", linestyle=":", linewidth=1)
+    final = [curve.final for curve in curves if curve.setup == baseline]
+    if final:
+        axes.axhline(_mean(final), color="0.35", linestyle=":", linewidth=1)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

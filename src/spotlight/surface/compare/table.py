@@ -18,7 +18,7 @@ def show(comparison: Comparison, console: Console, priced_as_if: str) -> None:
     console.print(_saved(comparison))
     _say(
         console,
-        f"gain: from the base model to the best score of {baseline} with the same seed. saved: {baseline} over the "
+        f"gain: from the base model to the final score of {baseline} with the same seed. saved: {baseline} over the "
         f"setup, above 1 is better; hours = iterations x s/iteration, $ = hours x $/hour. Dollars are priced as if, "
         f"{priced_as_if}. {NOT_REACHED}: not every seed came there.",
     )

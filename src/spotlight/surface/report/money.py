@@ -1,5 +1,7 @@
 """Cost at list prices, what else the same work would have cost, and where the paid seconds went."""
 
+import math
+
 from spotlight.control.market.bill import HOUR_S, Bill, BillLine
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
@@ -7,6 +9,8 @@ from spotlight.surface.projections import RunView
 from spotlight.surface.report.markup import figure, row, section, table
 from spotlight.surface.report.slots import LABELS
 from spotlight.surface.report.text import UNKNOWN, dollars, duration, percent, safe
+
+OF_NO_USE = (Activity.IDLE, Activity.START, Activity.REGROUP, Activity.LOST)
 
 
 def cost_section(view: RunView, prices: PriceTable) -> str:
@@ -24,14 +28,16 @@ def cost_section(view: RunView, prices: PriceTable) -> str:
     source = f"Price list {bill.table}, {bill.date}, digest {bill.digest}. Source: {'; '.join(prices.sources)}."
     if bill.unpriced_seconds:
         source += f" {duration(bill.unpriced_seconds)} of slot time have no price in it and are not in the sum."
-    body = f"""{_bars(bill)}{table(heads, rows + sums)}<p class="fine">{safe(source)}</p>"""
+    spent = f"""<div class="numbers">{_spent(bill)}</div>"""
+    body = f"""{_bars(bill)}{table(heads, rows + sums)}{spent}<p class="fine">{safe(source)}</p>"""
     return section("Cost at list prices", lead, body)
 
 
 def busy_share(seconds: dict[Activity, float]) -> float:
+    """Of the paid seconds, those that went into something of use: neither waiting nor work that was lost."""
     total = sum(seconds.values())
-    away = seconds.get(Activity.IDLE, 0.0) + seconds.get(Activity.START, 0.0)
-    return 1 - away / total if total else 0.0
+    idle = math.fsum(seconds.get(activity, 0.0) for activity in OF_NO_USE)
+    return 1 - idle / total if total else 0.0
 
 
 def _line(line: BillLine, prices: PriceTable) -> str:
@@ -41,7 +47,19 @@ def _line(line: BillLine, prices: PriceTable) -> str:
     if line.per_gpu_hour is not None:
         rate, amount = f"${line.per_gpu_hour:.2f}", dollars(line.dollars)
     hours, busy = f"{line.total_seconds / HOUR_S:,.3f}", percent(busy_share(line.seconds))
-    return row(line.slot_class.value, machine, rate, hours, busy, amount)
+    return row("stand-in" if line.stands_in else line.slot_class.value, machine, rate, hours, busy, amount)
+
+
+def _spent(bill: Bill) -> str:
+    """Dollars by activity, in cents that add up to the rounded total."""
+    cents, of = bill.cents_by_activity(), {slot_class: bill.seconds(slot_class) for slot_class in SlotClass}
+    hours = {activity: math.fsum(seconds[activity] for seconds in of.values()) / HOUR_S for activity in LABELS}
+    rows = "".join(
+        row(label, f"{hours[activity]:,.3f}", f"${cents[activity] / 100:,.2f}")
+        for activity, label in LABELS.items()
+        if hours[activity] > 0
+    )
+    return table(("what the money went into", "GPU-hours", "cost"), rows)
 
 
 def _reserved_only(bill: Bill) -> str:

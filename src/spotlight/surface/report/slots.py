@@ -24,9 +24,13 @@ LABELS = {
     Activity.PREVIEW: "preview",
     Activity.EVALUATION: "evaluate",
     Activity.LOAD: "load weights",
+    Activity.REGROUP: "regroup",
+    Activity.LOST: "lost work",
     Activity.START: "start",
     Activity.IDLE: "idle",
 }
+METERED = (Activity.REGROUP, Activity.LOST)
+"""Known of seconds in sum, not of one span: only the bill shows them."""
 PATTERNS = """<defs>
 <pattern id="p-preview" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" class="fill-preview"/><rect width="1.6" height="6" class="pattern"/></pattern>
@@ -195,7 +199,7 @@ def _boundaries(view: RunView, x: svg.Scale, top: float, bottom: float) -> str:
 
 
 def _legend() -> str:
-    shown = [one for one in LABELS if one not in (Activity.START, Activity.IDLE)]
+    shown = [one for one in LABELS if one not in (Activity.START, Activity.IDLE, *METERED)]
     lost = '<g class="{}"><line x1="11" y1="2" x2="11" y2="14" class="stem"/><path d="M11 8l-5 -7h10z"/></g>'
     return legend(
         (
@@ -211,7 +215,7 @@ def _legend() -> str:
 
 def _table(view: RunView) -> str:
     """The same for readers who do not see colours or pictures."""
-    shown = [one for one in LABELS if one is not Activity.IDLE]
+    shown = [one for one in LABELS if one not in (Activity.IDLE, *METERED)]
     body = ""
     for member in view.timeline.ordered():
         shares = activity_shares(member, view.at)

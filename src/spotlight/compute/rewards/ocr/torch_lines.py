@@ -1,7 +1,7 @@
 """A recognition network on a GPU: resizing, reading and picking of letters in large batches, without leaving it.
 
-Pictures go up as bytes and only `Frames` come down. A reading differs from the reference's by the rounding of fp32,
-and with the size of the batch by as much (tests/unit/test_ocr_torch_net.py).
+Pictures go up as bytes and only `Frames` come down. Invariant: a reading differs from the reference's by the rounding
+of float32 only, whatever else the process computes (tests/unit/test_ocr_torch_net.py, tests/gpu/test_ocr_on_device.py).
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from spotlight.compute.rewards.ocr.weights import WeightFile
 from spotlight.compute.rewards.protocol import Image
 
 PIXELS_AT_ONCE = 512 * 48 * 144
-"""Bounds memory where lines are long: about 1 GB of activations."""
+"""Bounds memory where lines are long: about 2 GB of activations."""
 
 
 class TorchLines:
@@ -45,8 +45,8 @@ class TorchLines:
     def _frames(self, images: Sequence[Image], wanted: Sequence[Classes]) -> list[Frames]:
         posteriors_BTC = self._net(self._fitted(images))
         best_BT = posteriors_BTC.argmax(dim=2).cpu().numpy()
-        blank_BT = posteriors_BTC[:, :, BLANK].cpu().numpy()
-        letters_BTK = self._letters(posteriors_BTC, wanted).cpu().numpy()
+        blank_BT = posteriors_BTC[:, :, BLANK].float().cpu().numpy()
+        letters_BTK = self._letters(posteriors_BTC, wanted).float().cpu().numpy()
         return [
             Frames(best, blank, np.ascontiguousarray(letters[:, : len(classes)]))
             for best, blank, letters, classes in zip(best_BT, blank_BT, letters_BTK, wanted, strict=True)

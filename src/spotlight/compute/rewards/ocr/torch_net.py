@@ -1,18 +1,21 @@
-"""Runs an ONNX graph with torch on a device, in full fp32 whatever precision the process trains with.
+"""Runs an ONNX graph with torch on a device.
 
-What depends on constants only is computed once, here; everything else is dropped after its last use. Invariant: what
-comes out is what onnxruntime gives, up to the rounding of fp32 (tests/unit/test_ocr_torch_net.py).
+It computes in float64 unless told otherwise. Products of float32 follow the process's TF32 setting, which training
+chooses and which another thread may be training with, so it can be neither trusted nor changed here; and in float64
+the rounding does not depend on the size of the batch. What depends on constants only is computed once; everything else
+is dropped after its last use. Invariant: what comes out is what onnxruntime gives, up to the rounding of float32
+(tests/unit/test_ocr_torch_net.py).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.compute.rewards.ocr.onnx_file import Graph
-from spotlight.compute.rewards.ocr.torch_ops import Step, bind, place
+from spotlight.compute.rewards.ocr.onnx_file import Array, Graph
+from spotlight.compute.rewards.ocr.torch_ops import Step, bind
 from spotlight.core.errors import WeightsError
 
 OPSETS = (11, 12)
@@ -31,7 +34,7 @@ class _Bound:
 class TorchNet:
     """A graph of one input and one output, ready to run on batches of any size."""
 
-    def __init__(self, graph: Graph, device: torch.device) -> None:
+    def __init__(self, graph: Graph, device: torch.device, dtype: torch.dtype = torch.float64) -> None:
         if graph.opset not in OPSETS:
             raise WeightsError(
                 f"the graph is written in operator set {graph.opset}, but the torch runner knows the meanings of "
@@ -42,33 +45,38 @@ class TorchNet:
                 f"the graph has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs, but the torch runner "
                 "takes one of each; run the graph with onnxruntime."
             )
-        self.device = device
+        self._device, self._dtype = device, dtype
         self._input, self._output = graph.inputs[0], graph.outputs[0]
-        self._constants = {name: place(array, device) for name, array in graph.constants.items()}
+        self._constants = {name: self._place(array) for name, array in graph.constants.items()}
         self._steps = _scheduled(self._live_steps(graph), self._output)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The output for a batch that lies on the device; globals of torch that it needs are put back after."""
-        values = {self._input: x}
-        with torch.inference_mode(), _full_precision():
+        """The output for a batch."""
+        values = {self._input: x.to(self._device, self._dtype)}
+        with torch.inference_mode():
             for step in self._steps:
                 values[step.output] = step.run(*self._gathered(step.inputs, values))
                 for name in step.dead:
                     del values[name]
         return values[self._output]
 
+    def _place(self, array: Array) -> Tensor:
+        # A copy, because torch takes no memory that it may not write to, such as a file's bytes.
+        tensor = torch.from_numpy(np.array(array))
+        return tensor.to(self._device, self._dtype) if tensor.is_floating_point() else tensor
+
     def _live_steps(self, graph: Graph) -> list[_Bound]:
         """The steps that depend on the input; the values of all others become constants."""
         steps = []
         for node in graph.nodes:
-            run = bind(node, self.device)
+            run = bind(node, self._place)
             if len(node.outputs) != 1:
                 raise WeightsError(
                     f"the operation '{node.op}' has {len(node.outputs)} outputs, but the torch runner gives one; run "
                     "the graph with onnxruntime."
                 )
             if all(name in self._constants or not name for name in node.inputs):
-                with torch.inference_mode(), _full_precision():
+                with torch.inference_mode():
                     self._constants[node.outputs[0]] = run(*self._gathered(node.inputs, {}))
             else:
                 steps.append(_Bound(run, node.inputs, node.outputs[0], ()))
@@ -89,15 +97,3 @@ def _scheduled(steps: list[_Bound], output: str) -> tuple[_Bound, ...]:
         scheduled.append(_Bound(step.run, step.inputs, step.output, tuple(sorted(used - needed))))
         needed |= used
     return tuple(reversed(scheduled))
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """No TF32 and no bf16 in products and convolutions: a score must not depend on how the policy is trained."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,9 +22,12 @@ Pair: TypeAlias = tuple[int, ...]
 _INTEGERS = {6: torch.int32, 7: torch.int64}
 
 
-def bind(node: Node, device: torch.device) -> Step:
-    """The node's operation with its attributes; a WeightsError where it cannot be run as the file means it."""
-    make = constant_on(device) if node.op == "Constant" else OPERATIONS.get(node.op)
+def bind(node: Node, place: Callable[[Array], Tensor]) -> Step:
+    """The node's operation with its attributes; a WeightsError where it cannot be run as the file means it.
+
+    `place` puts a constant where tensors of its kind live.
+    """
+    make = _constant(place) if node.op == "Constant" else OPERATIONS.get(node.op)
     if make is None:
         raise WeightsError(
             f"the graph has an operation '{node.op}', which the torch runner does not have, so it would compute "
@@ -35,16 +37,13 @@ def bind(node: Node, device: torch.device) -> Step:
     for name, value in node.attributes.items():
         if name not in known:
             raise _refused(node, name, value)
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in node.attributes:
+            raise _refused(node, name, None)
     try:
         return make(**node.attributes)
     except _Unsupported as unsupported:
         raise _refused(node, unsupported.attribute, node.attributes.get(unsupported.attribute)) from unsupported
-
-
-def place(array: Array, device: torch.device) -> Tensor:
-    """A constant where steps expect it; a copy, because a file's bytes must not change under it."""
-    tensor = torch.from_numpy(np.array(array))
-    return tensor.to(device) if tensor.is_floating_point() else tensor
 
 
 class _Unsupported(Exception):
@@ -56,8 +55,9 @@ class _Unsupported(Exception):
 
 
 def _refused(node: Node, attribute: str, value: Attribute | None) -> WeightsError:
+    shown = "(left out)" if value is None else value
     return WeightsError(
-        f"the operation '{node.op}' has the attribute {attribute} = {value}, which the torch runner does not "
+        f"the operation '{node.op}' has the attribute {attribute} = {shown}, which the torch runner does not "
         "understand, so it would compute something else; run the graph with onnxruntime."
     )
 
@@ -69,15 +69,22 @@ def _symmetric(pads: Pair) -> Pair:
     return pads[:half]
 
 
-def constant_on(device: torch.device) -> Callable[..., Step]:
+def _constant(place: Callable[[Array], Tensor]) -> Callable[..., Step]:
     def constant(*, value: Array) -> Step:
-        tensor = place(value, device)
+        tensor = place(value)
         return lambda: tensor
 
     return constant
 
 
-def _conv(*, kernel_shape: Pair, strides: Pair, pads: Pair, dilations: Pair, group: int = 1) -> Step:
+def _conv(
+    *,
+    kernel_shape: Pair,
+    strides: Pair = (1, 1),
+    pads: Pair = (0, 0, 0, 0),
+    dilations: Pair = (1, 1),
+    group: int = 1,
+) -> Step:
     padding = _symmetric(pads)
     if len(kernel_shape) != 2:
         raise _Unsupported("kernel_shape")
@@ -97,7 +104,12 @@ def _batch_normalization(*, epsilon: float = 1e-5, momentum: float = 0.9) -> Ste
 
 
 def _average_pool(
-    *, kernel_shape: Pair, strides: Pair, pads: Pair, ceil_mode: int = 0, count_include_pad: int = 0
+    *,
+    kernel_shape: Pair,
+    strides: Pair = (1, 1),
+    pads: Pair = (0, 0, 0, 0),
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
 ) -> Step:
     padding = _symmetric(pads)
     if len(kernel_shape) != 2:
@@ -194,7 +206,6 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "Cast": _cast,
     "Clip": _plain(torch.clamp),
     "Concat": _concat,
-    "Constant": constant_on(torch.device("cpu")),
     "Conv": _conv,
     "Div": _plain(torch.div),
     "Erf": _plain(torch.erf),

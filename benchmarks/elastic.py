@@ -1,0 +1,453 @@
+"""What elastic crews are worth: pictures per dollar while slots come and go, in virtual time.
+
+    python benchmarks/elastic.py [--profile h200-qwen-image-1280] [--hours 1.5] [--json] [--out docs/results/elastic]
+
+The work is rounds of few large pictures, fewer than there are slots, so that slots share a picture: a round is issued
+when the one before has been trained on by a gang apart, which is charged by the profile. Hub, dispatcher, scheduler,
+ledger and the crews' state machine are the product's; the machines are simulated. All policies see the same traces, in
+which slots go one by one without notice and nodes lose all of theirs at an instant, and pay the same bill: slots while
+they are there at the spot price, the gang on demand. Every worker that starts takes what the profile says, whoever
+could give it weights.
+
+    elastic    crews of the product: survivors regroup, a slot that is back joins
+    relaunch   crews of one size; a loss stops the crew, which starts anew on what is left, and again when it may grow
+    idle       crews of one size; a loss stops the crew, which waits for the lost member
+    single     no crews: a picture on one slot
+
+The ratios of the summary are against the best size that fixed crews could have had, seed by seed on the same trace.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from learn_results import Figure
+from provenance import provenance
+
+from spotlight.config import RunConfig
+from spotlight.control.demand import Demands
+from spotlight.control.directory import PublishedSet
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.ledger import Ledger
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.market.traces import Trace
+from spotlight.control.market.weather import Weather, generate
+from spotlight.control.profiles import Operation, Profile
+from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.core.events import Accepted, AnyEvent, Crewing
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.pool import NodeSpec
+from spotlight.runtime.sim.node import TOKEN_PIXELS
+from spotlight.runtime.sim.pace import Pace
+from spotlight.runtime.sim.profiled import ProfiledFate, ProfiledPace, TrainingCost
+from spotlight.runtime.sim.slots import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.trace import Trace as Events
+from spotlight.runtime.sim.virtual_loop import VirtualClock, run_virtually
+from spotlight.runtime.sim.world import World
+
+NODES, SLOTS, GANG = 2, 8, 4
+PICTURES = (4, 8)
+"""Per round: a quarter and a half of the slots that there may be."""
+STEPS, GUIDANCE = 50, 4.0
+"""As Qwen-Image is commonly used."""
+SEEDS = (0, 1, 2)
+HOURS = 1.5
+WEATHER = Weather(zones=NODES, median_zone_s=3600.0)
+"""Lives and absences as fitted to published markets; half of the time a node loses all of its slots within an hour."""
+PROMPT = Prompt(text="a page of a newspaper")
+HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
+PRICE = "aws-p5en-h200"
+
+
+class Kind(StrEnum):
+    """What is done about a loss."""
+
+    ELASTIC = "elastic"
+    RELAUNCH = "relaunch"
+    IDLE = "idle"
+    SINGLE = "single"
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """One row of the table."""
+
+    kind: Kind
+    size: int = 1
+    """Slots of a fixed crew; to the others the size is one worker's."""
+
+    @property
+    def label(self) -> str:
+        return self.kind.value if self.size == 1 else f"{self.kind.value}, crews of {self.size}"
+
+
+POLICIES = (
+    Policy(Kind.ELASTIC),
+    *(Policy(Kind.RELAUNCH, size) for size in (2, 4, 8)),
+    *(Policy(Kind.IDLE, size) for size in (2, 4, 8)),
+    Policy(Kind.SINGLE),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    policy: Policy
+    pictures: int
+    seed: int
+    hours: float
+    profile: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    policy: Policy
+    pictures: int
+    seed: int
+    accepted: int
+    rounds: int
+    hours: float
+    dollars: float
+    losses: int
+    regroups: int
+
+    @property
+    def per_dollar(self) -> float:
+        return self.accepted / self.dollars
+
+    @property
+    def per_hour(self) -> float:
+        return self.accepted / self.hours
+
+
+class CrewFate(ProfiledFate):
+    """Each worker is a whole crew, as fast as the policy says that it is large."""
+
+    crews: FixedCrews
+
+    def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
+        pace = super().pace(worker, slot_class)
+        assert isinstance(pace, ProfiledPace)
+        return CrewPace(**vars(pace), degree=self.crews.degree(worker))
+
+
+@dataclass
+class CrewPace(ProfiledPace):
+    degree: int = 1
+
+    def step(self, rows: int, capacity: int, degree: int) -> float:
+        return super().step(rows, capacity, self.degree)
+
+
+class Rounds:
+    """The controller: pictures of one round, then training, then the next."""
+
+    def __init__(self, world: World, case: Case, profile: Profile) -> None:
+        self.accepted = self.regroups = self.rounds = 0
+        self._world, self._case = world, case
+        self._training_s = training_s(profile, case)
+        size = Size(profile.height, profile.width)
+        self._sampling = Sampling(steps=STEPS, size=size, guidance=GUIDANCE)
+        ledger = Ledger(self._note)
+        self._dispatcher = Dispatcher(
+            ledger, Scheduler(ledger, SchedulerSettings(silence_s=SILENCE_S)), world.storage, self._note,
+            run_clock=lambda at: at, commit_every=2, demands=Demands(tokens(profile)),
+        )  # fmt: skip
+        self.hub = Hub(self._dispatcher, VirtualClock(asyncio.get_running_loop()), world.send)
+        self.hub.tick_s = TICK_S
+
+    def _note(self, event: AnyEvent) -> None:
+        match event:
+            case Accepted():
+                self.accepted += 1
+            case Crewing() if event.crews:
+                self.regroups += 1
+
+    async def run(self) -> None:
+        for number in count():
+            weights = WeightsId(Version(number))
+            path = self._world.storage.weights_path(weights)
+            self._world.storage.weights[path] = f"digest-{number}"
+            self._dispatcher.publish(weights, PublishedSet(f"digest-{number}", path), ())
+            self._dispatcher.issue(self._requests(number), [PROMPT], [number])
+            self.hub.flush()
+            wanted = self.accepted + self._case.pictures
+            await self.hub.until(lambda wanted=wanted: self.accepted >= wanted)  # type: ignore[misc]
+            self.rounds += 1
+            await asyncio.sleep(self._training_s)
+
+    def _requests(self, number: int) -> list[Request]:
+        return [
+            Request(
+                work=Work.ROLLOUT, iteration=number, group=0,
+                sample=Sample(prompt=PROMPT.id, seed=seed, sampling=self._sampling, version=Version(number)),
+            )
+            for seed in range(self._case.pictures)
+        ]  # fmt: skip
+
+
+def training_s(profile: Profile, case: Case) -> float:
+    """The gang's part of a round: the new weights are in the run's store at its end."""
+    cost = TrainingCost.of(work(case, profile))
+    batch = -(-case.pictures // GANG) * cost.timesteps * cost.passes
+    forwards_s = cost.forwards * profile.seconds(Operation.DENOISE_STEP, batch)
+    return (
+        profile.seconds(Operation.TRAIN_TIMESTEP, batch)
+        + forwards_s
+        + profile.seconds(Operation.OPTIMIZER_STEP, degree=GANG)
+        + profile.seconds(Operation.PUBLISH)
+    )
+
+
+def tokens(profile: Profile) -> int:
+    """As simulated nodes count them."""
+    return profile.width * profile.height // TOKEN_PIXELS
+
+
+def work(case: Case, profile: Profile) -> RunConfig:
+    """The settings that machines depend on; crews have the degrees and speed-ups of the profile."""
+    rows = 1 if GUIDANCE == 1.0 else 2
+    alone = profile.seconds(Operation.DENOISE_STEP, rows)
+    degrees = [1] if case.policy.kind is not Kind.ELASTIC else _degrees(profile)
+    speed_ups = [
+        (tokens(profile), degree, min(degree, alone / profile.seconds(Operation.DENOISE_STEP, rows, degree)))
+        for degree in _degrees(profile)[1:]
+    ]
+    return RunConfig.model_validate(
+        {
+            "rollout": {"steps": STEPS, "guidance": GUIDANCE},
+            "reward": {"processes": SLOTS},
+            "cluster": {
+                "slots": SLOTS,
+                "rows": 1,
+                "heartbeat_s": HEARTBEAT_S,
+                "silence_s": SILENCE_S,
+                "elastic": {"degrees": degrees, "speed_ups": speed_ups, "measure": False},
+            },
+        }
+    )
+
+
+def _degrees(profile: Profile) -> list[int]:
+    return [degree for degree in profile.degrees(Operation.DENOISE_STEP) if degree <= SLOTS]
+
+
+def slot_trace(seed: int, hours: float) -> Trace:
+    """Zones are nodes: an outage of one takes all of its slots."""
+    names = [f"spot-{node}/{slot}" for slot in range(SLOTS) for node in range(1, NODES + 1)]
+    return generate(seed, names, hours, WEATHER)
+
+
+def dollars(trace: Trace, hours: float, prices: PriceTable) -> float:
+    """Slots are paid for while they are there, the gang all the time."""
+    end = hours * 3600
+    lives = trace.lives()
+    held_s = sum(min(end, life.lost_s if life.lost_s is not None else end) - min(end, life.start_s) for life in lives)
+    price = prices[PRICE]
+    spot = held_s / 3600 * price.per_gpu_hour(SlotClass.SPOT)
+    return spot + GANG * hours * price.per_gpu_hour(SlotClass.RESERVED)
+
+
+def run(case: Case) -> Outcome:
+    return run_virtually(_run(case))
+
+
+async def _run(case: Case) -> Outcome:
+    profile = Profile.load(case.profile)
+    config = work(case, profile)
+    fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
+    fate = (CrewFate if fixed else ProfiledFate)(profile, config)
+    world = World(fate, SimStorage(), Events(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
+    world.rooms = lambda: SlowRooms(profile.seconds(Operation.REGROUP))
+    follower: Elastic | FixedCrews = Elastic(world)
+    if isinstance(fate, CrewFate):
+        kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled
+        follower = fate.crews = kind(world, case.policy.size, _degrees(profile))
+    rounds = Rounds(world, case, profile)
+    trace = slot_trace(case.seed, case.hours)
+    market = asyncio.create_task(replay(trace, follower))
+    await asyncio.sleep(0)
+    world.failed = rounds.hub.fail
+    slots = SLOTS // case.policy.size
+    world.plug(
+        rounds.hub,
+        [NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=1) for n in range(1, NODES + 1)],
+    )
+    jobs = [asyncio.create_task(job) for job in (rounds.run(), rounds.hub.tick_forever())]
+    done, _ = await asyncio.wait(jobs, timeout=case.hours * 3600, return_when=asyncio.FIRST_COMPLETED)
+    for job in done:
+        job.result()
+    for job in (*jobs, market):
+        job.cancel()
+    await asyncio.gather(*jobs, market, return_exceptions=True)
+    world.unplug()
+    return Outcome(
+        policy=case.policy,
+        pictures=case.pictures,
+        seed=case.seed,
+        accepted=rounds.accepted,
+        rounds=rounds.rounds,
+        hours=case.hours,
+        dollars=dollars(trace, case.hours, PriceTable.load()),
+        losses=sum(kill.time_s < case.hours * 3600 for kill in trace.kills),
+        regroups=rounds.regroups,
+    )
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def mean_figure(values: Sequence[float], unit: str) -> Figure:
+    return Figure(value=statistics.mean(values), low=min(values), high=max(values), unit=unit)
+
+
+def of_policy(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> list[Outcome]:
+    """By seed."""
+    found = [each for each in outcomes if each.policy == policy and each.pictures == pictures]
+    return sorted(found, key=lambda each: each.seed)
+
+
+def best(outcomes: Sequence[Outcome], kind: Kind, pictures: int) -> Policy:
+    """The size that serves this kind best, over all seeds."""
+    sizes = {each.policy for each in outcomes if each.policy.kind is kind and each.pictures == pictures}
+    return max(sorted(sizes, key=lambda policy: policy.size), key=lambda policy: _mean(outcomes, policy, pictures))
+
+
+def _mean(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> float:
+    return statistics.mean(each.per_dollar for each in of_policy(outcomes, policy, pictures))
+
+
+def ratio(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> Figure:
+    """Elastic over the other, trace by trace."""
+    pairs = zip(of_policy(outcomes, Policy(Kind.ELASTIC), pictures), of_policy(outcomes, policy, pictures), strict=True)
+    ratios = [elastic.per_dollar / other.per_dollar for elastic, other in pairs]
+    return mean_figure(ratios, f"times the pictures per dollar of {policy.label}; {pictures} pictures per round")
+
+
+def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
+    """The first work gives the ratios without a suffix."""
+    figures: dict[str, Figure] = {}
+    works = sorted({each.pictures for each in outcomes})
+    for pictures in works:
+        suffix = "" if pictures == works[0] else f"_{pictures}_pictures"
+        for kind in (Kind.RELAUNCH, Kind.IDLE, Kind.SINGLE):
+            name = f"goodput_ratio_vs_{kind.value}"
+            figures[name + suffix] = ratio(outcomes, best(outcomes, kind, pictures), pictures)
+            for size in sorted({each.policy.size for each in outcomes if each.policy.kind is kind} - {1}):
+                figures[f"{name}_of_{size}{suffix}"] = ratio(outcomes, Policy(kind, size), pictures)
+        for policy in sorted({each.policy for each in outcomes}, key=lambda policy: policy.label):
+            values = [each.per_dollar for each in of_policy(outcomes, policy, pictures)]
+            label = policy.label.replace(", crews of ", "_")
+            figures[f"pictures_per_dollar_{label}{suffix}"] = mean_figure(values, "accepted pictures per dollar")
+    return figures
+
+
+def draw(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    works = sorted({each.pictures for each in outcomes})
+    colours = {Kind.ELASTIC: "#009e73", Kind.RELAUNCH: "#0072b2", Kind.IDLE: "#d55e00", Kind.SINGLE: "#999999"}
+    figure, axes = plt.subplots(1, len(works), figsize=(5.2 * len(works), 3.9), squeeze=False, sharey=True)
+    for axis, pictures in zip(axes[0], works, strict=True):
+        for place, policy in enumerate(POLICIES):
+            values = [each.per_dollar for each in of_policy(outcomes, policy, pictures)]
+            axis.barh(place, statistics.mean(values), color=colours[policy.kind], height=0.7)
+            axis.plot(values, [place] * len(values), "o", color="#222222", markersize=3.5)
+        axis.set_yticks(range(len(POLICIES)), [policy.label for policy in POLICIES])
+        axis.set_xlabel("accepted pictures per dollar")
+        axis.set_title(f"{pictures} pictures per round, up to {NODES * SLOTS} slots", fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0][0].invert_yaxis()
+    figure.suptitle(title, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def show(outcomes: Sequence[Outcome], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("pictures per round", "policy", "per dollar", "per hour", "elastic is", "regroups", title=title)
+    for pictures in sorted({each.pictures for each in outcomes}):
+        for policy in POLICIES:
+            runs = of_policy(outcomes, policy, pictures)
+            times = ratio(outcomes, policy, pictures)
+            table.add_row(
+                str(pictures),
+                policy.label,
+                f"{statistics.mean(each.per_dollar for each in runs):.2f}",
+                f"{statistics.mean(each.per_hour for each in runs):.0f}",
+                f"{times.value:.2f}x ({times.low:.2f} .. {times.high:.2f})",
+                f"{statistics.mean(each.regroups for each in runs):.0f}" if policy.kind is Kind.ELASTIC else "",
+            )
+        table.add_section()
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="h200-qwen-image-1280")
+    parser.add_argument("--hours", type=float, default=HOURS, help="of virtual time per run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the traces")
+    parser.add_argument("--out", type=Path, default=Path("runs/elastic"), help="JSON and PNG are written there")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    cases = [
+        Case(policy, pictures, seed, args.hours, args.profile)
+        for policy in POLICIES
+        for pictures in PICTURES
+        for seed in args.seeds
+    ]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
+        outcomes = list(processes.map(run, cases))
+    profile, price = Profile.load(args.profile), PriceTable.load()[PRICE]
+    title = f"virtual time, profile {profile.name}, prices of {price.name} ({price.date}), {len(args.seeds)} traces"
+    show(outcomes, title)
+    summary = {
+        "benchmark": "elastic",
+        **provenance(),
+        "seeds": args.seeds,
+        "settings": {
+            "profile": profile.name,
+            "profile_digest": profile.digest,
+            "price": price.name,
+            "price_date": price.date,
+            "spot": [NODES, SLOTS],
+            "gang": GANG,
+            "pictures": list(PICTURES),
+            "steps": STEPS,
+            "guidance": GUIDANCE,
+            "hours": args.hours,
+            "losses": sorted({each.seed: each.losses for each in outcomes}.items()),
+            "weather": msgspec.to_builtins(WEATHER),
+        },
+        "figures": msgspec.to_builtins(figures_of(outcomes)),
+        "outcomes": msgspec.to_builtins(outcomes),
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
+    draw(outcomes, title, args.out.with_suffix(".png"))
+    if args.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

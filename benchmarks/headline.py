@@ -1,0 +1,186 @@
+"""Time and money to the same score: Spotlight against six other ways to use the same kinds of GPUs, co-simulated.
+
+    python benchmarks/headline.py --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
+    python benchmarks/headline.py --family words-large --seeds 0 1 2 --remember runs/headline/memory
+    python benchmarks/headline.py --merge runs/headline/*-seed?.json --out docs/results/headline
+
+The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
+4 reserved and 8 spot slots, machines lost as the trace says. Every run is a cell with its own file under --out and is
+skipped when that file exists; runs of several machines are joined with --merge. Numbers that do not depend on machines
+are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
+learning curve and only their clocks differ.
+
+A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below, and
+docs/results.md says how they were chosen.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import headline_cells
+from headline_cells import Cell
+from provenance import provenance
+from rich.console import Console
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.market.traces import Trace
+from spotlight.control.profiles import Profile
+from spotlight.core.errors import SpotlightError
+from spotlight.surface.compare.simulated import Contest, run_one
+from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
+
+if TYPE_CHECKING:
+    from spotlight.runtime.sim.numerics import Numerics
+
+PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
+SETUPS = (
+    *("reserved-only", "spot-no-explore", "on-demand", "on-demand-all"),
+    *("explore-inline", "spotlight-fixed", "spotlight"),
+)
+WITHOUT_SPOT = ("reserved-only", "on-demand", "on-demand-all")
+EXPLORING = ("explore-inline", "spotlight-fixed", "spotlight")
+MARKET = ("market.notice_s=30", "market.boot_s=120")
+"""What count traces do not tell: the notice that GCP gives, and a machine that boots for two minutes."""
+TASKS = {
+    "words-large": (
+        "words-large-nft",
+        ("iterations=50", "rollout.group_size=8", "output.checkpoint_every=20"),
+        ("iterations=35", "explore.seeds=40", "explore.steps=5", "explore.overrun=0.5", "explore.audit_share=0.02"),
+    ),
+    "scenes": (
+        "scenes-nft",
+        (
+            *("iterations=60", "rollout.group_size=12", "algorithm.timesteps_per_sample=4"),
+            *("eval.every=5", "model.compile=false", "output.checkpoint_every=20"),
+        ),
+        ("iterations=45", "explore.seeds=64", "explore.steps=6", "explore.overrun=0.5", "explore.audit_share=0.02"),
+    ),
+}
+"""Recipe, settings of all setups, and settings of those that explore, which need not go on after they have passed the
+others. Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
+STEADY = "steady"
+"""The trace of setups that have no spot machines."""
+console = Console(stderr=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", choices=tuple(TASKS), default="words-large")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS))
+    parser.add_argument("--profiles", nargs="+", default=list(PROFILES))
+    parser.add_argument("--traces", nargs="+", default=["calm", "bulk"], metavar="TRACE[@HOUR]")
+    parser.add_argument("--numerics", choices=tuple(NumericsKind), default=NumericsKind.REAL)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--remember", type=Path, help="folder of numbers that were computed before")
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=Path("runs/headline"))
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    if args.merge:
+        import headline_results
+
+        headline_results.present([headline_cells.load(path) for path in args.merge], args.out, args.json)
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    for seed in args.seeds:
+        run_seed(args, seed)
+
+
+def run_seed(args: argparse.Namespace, seed: int) -> None:
+    """All cells of one family and seed, over one set of numbers."""
+    wanted = [
+        (profile, trace, setup)
+        for setup in args.setups
+        for profile in args.profiles
+        for trace in ([STEADY] if setup in WITHOUT_SPOT else args.traces)
+    ]
+    open_cells = [cell for cell in wanted if not (args.out / f"{cell_name(args.family, *cell, seed)}.json").exists()]
+    if not open_cells:
+        return
+    contests = {cell: contest_of(args, *cell, seed) for cell in open_cells}
+    first = contests[open_cells[0]].config(open_cells[0][2], seed)
+    remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
+    if remembered:
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+    with numerics_for(NumericsKind(args.numerics), first, remembered=remembered) as numerics:
+        for cell, contest in contests.items():
+            run_cell(args, contest, *cell, seed, numerics)
+
+
+def contest_of(args: argparse.Namespace, profile: str, trace: str, setup: str, seed: int) -> Contest:
+    task, common, exploring = TASKS[args.family]
+    name, _, hour = trace.partition("@")
+    changes = [*common, *(exploring if setup in EXPLORING else ()), f"model.device={args.device}"]
+    if trace != STEADY:
+        changes += [*MARKET, f"market.start_h={hour or 0}"]
+    return Contest(
+        task=task,
+        setups=(setup,),
+        seeds=(seed,),
+        overrides=(*changes, *args.overrides),
+        assumed=Assumed(
+            profile=Profile.load(profile), prices=PriceTable.load(None), trace=None if trace == STEADY else name
+        ),
+        kind=NumericsKind(args.numerics),
+        learning=None,
+        folder=args.out / "runs" / cell_name(args.family, profile, trace, setup, seed),
+    )
+
+
+def run_cell(
+    args: argparse.Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int, numerics: "Numerics"
+) -> None:
+    began, name = time.monotonic(), cell_name(args.family, profile, trace, setup, seed)
+    config = contest.config(setup, seed)
+    folder = run_one(contest, setup, config, numerics, lambda *_: None)
+    told = headline_cells.read_run(folder)
+    cell = Cell(
+        family=args.family,
+        setup=setup,
+        seed=seed,
+        profile=profile,
+        profile_digest=contest.assumed.profile.digest,
+        trace=stem(trace),
+        trace_digest="" if trace == STEADY else Trace.load(trace.partition("@")[0]).digest,
+        iterations=told.iterations,
+        losses=told.losses,
+        previews=told.previews,
+        points=told.points,
+        seconds=time.monotonic() - began,
+        **provenance(),
+    )
+    headline_cells.save(cell, args.out)
+    headline_cells.discard(folder)
+    last = cell.points[-1]
+    console.print(
+        f"{name}: {last.score:.3f} after {last.iteration} iterations and {last.hours:.2f} h, {cell.losses} losses, "
+        f"{cell.previews} previews; {cell.seconds:.0f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def stem(trace: str) -> str:
+    name, _, hour = trace.partition("@")
+    return f"{Path(name).stem}{f'@{hour}' if hour else ''}"
+
+
+def cell_name(family: str, profile: str, trace: str, setup: str, seed: int) -> str:
+    return f"{family}-{profile}-{stem(trace)}-{setup}-seed{seed}"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SpotlightError as error:
+        print(f"headline: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,277 @@
+"""Figures, tables and pictures of the headline cells.
+
+Per task, profile, trace and seed, the target is a share of the gain of `reserved-only` with that seed (its final score
+is the mean of its last two evaluations); every setup is asked when its best score so far first comes there, linearly
+between evaluations. A figure is the geometric mean over all of these, from the least to the most. A setup that does not
+come there counts with all its hours and dollars, which flatters it, and the unit says how many did not.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from pathlib import Path
+
+import msgspec
+from headline_cells import Cell
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+from spotlight.control.market.prices import Price, PriceTable
+from spotlight.core.errors import InputError
+from spotlight.surface.compare import Curve, Reached, to_target
+
+OURS = "spotlight"
+BASELINE = "reserved-only"
+RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
+STEADY = "steady"
+SHARES = (0.25, 0.5, 0.75, 1.0)
+PRICED = "aws-p5-h100"
+"""The row that figures without a provider in their name are priced by."""
+
+
+class Figure(msgspec.Struct, kw_only=True):
+    value: float
+    low: float
+    high: float
+    unit: str
+
+
+class Race(msgspec.Struct, frozen=True):
+    """All setups of one task with one seed on the same machines."""
+
+    family: str
+    profile: str
+    trace: str
+    seed: int
+    cells: dict[str, Cell]
+
+    def took(self, setup: str, share: float, price: Price) -> tuple[Reached, bool]:
+        """What it took to come to a share of the baseline's gain, and whether it came there."""
+        baseline = self.cells[BASELINE].curve(price)
+        final = baseline.final
+        target = final if share == 1 else baseline.first + share * (final - baseline.first)
+        curve = self.cells[setup].curve(price)
+        there = to_target(curve, target)
+        if there is not None:
+            return there, True
+        last = curve.points[-1]
+        return Reached(iterations=last.iteration, hours=last.hours, dollars=last.dollars), False
+
+
+def races(cells: Sequence[Cell]) -> list[Race]:
+    """Setups without spot machines run in every race of their task, profile and seed."""
+    found: dict[tuple[str, str, str, int], dict[str, Cell]] = {}
+    for cell in cells:
+        if cell.trace != STEADY:
+            found.setdefault((cell.family, cell.profile, cell.trace, cell.seed), {})[cell.setup] = cell
+    for cell in cells:
+        if cell.trace == STEADY:
+            for key, members in found.items():
+                if (cell.family, cell.profile, cell.seed) == (key[0], key[1], key[3]):
+                    members[cell.setup] = cell
+    whole = [Race(*key, members) for key, members in sorted(found.items()) if {OURS, BASELINE} <= members.keys()]
+    if not whole:
+        raise InputError(
+            f"no task has cells of both '{OURS}' and '{BASELINE}', so there is nothing to compare; run them."
+        )
+    return whole
+
+
+def present(cells: list[Cell], out: Path, as_json: bool) -> None:
+    field, prices = races(cells), PriceTable.load(None)
+    figures = {
+        **overall(field, prices.rows[PRICED]),
+        **by_race(field, prices.rows[PRICED]),
+        **by_provider(field, prices),
+    }
+    result = {
+        "benchmark": "headline",
+        **provenance(),
+        "seeds": sorted({race.seed for race in field}),
+        "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
+        "figures": {name: msgspec.to_builtins(figure) for name, figure in figures.items()},
+        "cells": [summary(cell) for cell in cells],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    console = Console()
+    for table in (ratio_table(field, prices.rows[PRICED]), factor_table(field, prices.rows[PRICED])):
+        console.print(table)
+    draw(field, prices.rows[PRICED], out)
+    if as_json:
+        print(json.dumps({name: part for name, part in result.items() if name != "cells"}))
+
+
+# -- ratios ------------------------------------------------------------------------------------------------------------
+
+
+def speedup(race: Race, rival: str, share: float, price: Price) -> tuple[float, bool]:
+    theirs, _ = race.took(rival, share, price)
+    ours, came = race.took(OURS, share, price)
+    return theirs.hours / ours.hours, came
+
+
+def cost_ratio(race: Race, pick: Callable[..., str], share: float, price: Price) -> tuple[float, bool]:
+    """The dollars of the cheapest or dearest rival over ours."""
+    dollars = {rival: race.took(rival, share, price)[0].dollars for rival in RIVALS if rival in race.cells}
+    ours, came = race.took(OURS, share, price)
+    return dollars[pick(dollars, key=lambda rival: dollars[rival])] / ours.dollars, came
+
+
+Ratio = Callable[[Race, float, Price], tuple[float, bool]]
+RATIOS: dict[str, Ratio] = {
+    "speedup_vs_reserved_only": lambda race, share, price: speedup(race, BASELINE, share, price),
+    "speedup_vs_spot_no_explore": lambda race, share, price: speedup(race, "spot-no-explore", share, price),
+    "cost_ratio_vs_cheapest": lambda race, share, price: cost_ratio(race, min, share, price),
+    "cost_ratio_vs_dearest": lambda race, share, price: cost_ratio(race, max, share, price),
+}
+
+
+def figure(found: Iterable[tuple[float, bool]], what: str) -> Figure:
+    values, came = zip(*found, strict=True)
+    missed = came.count(False)
+    unit = f"{what}, co-simulated" + (f"; {missed} of {len(came)} did not reach the score" if missed else "")
+    return Figure(value=geometric(values), low=min(values), high=max(values), unit=unit)
+
+
+def geometric(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def overall(field: Sequence[Race], price: Price) -> dict[str, Figure]:
+    figures = {}
+    for (name, ratio), share in product(RATIOS.items(), SHARES):
+        suffix = "" if share == 1 else f"_at_{share * 100:.0f}"
+        what = "times" if share == 1 else f"times, at {share:.0%} of the gain"
+        figures[f"{name}{suffix}"] = figure((ratio(race, share, price) for race in field), what)
+    return figures | equal_hours(field, price)
+
+
+def by_race(field: Sequence[Race], price: Price) -> dict[str, Figure]:
+    figures = {}
+    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
+        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
+        for name, ratio in RATIOS.items():
+            found = figure((ratio(race, 1.0, price) for race in group), "times")
+            figures[f"{name} {family} {profile.rpartition('-')[2]} {trace}"] = found
+    return figures
+
+
+def by_provider(field: Sequence[Race], prices: PriceTable) -> dict[str, Figure]:
+    """Cost ratios by every row that has both prices; the dearest ratio names its rival."""
+    figures = {}
+    for name, row in sorted(prices.rows.items()):
+        if row.spot_per_hour is None:
+            continue
+        for which, pick in (("cheapest", min), ("dearest", max)):
+            rivals = sorted({_pick(race, pick, row) for race in field})
+            what = f"times; {which} is {', '.join(rivals)} at ${row.on_demand_per_hour / row.gpus:.2f} per GPU-hour"
+            what += f", spot ${row.spot_per_hour / row.gpus:.2f}"
+            figures[f"cost_ratio_vs_{which} {name}"] = figure(
+                (cost_ratio(race, pick, 1.0, row) for race in field), what
+            )
+    return figures
+
+
+def _pick(race: Race, pick: Callable[..., str], price: Price) -> str:
+    dollars = {rival: race.took(rival, 1.0, price)[0].dollars for rival in RIVALS if rival in race.cells}
+    return pick(dollars, key=lambda rival: dollars[rival])
+
+
+def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
+    """Scores at the hours at which the first of a race's runs ends."""
+    scores: dict[str, list[float]] = {}
+    for race in field:
+        curves = {setup: cell.curve(price) for setup, cell in race.cells.items()}
+        hours = min(curve.points[-1].hours for setup, curve in curves.items() if setup in (OURS, "spot-no-explore"))
+        for setup, curve in curves.items():
+            scores.setdefault(setup, []).append(score_at(curve, hours))
+    figures = {}
+    for setup, values in scores.items():
+        name = "final_score_at_equal_hours" + ("" if setup == OURS else f" {setup}")
+        mean = math.fsum(values) / len(values)
+        figures[name] = Figure(value=mean, low=min(values), high=max(values), unit="held-out reward, co-simulated")
+    return figures
+
+
+def score_at(curve: Curve, hours: float) -> float:
+    """Linear between evaluations."""
+    before = curve.points[0]
+    for point in curve.points[1:]:
+        if point.hours >= hours:
+            share = (hours - before.hours) / (point.hours - before.hours)
+            return before.score + share * (point.score - before.score)
+        before = point
+    return before.score
+
+
+# -- to look at --------------------------------------------------------------------------------------------------------
+
+
+def summary(cell: Cell) -> dict[str, object]:
+    last = cell.points[-1]
+    return {
+        **{name: getattr(cell, name) for name in ("family", "setup", "seed", "profile", "trace", "trace_digest")},
+        **{name: getattr(cell, name) for name in ("profile_digest", "losses", "previews", "iterations")},
+        "hours": round(last.hours, 4),
+        "reserved_slot_hours": round(last.reserved_hours, 3),
+        "spot_slot_hours": round(last.spot_hours, 3),
+        "curve": [[point.iteration, round(point.hours, 4), round(point.score, 4)] for point in cell.points],
+    }
+
+
+def ratio_table(field: Sequence[Race], price: Price) -> Table:
+    table = Table(title=f"Spotlight against others, to the final score of {BASELINE}, priced as {PRICED}")
+    for column in ("task", "profile", "trace", *RATIOS):
+        table.add_column(column)
+    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
+        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
+        found = [figure((ratio(race, 1.0, price) for race in group), "") for ratio in RATIOS.values()]
+        shown = [f"{one.value:.2f} ({one.low:.2f}..{one.high:.2f}){'*' if 'not' in one.unit else ''}" for one in found]
+        table.add_row(family, profile, trace, *shown)
+    table.caption = "*: not every run came there"
+    return table
+
+
+def factor_table(field: Sequence[Race], price: Price) -> Table:
+    """Where it comes from: iterations saved, seconds per iteration, price of the fleet."""
+    table = Table(title=f"Factors of {BASELINE} over each setup, geometric mean")
+    for column in ("task", "profile", "trace", "setup", "iterations", "s/iteration", "$/hour", "hours", "dollars"):
+        table.add_column(column)
+    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
+        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
+        for setup in (*RIVALS[1:], "spotlight-fixed", OURS):
+            members = [race for race in group if setup in race.cells]
+            if members:
+                table.add_row(family, profile.rpartition("-")[2], trace, setup, *_factors(members, setup, price))
+    return table
+
+
+def _factors(members: Sequence[Race], setup: str, price: Price) -> list[str]:
+    pairs = [(race.took(BASELINE, 1.0, price)[0], race.took(setup, 1.0, price)[0]) for race in members]
+
+    def ratio(value: Callable[[Reached], float]) -> str:
+        return f"{geometric([value(theirs) / value(own) for theirs, own in pairs]):.2f}"
+
+    return [
+        ratio(lambda one: one.iterations),
+        ratio(lambda one: one.hours / one.iterations),
+        ratio(lambda one: one.dollars / one.hours),
+        ratio(lambda one: one.hours),
+        ratio(lambda one: one.dollars),
+    ]
+
+
+def draw(field: Sequence[Race], price: Price, out: Path) -> None:
+    """Per task one picture: a row per profile, score against hours and dollars, the mean over seeds of one trace."""
+    from spotlight.surface.compare.plot import draw as draw_curves
+
+    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
+        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
+        setups = [setup for setup in (*RIVALS, "spotlight-fixed", OURS) if all(setup in race.cells for race in group)]
+        curves = [race.cells[setup].curve(price) for setup in setups for race in group]
+        size = profile.rpartition("-")[2]
+        title = f"{family}, NFT, co-simulated: tiny model, clock of Qwen-Image 20 B at {size} on H200, trace {trace}"
+        draw_curves(curves, BASELINE, title, out.with_name(f"{out.name}-{family}-{size}-{trace.partition('@')[0]}.png"))

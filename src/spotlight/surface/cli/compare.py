@@ -1,0 +1,90 @@
+"""`spotlight compare`: setups side by side on machines that one does not have, to the scores of a baseline."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spotlight.surface.compare import Comparison, Curve
+
+SETUPS = "reserved-only,spot-no-explore,on-demand,on-demand-all,explore-inline,spotlight-fixed,spotlight"
+
+
+def compare(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="The recipe that is run in every setup.")] = "words-large-nft",
+    recipes: Annotated[str, typer.Option(help="Setups, between commas; the first is the baseline.")] = SETUPS,
+    profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")] = "h200-qwen-image-512",
+    trace: Annotated[str | None, typer.Option(help="How spot machines come and go.")] = "calm",
+    target: Annotated[
+        float | None, typer.Option(help="A score to reach, beside shares of the gain.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0.")] = 3,
+    numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
+    learning: Annotated[str | None, typer.Option(help="Fit for --numerics model; default by model and loss.")] = None,
+    score: Annotated[str | None, typer.Option(help="Held-out score; default the headline one.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Price table as CSV; default is the shipped one.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the picture.")] = Path("runs/compare"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare setups in virtual time: iterations, hours and dollars to the same score. Settings as with train."""
+    from rich.console import Console
+
+    from spotlight.control.market.prices import PriceTable
+    from spotlight.control.profiles import Profile
+    from spotlight.surface.cli.progress import PatientProgress
+    from spotlight.surface.cli.sim import numerics_kind
+    from spotlight.surface.cli.train import dotted
+    from spotlight.surface.compare import compare as compared
+    from spotlight.surface.compare.plot import draw
+    from spotlight.surface.compare.simulated import Contest, named, run_all
+    from spotlight.surface.compare.table import show
+    from spotlight.surface.simulating import Assumed
+
+    contest = Contest(
+        task=task,
+        setups=tuple(named(recipes)),
+        seeds=tuple(range(seeds)),
+        overrides=tuple(dotted(list(context.args))),
+        assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
+        kind=numerics_kind(numerics),
+        learning=learning,
+        folder=out,
+    )
+    with PatientProgress() as progress:
+        curves = run_all(contest, score, progress.report)
+    comparison = compared(curves, contest.setups[0])
+    picture = out / "compare.png"
+    draw(curves, contest.setups[0], f"{task}, co-simulated on {profile}, trace {trace}", picture)
+    if as_json:
+        _print_json(comparison, curves, target, picture)
+        return
+    console = Console()
+    show(comparison, console, contest.assumed.prices.name)
+    if target is not None:
+        _show_target(curves, target, console)
+    typer.echo(f"picture: {picture}")
+
+
+def _show_target(curves: "list[Curve]", target: float, console: "Console") -> None:
+    from spotlight.surface.compare import to_target
+
+    for curve in curves:
+        there = to_target(curve, target)
+        took = (
+            f"{there.iterations:.1f} iterations, {there.hours:.2f} h, ${there.dollars:.2f}" if there else "not reached"
+        )
+        console.print(f"{curve.score} {target:g}: {curve.setup}, seed {curve.seed}: {took}", highlight=False)
+
+
+def _print_json(comparison: "Comparison", curves: "list[Curve]", target: float | None, picture: Path) -> None:
+    import msgspec
+
+    from spotlight.surface.compare import to_target
+
+    reached = {} if target is None else {f"{c.setup} {c.seed}": to_target(c, target) for c in curves}
+    found = {"comparison": comparison, "curves": curves, "target": target, "reached": reached, "picture": str(picture)}
+    print(msgspec.json.encode(found).decode())

@@ -1,0 +1,94 @@
+"""The runs of a comparison, simulated: every setup with every seed, and what is finished already is not run again.
+
+Setups of one seed share their numbers: what does not depend on the machines is computed once. So setups without
+exploration have one learning curve, and only their clocks differ.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotlight.config import RunConfig
+from spotlight.control.run_state import RunState
+from spotlight.core.errors import InputError
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
+from spotlight.runtime.sim.numerics import Numerics
+from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.surface.compare.curve import Curve, read_curve
+from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for, simulated_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What is compared."""
+
+    task: str
+    """The recipe that every setup is joined to."""
+    setups: tuple[str, ...]
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    assumed: Assumed
+    kind: NumericsKind
+    learning: str | None
+    folder: Path
+    """Of the runs, one folder each."""
+
+    def recipe(self, setup: str) -> str:
+        return f"{self.task}+{setup}"
+
+    def config(self, setup: str, seed: int) -> RunConfig:
+        return simulated_config(self.recipe(setup), [*self.overrides, f"seed={seed}"], self.assumed)
+
+
+def run_all(contest: Contest, score: str | None, progress: Callable[[str, int, int], None]) -> list[Curve]:
+    """One curve per setup and seed; `progress` hears of iterations by the name of the run."""
+    configs = {(setup, seed): contest.config(setup, seed) for setup in contest.setups for seed in contest.seeds}
+    curves: list[Curve] = []
+    for seed in contest.seeds:
+        first = configs[contest.setups[0], seed]
+        with numerics_for(contest.kind, first, contest.learning) as numerics:
+            for setup in contest.setups:
+                folder = run_one(contest, setup, configs[setup, seed], numerics, progress)
+                curves.append(read_curve(folder, contest.assumed.prices, setup, score))
+    return sorted(curves, key=lambda curve: (contest.setups.index(curve.setup), curve.seed))
+
+
+def run_one(
+    contest: Contest, setup: str, config: RunConfig, numerics: Numerics, progress: Callable[[str, int, int], None]
+) -> RunFolder:
+    """The folder of a finished run, now or before."""
+    name = f"{setup}, seed {config.seed}"
+    folder = RunFolder(contest.folder / f"{setup}-seed{config.seed}")
+    if folder.config.is_file():
+        _check_same(folder, config)
+        if RunState.replay(record.event for record in read(folder.journal)).finished:
+            return folder
+        raise InputError(
+            f"the run {folder.path} was cut short, and a simulated run cannot go on in its middle; delete that folder "
+            "and compare again."
+        )
+    folder.path.mkdir(parents=True, exist_ok=True)
+    simulation = Simulation(
+        config=config,
+        recipe=contest.recipe(setup),
+        profile=contest.assumed.profile,
+        numerics=numerics,
+        prices=contest.assumed.prices,
+        progress=lambda done: progress(name, done, config.iterations),
+    )
+    simulate(simulation, folder)
+    return folder
+
+
+def _check_same(folder: RunFolder, config: RunConfig) -> None:
+    if folder.read_config() != config.model_dump(mode="json"):
+        raise InputError(
+            f"the folder {folder.path} holds a run with other settings, so its curve means something else here; choose "
+            "another --out."
+        )
+
+
+def named(text: str) -> Sequence[str]:
+    """Names between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,91 @@
+"""Spot nodes stay away: nodes at the on-demand price stand in for them, go when spot is back, and are on the bill."""
+
+from pathlib import Path
+
+import pytest
+
+from spotlight.control.ledger.audit import audit
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
+from spotlight.core.events import NodeJoined, NodeLost, Record, Released, WorkerJoined
+from spotlight.core.journal import read
+from spotlight.core.work import Activity, SlotClass
+from spotlight.folder import RunFolder
+from spotlight.runtime.sim.controller import Ending
+from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.surface.projections import RunView
+from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
+from spotlight.surface.status import status
+
+AWAY_S, BACK_S, FALLBACK_S, BOOT_S = 200.0, 900.0, 300.0, 60.0
+TRACE = f"""time_s,node,event,seconds
+0,spot-1,up,0
+0,spot-2,up,0
+{AWAY_S:g},spot-1,kill,0
+{AWAY_S:g},spot-2,kill,0
+{BACK_S:g},spot-1,up,0
+{BACK_S:g},spot-2,up,0
+"""
+SETTINGS = (
+    *("cluster.reserved=1", "cluster.gang=1", "cluster.spot=2", "iterations=40", "eval.every=100", "eval.prompts=4"),
+    *("rollout.prompts=4", "rollout.group_size=8", f"market.boot_s={BOOT_S:g}"),
+)
+
+
+def run(folder: Path, *settings: str) -> list[Record]:
+    """The journal of a simulated run on two spot nodes that go and come back; the run outlasts the trace."""
+    (folder / "market.csv").write_text(TRACE)
+    profile, prices = Profile.load("h200-qwen-image-512"), PriceTable.load()
+    assumed = Assumed(profile=profile, prices=prices, trace=str(folder / "market.csv"))
+    config = simulated_config("words-large-nft", [*SETTINGS, *settings], assumed)
+    path = folder / "run"
+    path.mkdir()
+    simulation = Simulation(
+        config=config, recipe="words", profile=profile, numerics=model_numerics(config, None), prices=prices
+    )
+    assert simulate(simulation, RunFolder(path)).ending is Ending.FINISHED
+    records = list(read(path / "journal"))
+    assert audit(records).clean
+    assert records[-1].at > BACK_S + 300
+    return records
+
+
+def stays(records: list[Record], name: str) -> list[tuple[float, float]]:
+    """From when to when a node was paid for."""
+    came = [r.at for r in records if isinstance(r.event, NodeJoined) and r.event.node.startswith(name)]
+    gone = [r.at for r in records if isinstance(r.event, NodeLost) and r.event.node.startswith(name)]
+    return list(zip(came, gone, strict=True))
+
+
+def test_stand_ins_work_while_spot_stays_away_and_the_bill_shows_them(tmp_path: Path):
+    records = run(tmp_path, f"market.fallback_s={FALLBACK_S:g}")
+    works_again = next(
+        r.at
+        for r in records
+        if isinstance(r.event, WorkerJoined) and r.event.slot_class is SlotClass.SPOT and r.at > BACK_S
+    )
+    assert works_again - BACK_S >= BOOT_S
+    for name in ("stand-in-1", "stand-in-2"):
+        ((came, gone),) = stays(records, name)
+        assert came == pytest.approx(AWAY_S + FALLBACK_S, abs=1.0)
+        assert works_again <= gone < works_again + 60
+    view = RunView.of(records)
+    bill = view.bill(PriceTable.load())
+    (line,) = (line for line in bill.lines if line.stands_in)
+    assert line.per_gpu_hour == pytest.approx(55.04 / 8)
+    assert line.total_seconds == pytest.approx(
+        sum(gone - came for n in "12" for came, gone in stays(records, f"stand-in-{n}"))
+    )
+    assert line.seconds[Activity.ROLLOUT] > 0
+    assert line.seconds[Activity.START] >= 2 * BOOT_S
+    assert status(view, PriceTable.load()).cost.stand_ins == pytest.approx(line.dollars)
+    # Nobody was lost: they were asked to go, and handed back what they held.
+    assert view.timeline.failures == 0
+    given_back = {r.event.request: r.event for r in records if isinstance(r.event, Released) and r.at > works_again}
+    assert all(released.redone == 0 for released in given_back.values())
+
+
+def test_without_a_bound_the_reserved_slot_goes_on_alone(tmp_path: Path):
+    records = run(tmp_path)
+    assert stays(records, "stand-in") == []
+    assert not any(line.stands_in for line in RunView.of(records).bill(PriceTable.load()).lines)

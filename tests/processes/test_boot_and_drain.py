@@ -1,0 +1,70 @@
+"""Real nodes: a machine that boots is there without workers; one that is given back drains, and is no crash."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from node_world import SPOT, eventually, living, marked, world
+
+from spotlight.core import messages as m
+from spotlight.runtime.pool import Departure, NodeDown, NodeSpec
+
+NEVER_S = 1e6
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """A run's folder; its processes find the echo worker."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return tmp_path / "drain"
+
+
+def named(name: str, boot_s: float) -> NodeSpec:
+    return msgspec.structs.replace(SPOT, name=name, boot_s=boot_s)
+
+
+def test_node_that_boots_is_there_before_its_workers_and_can_be_drained_meanwhile(run):
+    async def story():
+        mark = marked()
+        async with world(run) as (pool, controller):
+            booting = await pool.add_node(named("spot-1", NEVER_S))
+            ready = await pool.add_node(named("spot-2", 0.05))
+            await controller.worker(f"{ready}/0.1")
+            await controller.wait(m.NodeHello, count=2)
+            assert {hello.node for hello in controller.all(m.Hello)} == {ready}
+            await pool.drain_node(booting)
+            assert pool.nodes() == (ready,)
+        await eventually(lambda: not living(mark), "all processes are gone")
+
+    asyncio.run(story())
+
+
+def test_node_that_is_drained_hands_back_exits_and_does_not_return(run):
+    async def story():
+        async with world(run) as (pool, controller):
+            node = await pool.add_node(SPOT)
+            worker = f"{node}/0.1"
+            await controller.worker(worker)
+            await pool.drain_node(node)
+            await controller.wait_lost(node)
+            assert controller.all(m.HandBack, worker) == [m.HandBack(request="rollout/0/0/0", attempt=1, step=3)]
+            assert controller.all(m.Gone) == [m.Gone(worker=worker, cause="exited")]
+            assert pool.nodes() == ()
+            await pool.drain_node(node)
+        downs = [event async for event in pool.events() if isinstance(event, NodeDown)]
+        assert [(down.node, down.departure, down.returns) for down in downs] == [(node, Departure.KILLED, False)]
+
+    asyncio.run(story())
+
+
+def test_node_that_is_drained_before_its_agent_can_hear_goes_and_does_not_return(run):
+    async def story():
+        async with world(run) as (pool, _):
+            node = await pool.add_node(SPOT)
+            await pool.drain_node(node)
+            assert pool.nodes() == ()
+        downs = [event async for event in pool.events() if isinstance(event, NodeDown)]
+        assert [(down.departure, down.returns) for down in downs] == [(Departure.KILLED, False)]
+
+    asyncio.run(story())

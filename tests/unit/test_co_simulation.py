@@ -1,0 +1,103 @@
+"""Co-simulation: real numbers in virtual time, computed once whatever machines ask for them."""
+
+from pathlib import Path
+
+import pytest
+
+from spotlight.compute.rewards.in_process import InProcessScorer
+from spotlight.config import RunConfig, load_config
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
+from spotlight.core.errors import InputError
+from spotlight.core.events import Compared, Evaluated
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
+from spotlight.runtime.sim.memory import Memory, subject_of
+from spotlight.runtime.sim.real import RealNumerics
+from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+
+PROFILE = Profile.load("h200-qwen-image-512")
+SMALL = (
+    "iterations=3",
+    "rollout.prompts=2",
+    "rollout.group_size=4",
+    "rollout.steps=3",
+    "rollout.batch=8",
+    "eval.every=3",
+    "eval.prompts=4",
+    "eval.steps=3",
+    "explore.seeds=8",
+    "explore.steps=2",
+    "train.micro_batch=8",
+)
+
+
+def config(setup: str) -> RunConfig:
+    return simulated(load_config(f"words-nft+{setup}", SMALL), PROFILE)
+
+
+def numerics(memory: Memory | None = None) -> RealNumerics:
+    return RealNumerics(config("reserved-only"), InProcessScorer(), memory or Memory())
+
+
+def run(setup: str, numbers: RealNumerics, folder: Path) -> RunFolder:
+    run_folder = RunFolder(folder / setup)
+    run_folder.path.mkdir(parents=True)
+    simulation = Simulation(
+        config=config(setup), recipe=setup, profile=PROFILE, numerics=numbers, prices=PriceTable.load(None)
+    )
+    simulate(simulation, run_folder)
+    return run_folder
+
+
+def rewards(folder: RunFolder) -> list[float]:
+    """All that was compared and evaluated, in order."""
+    found: list[float] = []
+    for record in read(folder.journal):
+        match record.event:
+            case Compared() as compared:
+                found += [reward for group in compared.rewards for reward in group]
+            case Evaluated() as evaluated:
+                found.append(evaluated.scores["reward"][0])
+    return found
+
+
+def test_setups_without_exploration_share_one_learning_curve_and_differ_in_time(tmp_path):
+    numbers = numerics()
+    alone = run("reserved-only", numbers, tmp_path)
+    misses = numbers.memory.misses
+    with_spot = run("spot-no-explore", numbers, tmp_path)
+    assert numbers.memory.misses == misses
+    assert rewards(alone) == rewards(with_spot)
+    seconds = [[record.at for record in read(folder.journal)][-1] for folder in (alone, with_spot)]
+    assert seconds[1] < seconds[0]
+
+
+def test_a_run_that_takes_another_way_gets_the_numbers_that_it_gets_alone(tmp_path):
+    shared = numerics()
+    run("reserved-only", shared, tmp_path / "shared")
+    after = rewards(run("spotlight-fixed", shared, tmp_path / "shared"))
+    alone = rewards(run("spotlight-fixed", numerics(), tmp_path / "alone"))
+    assert after == pytest.approx(alone, abs=1e-4)
+    assert after != pytest.approx(rewards(RunFolder(tmp_path / "shared" / "reserved-only")), abs=1e-4)
+
+
+def test_weights_are_trained_for_real(tmp_path):
+    scores = rewards(run("reserved-only", numerics(), tmp_path))
+    assert len(set(scores)) > len(scores) / 2
+
+
+def test_numbers_from_a_file_need_no_computation(tmp_path):
+    memory = Memory(subject=subject_of(config("reserved-only")))
+    first = rewards(run("reserved-only", numerics(memory), tmp_path / "first"))
+    memory.save(tmp_path / "numbers")
+    again = numerics(Memory.load(tmp_path / "numbers", memory.subject))
+    before = again.memory.misses
+    assert rewards(run("reserved-only", again, tmp_path / "again")) == first
+    assert again.memory.misses == before
+
+
+def test_numbers_of_other_settings_are_refused(tmp_path):
+    Memory(subject="something else").save(tmp_path / "numbers")
+    with pytest.raises(InputError, match="other settings.*choose another file"):
+        Memory.load(tmp_path / "numbers", "this")

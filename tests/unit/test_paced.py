@@ -1,0 +1,114 @@
+"""The parts of a paced run: its device, its judge, and its profile."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from spotlight.compute.rewards import registry
+from spotlight.config import load_config
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Operation, Profile
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import Prompt
+from spotlight.run import Run
+from spotlight.runtime.paced.device import PacedDevice
+from spotlight.runtime.paced.quicker import quicker
+from spotlight.runtime.paced.reward import name_of
+
+
+class Hands:
+    """A clock that moves only when somebody works or sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+    def work(self, name: str, seconds: float) -> str:
+        self.now += seconds
+        return name
+
+
+def test_device_is_busy_for_the_seconds_of_what_was_done():
+    hands = Hands()
+    device = PacedDevice(hands.read, hands.move)
+    assert device.take(lambda: hands.work("step", 0.1), lambda done: 2.0) == "step"
+    assert hands.now == 2.0
+
+
+def test_device_that_is_slower_than_the_profile_does_not_wait():
+    hands = Hands()
+    PacedDevice(hands.read, hands.move).take(lambda: hands.work("step", 3.0), lambda done: 2.0)
+    assert hands.now == 3.0
+
+
+def test_device_asked_by_two_threads_does_one_thing_after_the_other():
+    stepping, decoding = threading.Event(), threading.Event()
+    overlapped: list[bool] = []
+
+    def busy(seconds: float) -> None:
+        """A step lasts long enough for the decoding to begin, if it could."""
+        if seconds:
+            overlapped.append(decoding.wait(0.2))
+
+    device = PacedDevice(lambda: 0.0, busy)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(device.take, lambda: stepping.set(), lambda done: 2.0)
+        assert stepping.wait(10)
+        second = threads.submit(device.take, lambda: decoding.set(), lambda done: 0.0)
+        first.result(10), second.result(10)
+    assert decoding.is_set()
+    assert overlapped == [False]
+
+
+def test_device_is_free_again_after_work_that_raised():
+    hands = Hands()
+    device = PacedDevice(hands.read, hands.move)
+    with pytest.raises(ZeroDivisionError):
+        device.take(lambda: 1 / 0, lambda done: 1.0)
+    assert device.take(lambda: "next", lambda done: 0.0) == "next"
+
+
+def test_quicker_profile_divides_every_figure_and_keeps_its_shape():
+    profile = Profile.load("h200-qwen-image-512")
+    fast = quicker(profile, 4.0)
+    for operation in Operation:
+        for degree in profile.degrees(operation):
+            for batch in (1, 3, 64):
+                assert fast.seconds(operation, batch, degree) == pytest.approx(
+                    profile.seconds(operation, batch, degree) / 4.0
+                )
+
+
+def test_paced_reward_found_by_its_name_tells_pictures_apart_the_same_way_twice():
+    reward = registry.create(name_of(0.0))
+    draw = np.random.default_rng(0)
+    images = [draw.integers(0, 255, (32, 96, 3), dtype=np.uint8) for _ in range(3)]
+    prompts = [Prompt(text=f"word {number}") for number in range(3)]
+    first, second = reward.score(images, prompts).total, reward.score(images, prompts).total
+    assert first.tolist() == second.tolist()
+    assert len(set(first.tolist())) == 3
+
+
+def test_paced_run_of_an_unknown_profile_is_refused_with_a_suggestion():
+    with pytest.raises(ConfigError, match="did you mean 'h200-qwen-image-512'"):
+        load_config("words-nft", ["cluster.pace=h200-qwen-image-521"])
+
+
+def test_paced_run_with_several_slots_per_node_is_refused():
+    with pytest.raises(ConfigError, match="form no crews"):
+        load_config("words-nft", ["cluster.pace=h200-qwen-image-512", "cluster.slots=2"])
+
+
+def test_paced_run_with_a_gang_that_the_profile_does_not_know_is_refused_before_anything_is_written(tmp_path):
+    settings = ("cluster.pace=h200-qwen-image-512", "cluster.reserved=3", "cluster.gang=3")
+    config = load_config("words-nft", [*settings, f"output.folder={tmp_path}"])
+    with pytest.raises(ConfigError, match="degree 3"):
+        Run.start(config, "words-nft", PriceTable.load(None))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,85 @@
+"""The cost section: every state of a slot has a name and a colour, and the parts add up."""
+
+import re
+
+import pytest
+from market_stories import node, worked, worker
+
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import AnyEvent, Crewing, Leased, NodeLost, Record, Released, ReleaseReason
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.money import busy_share, cost_section
+from spotlight.surface.report.page import STYLE
+from spotlight.surface.report.slots import LABELS, timeline_section
+
+ONE, TWO = WorkerId("n.1/0.1"), WorkerId("n.1/1.1")
+HOUR = 3600.0
+
+
+def seen(*told: tuple[float, AnyEvent]) -> RunView:
+    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(told))
+
+
+def regrouped_and_lost() -> RunView:
+    """Two spot slots for an hour: a crew that takes six minutes to form, and work of which half is done again."""
+    request = RequestId("rollout/0/0/1")
+    return seen(
+        (0, node(slots=2)),
+        (0, worker(ONE)),
+        (0, worker(TWO)),
+        (0.5 * HOUR, Crewing(node=NodeId("n.1"), epoch=1, crews=((ONE, TWO),), reason="r", seconds=0.1 * HOUR)),
+        (0.5 * HOUR, Leased(request=request, attempt=1, worker=ONE)),
+        (HOUR, worked(Activity.ROLLOUT, 0.5 * HOUR, HOUR, ONE)),
+        (HOUR, Released(request=request, attempt=1, reason=ReleaseReason.LOST, step=5, redone=5)),
+    )
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+@pytest.mark.parametrize("activity", list(Activity))
+def test_every_state_has_a_name_and_a_colour(activity: Activity):
+    assert LABELS[activity]
+    assert f".bg-{activity.value} {{" in STYLE.read_text()
+
+
+def test_cost_section_tells_what_regrouping_and_lost_work_cost():
+    said = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("into GPU-hours cost")[2]
+    told = {
+        label: (float(hours), float(cost)) for label, hours, cost in re.findall(r"([a-z ]+) ([\d.]+) \$([\d.]+)", said)
+    }
+    assert {label.strip(): hours for label, (hours, _) in told.items()} == {
+        "roll out": 0.25,
+        "lost work": 0.25,
+        "regroup": 0.2,
+        "idle": 1.3,
+    }
+    assert sum(cost for _, cost in told.values()) == pytest.approx(round(2 * 20.63 / 8, 2))
+
+
+def test_waiting_for_a_crew_and_lost_work_are_not_busy():
+    (line,) = regrouped_and_lost().bill(PriceTable.load()).lines
+    assert busy_share(line.seconds) == pytest.approx(0.125)
+
+
+def test_timeline_names_no_state_that_it_cannot_show():
+    said = text_of(timeline_section(regrouped_and_lost()))
+    assert "roll out" in said
+    assert "regroup" not in said
+    assert "lost work" not in said
+
+
+def test_nodes_that_stood_in_have_their_own_line_and_do_not_count_as_reserved():
+    view = seen(
+        (0, node("reserved-1.1", slot_class=SlotClass.RESERVED)),
+        (0, worker("reserved-1.1/0.1")),
+        (0, node("stand-in-1.1", slot_class=SlotClass.RESERVED)),
+        (HOUR, worked(Activity.TRAIN, 0, HOUR, "reserved-1.1/0.1")),
+        (HOUR, NodeLost(node=NodeId("stand-in-1.1"), cause="given back")),
+    )
+    said = text_of(cost_section(view, PriceTable.load()))
+    assert re.search(r"stand-in AWS p5\.48xlarge, H100 \$6\.88 1\.000", said)
+    assert view.bill(PriceTable.load()).reserved_only_hours == pytest.approx(1.0)
