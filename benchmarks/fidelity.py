@@ -10,9 +10,13 @@
 
 Paced runs pass several seconds of the profile in one (--speed); the simulation then takes the profile divided by that,
 and both the trace, so that fixed waits (heartbeats, sockets, restarts) weigh more than they would at full length, never
-less. An iteration's time is from the end of the one before it to its own end in the journal; of cpu and paced the
-figure is the error of the median, of the trace that of the time from the first worker to the last iteration. A positive
-error says that the simulation is slower than the run.
+less. An iteration's time is from the end of the one before it to its own end in the journal, and the first two do not
+count; of cpu and paced the figure is the error of the median, of the trace that of the sum. A positive error says that
+the simulation is slower than the run.
+
+How long a dozen processes take to start at once on this machine is not what is asked here. So the trace loses nobody
+before the end of the second iteration, and the simulation replays what the run's nodes did from then on: it has each of
+them from when it dialled in, warned when it was warned, until it was gone.
 """
 
 import argparse
@@ -22,8 +26,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,11 +41,13 @@ from rich.table import Table
 from spotlight.config import RunConfig, load_config
 from spotlight.control.ledger.audit import audit
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.market.traces import in_order
+from spotlight.control.market.traces import PUNCTUALITY_S, Happening, Trace, TraceEvent, in_order
 from spotlight.control.market.weather import Weather, generate
 from spotlight.control.profiles import Operation, Profile
-from spotlight.core.events import IterationDone, NodeLost, Record, WorkerJoined
+from spotlight.core.events import IterationDone, NodeJoined, NodeLost, NoticeGiven, Record
 from spotlight.core.journal import read
+from spotlight.core.types import NodeId
+from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.runtime.paced.quicker import quicker
 from spotlight.runtime.sim.numerics import HashNumerics
@@ -62,8 +69,8 @@ WEATHER = Weather(
 )
 """Harsh: a node lives for a few iterations, and now and then all of them go at once."""
 WEATHER_S = 3600.0
-LEAD_IN_S = 120.0
-"""Until the first loss: twelve agents that start at once take this machine seconds that no simulation knows of."""
+LEAD_IN_S = 300.0
+"""Until the first loss: longer than the warm-up takes, even where twelve agents are slow to start at once."""
 LIMITS = {"cpu": 0.05, "paced": 0.05, "trace": 0.10}
 
 
@@ -76,13 +83,16 @@ class Timing:
     rollout: float
     train: float
     """Medians of these."""
-    total: float
-    """From the first worker to the end of the last iteration."""
     losses: int
+    """Nodes, while these ran."""
 
     @property
     def iteration(self) -> float:
         return statistics.median(self.iterations)
+
+    @property
+    def total(self) -> float:
+        return sum(self.iterations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +119,8 @@ class Case:
     recipe: str
     profile: Profile
     speed: float = 1.0
+    trace: Trace | None = None
+    """In seconds of the profile."""
 
 
 def cpu_case(profile: Profile, iterations: int, seed: int) -> Case:
@@ -141,36 +153,46 @@ def paced_case(profile_name: str, iterations: int, seed: int, speed: float) -> C
     return Case(settings=settings, recipe="words-large-nft+spotlight-fixed", profile=profile, speed=speed)
 
 
-def with_trace(case: Case, folder: Path, seed: int) -> Case:
+def with_trace(case: Case, seed: int) -> Case:
     nodes = [f"spot-{number}" for number in range(1, 9)]
     weather = generate(seed, nodes, WEATHER_S / 3600, WEATHER, "fidelity")
-    later = [
-        msgspec.structs.replace(event, time_s=event.time_s + LEAD_IN_S * bool(event.time_s)) for event in weather.events
+    return replace(case, trace=later(weather, LEAD_IN_S))
+
+
+def later(trace: Trace, seconds: float) -> Trace:
+    """All but who is there from the beginning."""
+    events = [
+        msgspec.structs.replace(event, time_s=event.time_s + seconds) if event.time_s else event
+        for event in trace.events
     ]
-    trace = in_order("fidelity", later)
-    path = folder / f"trace-{seed}.csv"
-    path.write_text(trace.to_csv())
-    return Case(
-        settings={**case.settings, "market": {"trace": str(path), "speed": case.speed}},
-        recipe=case.recipe,
-        profile=case.profile,
-        speed=case.speed,
-    )
+    return in_order(trace.name, events)
 
 
 def compared(case: Case, folder: Path) -> Pair:
-    return Pair(real=really(case, folder), simulated=virtually(case, folder))
+    real = really(case, folder)
+    if case.trace is None:
+        return Pair(real=timing(real, case.speed), simulated=timing(virtually(case, folder, "simulated"), case.speed))
+    # Undisturbed up to the end of its warm-up, whatever comes then: that moment sets the clock.
+    start_s = warmed_up(virtually(case, folder, "undisturbed"))
+    happened = observed(real, start_s - warmed_up(real), case.speed)
+    simulated = virtually(replace(case, trace=happened), folder, "simulated")
+    return Pair(real=timing(real, case.speed), simulated=timing(simulated, case.speed))
 
 
 def configured(case: Case, folder: Path, name: str) -> RunConfig:
     """Through a file, as a user would."""
     path = folder / f"{name}.yaml"
+    settings = dict(case.settings)
+    if case.trace is not None:
+        trace = folder / f"{name}.csv"
+        trace.write_text(case.trace.to_csv())
+        settings["market"] = {"trace": str(trace), "speed": case.speed}
     output = {"folder": str(folder / "runs"), "name": name, "journal": {"sync": "never"}}
-    path.write_text(yaml.safe_dump({**case.settings, "output": output}))
+    path.write_text(yaml.safe_dump({**settings, "output": output}))
     return load_config(f"{case.recipe}+{path}")
 
 
-def really(case: Case, folder: Path) -> Timing:
+def really(case: Case, folder: Path) -> list[Record]:
     config = configured(case, folder, "real")
     path = folder / "whole.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json")))
@@ -182,12 +204,12 @@ def really(case: Case, folder: Path) -> Timing:
     found = audit(records)
     if not found.clean:
         raise SystemExit("the run is not clean:\n" + "\n".join(found.sentences()))
-    return timing(records, case.speed)
+    return records
 
 
-def virtually(case: Case, folder: Path) -> Timing:
+def virtually(case: Case, folder: Path, name: str) -> list[Record]:
     profile = quicker(case.profile, case.speed)
-    config = simulated(configured(case, folder, "simulated"), profile)
+    config = simulated(configured(case, folder, name), profile)
     run = RunFolder.create(config.output, "fidelity")
     simulate(
         Simulation(
@@ -195,12 +217,38 @@ def virtually(case: Case, folder: Path) -> Timing:
         ),
         run,
     )
-    return timing(list(read(run.journal)), case.speed)
+    return list(read(run.journal))
+
+
+def warmed_up(records: Sequence[Record]) -> float:
+    """When the warm-up was over."""
+    return [record.at for record in records if isinstance(record.event, IterationDone)][WARM_UP - 1]
+
+
+def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
+    """What spot nodes really did: when they dialled in, were warned and were gone; who was early was there at once."""
+    events = []
+    for record in records:
+        time_s = max(0.0, record.at + shift_s) * speed
+        match record.event:
+            case NodeJoined(node=node, slot_class=SlotClass.SPOT):
+                is_early = record.at <= warmed_up(records)
+                events.append(TraceEvent(0.0 if is_early else time_s, name_of(node), Happening.UP))
+            case NodeLost(node=node):
+                events.append(TraceEvent(time_s, name_of(node), Happening.KILL))
+            case NoticeGiven(worker=worker, seconds=seconds):
+                node = NodeId(worker.partition("/")[0])
+                events.append(TraceEvent(time_s, name_of(node), Happening.NOTICE, seconds * speed + PUNCTUALITY_S))
+    return in_order("observed", events)
+
+
+def name_of(node: NodeId) -> str:
+    """Without its incarnation."""
+    return node.rpartition(".")[0]
 
 
 def timing(records: Sequence[Record], speed: float) -> Timing:
     done = [record for record in records if isinstance(record.event, IterationDone)]
-    first = next(record.at for record in records if isinstance(record.event, WorkerJoined))
     counted = done[WARM_UP:]
     events = [record.event for record in counted if isinstance(record.event, IterationDone)]
     ends = [record.at for record in done[WARM_UP - 1 :]]
@@ -208,8 +256,7 @@ def timing(records: Sequence[Record], speed: float) -> Timing:
         iterations=[(end - begin) * speed for begin, end in pairwise(ends)],
         rollout=statistics.median(event.rollout_s for event in events) * speed,
         train=statistics.median(event.train_s for event in events) * speed,
-        total=(done[-1].at - first) * speed,
-        losses=sum(isinstance(record.event, NodeLost) for record in records if record.at <= done[-1].at),
+        losses=sum(isinstance(record.event, NodeLost) and ends[0] < record.at <= ends[-1] for record in records),
     )
 
 
@@ -231,7 +278,7 @@ def pairs_of(kind: str, args: argparse.Namespace, profile: Profile | None, folde
             case = cpu_case(profile, args.iterations, seed)
         else:
             case = paced_case(args.profile, args.iterations, seed, args.speed)
-            case = with_trace(case, place, seed) if kind == "trace" else case
+            case = with_trace(case, seed) if kind == "trace" else case
         pairs.append(compared(case, place))
         show(kind, pairs[-1:])
     return pairs
@@ -243,7 +290,14 @@ def show(kind: str, pairs: Sequence[Pair]) -> None:
         for name, found in (("real", pair.real), ("simulated", pair.simulated)):
             seconds = (found.iteration, found.rollout, found.train, found.total)
             table.add_row(name, *(f"{each:.2f}" for each in seconds), str(found.losses))
-        table.add_row("error", f"{pair.iteration_error:+.1%}", "", "", f"{pair.total_error:+.1%}", "")
+        table.add_row(
+            f"error (wanted: {LIMITS[kind]:.0%})",
+            f"{pair.iteration_error:+.1%}",
+            "",
+            "",
+            f"{pair.total_error:+.1%}",
+            "",
+        )
     Console(stderr=True).print(table)
 
 
@@ -256,7 +310,7 @@ def figures(found: Mapping[str, Sequence[Pair]], args: argparse.Namespace) -> di
     units = {
         "cpu": ("fidelity_cpu_error", "simulated / real median iteration time - 1, words-nft on 1 + 1 processes"),
         "paced": ("fidelity_paced_error", f"simulated / real median iteration time - 1, {slots}"),
-        "trace": ("fidelity_paced_trace_error", f"simulated / real time of the whole run - 1, {slots}, nodes killed"),
+        "trace": ("fidelity_paced_trace_error", f"simulated / real time of all iterations - 1, {slots}, nodes killed"),
     }
     shown = {}
     for kind, pairs in found.items():
@@ -268,6 +322,16 @@ def figures(found: Mapping[str, Sequence[Pair]], args: argparse.Namespace) -> di
     return shown
 
 
+@contextmanager
+def kept_or_not(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True)
+        yield folder.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="fidelity-") as scratch:
+        yield Path(scratch)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(LIMITS), default=list(LIMITS))
@@ -277,10 +341,10 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=8, help="that count, after the warm-up")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/fidelity"))
+    parser.add_argument("--keep", type=Path, help="a new folder for the runs and their simulations, to look into")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fidelity-") as scratch:
-        folder = Path(scratch)
+    with kept_or_not(args.keep) as folder:
         profile = None
         if "cpu" in args.only:
             profile = fresh_profile(folder) if args.fresh_profile else Profile.load(CPU_PROFILE)

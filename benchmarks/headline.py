@@ -79,6 +79,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/headline"))
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
+    parser.add_argument(
+        "--ours", choices=EXPLORING, default="spotlight", help="with --merge: the setup that is compared"
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     return parser.parse_args()
 
@@ -88,7 +91,7 @@ def main() -> None:
     if args.merge:
         import headline_results
 
-        headline_results.present([headline_cells.load(path) for path in args.merge], args.out, args.json)
+        headline_results.present([headline_cells.load(path) for path in args.merge], args.ours, args.out, args.json)
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:

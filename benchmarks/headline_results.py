@@ -22,8 +22,8 @@ from spotlight.control.market.prices import Price, PriceTable
 from spotlight.core.errors import InputError
 from spotlight.surface.compare import Curve, Reached, to_target
 
-OURS = "spotlight"
 BASELINE = "reserved-only"
+EXPLORERS = ("spotlight-fixed", "spotlight")
 RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
 STEADY = "steady"
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -39,8 +39,9 @@ class Figure(msgspec.Struct, kw_only=True):
 
 
 class Race(msgspec.Struct, frozen=True):
-    """All setups of one task with one seed on the same machines."""
+    """All setups of one task with one seed on the same machines, and which of them is ours."""
 
+    ours: str
     family: str
     profile: str
     trace: str
@@ -60,7 +61,7 @@ class Race(msgspec.Struct, frozen=True):
         return Reached(iterations=last.iteration, hours=last.hours, dollars=last.dollars), False
 
 
-def races(cells: Sequence[Cell]) -> list[Race]:
+def races(cells: Sequence[Cell], ours: str) -> list[Race]:
     """Setups without spot machines run in every race of their task, profile and seed."""
     found: dict[tuple[str, str, str, int], dict[str, Cell]] = {}
     for cell in cells:
@@ -71,16 +72,16 @@ def races(cells: Sequence[Cell]) -> list[Race]:
             for key, members in found.items():
                 if (cell.family, cell.profile, cell.seed) == (key[0], key[1], key[3]):
                     members[cell.setup] = cell
-    whole = [Race(*key, members) for key, members in sorted(found.items()) if {OURS, BASELINE} <= members.keys()]
+    whole = [Race(ours, *key, members) for key, members in sorted(found.items()) if {ours, BASELINE} <= members.keys()]
     if not whole:
         raise InputError(
-            f"no task has cells of both '{OURS}' and '{BASELINE}', so there is nothing to compare; run them."
+            f"no task has cells of both '{ours}' and '{BASELINE}', so there is nothing to compare; run them."
         )
     return whole
 
 
-def present(cells: list[Cell], out: Path, as_json: bool) -> None:
-    field, prices = races(cells), PriceTable.load(None)
+def present(cells: list[Cell], ours: str, out: Path, as_json: bool) -> None:
+    field, prices = races(cells, ours), PriceTable.load(None)
     figures = {
         **overall(field, prices.rows[PRICED]),
         **by_race(field, prices.rows[PRICED]),
@@ -88,6 +89,7 @@ def present(cells: list[Cell], out: Path, as_json: bool) -> None:
     }
     result = {
         "benchmark": "headline",
+        "ours": ours,
         **provenance(),
         "seeds": sorted({race.seed for race in field}),
         "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
@@ -109,14 +111,14 @@ def present(cells: list[Cell], out: Path, as_json: bool) -> None:
 
 def speedup(race: Race, rival: str, share: float, price: Price) -> tuple[float, bool]:
     theirs, _ = race.took(rival, share, price)
-    ours, came = race.took(OURS, share, price)
+    ours, came = race.took(race.ours, share, price)
     return theirs.hours / ours.hours, came
 
 
 def cost_ratio(race: Race, pick: Callable[..., str], share: float, price: Price) -> tuple[float, bool]:
     """The dollars of the cheapest or dearest rival over ours."""
     dollars = {rival: race.took(rival, share, price)[0].dollars for rival in RIVALS if rival in race.cells}
-    ours, came = race.took(OURS, share, price)
+    ours, came = race.took(race.ours, share, price)
     return dollars[pick(dollars, key=lambda rival: dollars[rival])] / ours.dollars, came
 
 
@@ -185,12 +187,14 @@ def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
     scores: dict[str, list[float]] = {}
     for race in field:
         curves = {setup: cell.curve(price) for setup, cell in race.cells.items()}
-        hours = min(curve.points[-1].hours for setup, curve in curves.items() if setup in (OURS, "spot-no-explore"))
+        hours = min(
+            curve.points[-1].hours for setup, curve in curves.items() if setup in (race.ours, "spot-no-explore")
+        )
         for setup, curve in curves.items():
             scores.setdefault(setup, []).append(score_at(curve, hours))
     figures = {}
     for setup, values in scores.items():
-        name = "final_score_at_equal_hours" + ("" if setup == OURS else f" {setup}")
+        name = "final_score_at_equal_hours" + ("" if setup == field[0].ours else f" {setup}")
         mean = math.fsum(values) / len(values)
         figures[name] = Figure(value=mean, low=min(values), high=max(values), unit="held-out reward, co-simulated")
     return figures
@@ -223,7 +227,7 @@ def summary(cell: Cell) -> dict[str, object]:
 
 
 def ratio_table(field: Sequence[Race], price: Price) -> Table:
-    table = Table(title=f"Spotlight against others, to the final score of {BASELINE}, priced as {PRICED}")
+    table = Table(title=f"{field[0].ours} against others, to the final score of {BASELINE}, priced as {PRICED}")
     for column in ("task", "profile", "trace", *RATIOS):
         table.add_column(column)
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
@@ -242,7 +246,7 @@ def factor_table(field: Sequence[Race], price: Price) -> Table:
         table.add_column(column)
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        for setup in (*RIVALS[1:], "spotlight-fixed", OURS):
+        for setup in (*RIVALS[1:], *EXPLORERS):
             members = [race for race in group if setup in race.cells]
             if members:
                 table.add_row(family, profile.rpartition("-")[2], trace, setup, *_factors(members, setup, price))
@@ -270,7 +274,7 @@ def draw(field: Sequence[Race], price: Price, out: Path) -> None:
 
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        setups = [setup for setup in (*RIVALS, "spotlight-fixed", OURS) if all(setup in race.cells for race in group)]
+        setups = [setup for setup in (*RIVALS, *EXPLORERS) if all(setup in race.cells for race in group)]
         curves = [race.cells[setup].curve(price) for setup in setups for race in group]
         size = profile.rpartition("-")[2]
         title = f"{family}, NFT, co-simulated: tiny model, clock of Qwen-Image 20 B at {size} on H200, trace {trace}"

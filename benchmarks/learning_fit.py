@@ -8,7 +8,8 @@ A fit is one file of `assets/learning` (its model: `spotlight.runtime.sim.learni
   runs that explored. An iteration of a plain run is progress 1, one of an exploring run the payoff its audits found.
 - `prompt_std` and `seed_std` are between and within prompts, of the base model's rewards; `fidelity` is the correlation
   of previews with them, pooled within prompts, by steps. Both come from `--measure`, on the CPU. Runs that explored
-  were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit.
+  were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit. None is taken
+  to rank better than previews of all steps on such weights did (0.94).
 
 Without `--measure` the last measurement in the `--out` file is used again.
 """
@@ -32,6 +33,8 @@ EXACT_STEPS = 10
 PREVIEW_STEPS = (2, 3, 4, 5, 6, 8)
 PROMPTS, SEEDS = 24, 32
 BATCH = 32
+STALE_FIDELITY = 0.94
+"""Of previews with all steps on weights one iteration old: no preview ranks better than these."""
 RATES = np.geomspace(1e-4, 0.5, 4000)
 
 
@@ -164,27 +167,29 @@ def fit_curve(points: Sequence[Curve]) -> tuple[float, float, float]:
 def fit(subject: Subject, measured: Measured) -> LearningModel:
     runs, seen = curves(subject), audited(subject)
     base, limit, rate = fit_curve(runs)
-    scale = float(np.mean([rho / measured.fidelity[steps] for steps, rho in seen.items()])) if seen else 1.0
-    rising = np.maximum.accumulate([min(1.0, scale * rho) for _, rho in sorted(measured.fidelity.items())])
-    assumed = (
-        f"scaled by {scale:.3f} to the audits of {' and '.join(map(str, seen))} steps"
-        if seen
-        else "not scaled, since no run of it was audited: previews of the same weights"
+    ratios = [rho / measured.fidelity[steps] for steps, rho in seen.items()]
+    scale = float(np.mean(ratios)) if ratios else STALE_FIDELITY
+    # Previews of all steps on the same weights would be exact.
+    same = measured.fidelity | {EXACT_STEPS: 1.0}
+    rising = np.maximum.accumulate([min(STALE_FIDELITY, scale * same[steps]) for steps in sorted(same)])
+    target = (
+        f"the audits of {' and '.join(map(str, seen))} steps" if seen else "stale weights, since no run was audited"
     )
+    assumed = f"scaled by {scale:.3f} to {target}, and {STALE_FIDELITY} at most, as stale weights alone rank"
+    files = ", ".join(f"docs/results/{source}.json" for source in subject.sources)
     return LearningModel(
         name=subject.name,
         source=(
-            f"base, limit, rate: docs/results/{', '.join(f'{source}.json' for source in subject.sources)}; an iteration "
-            "that explored is assumed to be worth its audited payoff. prompt_std, seed_std, fidelity: base model of "
-            f"{subject.family}, {measured.prompts} prompts of {measured.seeds} seeds on the CPU "
-            f"(docs/results/learning_fit.json); fidelity {assumed}."
+            f"base, limit, rate: {files}; an iteration that explored is assumed to be worth its audited payoff. "
+            f"prompt_std, seed_std, fidelity: base model of {subject.family}, {measured.prompts} prompts of "
+            f"{measured.seeds} seeds on the CPU (docs/results/learning_fit.json); fidelity {assumed}."
         ),
         base=round(base, 4),
         limit=round(limit, 4),
         rate=round(rate, 5),
         prompt_std=round(measured.prompt_std, 4),
         seed_std=round(measured.seed_std, 4),
-        fidelity={steps: round(float(rho), 3) for steps, rho in zip(sorted(measured.fidelity), rising, strict=True)},
+        fidelity={steps: round(float(rho), 3) for steps, rho in zip(sorted(same), rising, strict=True)},
     )
 
 

@@ -1,7 +1,7 @@
 """The bandit against every fixed plan of a sweep, in virtual time.
 
-python benchmarks/planner.py [--workloads words scenes large changing] [--seeds 0 1] [--jobs 2] [--json]
-                             [--out docs/results/planner]
+python benchmarks/planner.py [--workloads words scenes large changing] [--seeds 0 1] [--jobs 2] [--parts FOLDER]
+                             [--json] [--out docs/results/planner]
 
 The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
 of unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and are cut off
@@ -13,8 +13,9 @@ afterwards; the bandit starts without knowing anything.
 import argparse
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,9 @@ from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 
 ITERATIONS = 21
 """0 has nothing to choose from; 1 to 10 is where the bandit must have learned."""
-EARLY, LATE, ALL = range(1, 11), range(11, 21), range(1, 21)
+EARLY, LATE, ALL = range(1, 11), range(11, ITERATIONS), range(1, ITERATIONS)
 SEEDS = (24, 32, 48, 64, 96, 128, 192)
-"""Of a fixed plan, beside the group's own size, which selects nothing."""
+"""Of a fixed plan; as many as a group keeps, or fewer, select nothing."""
 STEPS = (2, 3, 4, 5, 6, 8, 10)
 SPOT = 8
 
@@ -44,6 +45,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe on some hardware, and what it is simulated with."""
 
     name: str
+    title: str
     recipe: str
     profile: str
     learning: str
@@ -67,12 +69,14 @@ WORKLOADS = {
     for workload in (
         Workload(
             name="words",
+            title="words, 512: 32 groups of 16",
             recipe="words-large-nft+spotlight",
             profile="h200-qwen-image-512",
             learning="words-large-nft",
         ),
         Workload(
             name="scenes",
+            title="scenes, 512: 48 groups of 24, short training",
             recipe="scenes-nft+spotlight",
             profile="h200-qwen-image-512",
             learning="scenes-nft",
@@ -80,6 +84,7 @@ WORKLOADS = {
         ),
         Workload(
             name="large",
+            title="words, 1280: 32 groups of 8",
             recipe="words-large-nft+spotlight",
             profile="h200-qwen-image-1280",
             learning="words-large-nft",
@@ -87,10 +92,11 @@ WORKLOADS = {
         ),
         Workload(
             name="changing",
+            title="words, 512: 8, then 3, then 8 spot slots",
             recipe="words-large-nft+spotlight",
             profile="h200-qwen-image-512",
             learning="words-large-nft",
-            spot=((0.0, SPOT), (700.0, 3), (1400.0, SPOT)),
+            spot=((0.0, SPOT), (1000.0, 3), (2000.0, SPOT)),
         ),
     )
 }
@@ -158,7 +164,7 @@ def sweep(workload: Workload, steps: int, seed: int) -> list[Run]:
     """Fixed plans of one step count, up to the first that never finishes."""
     found = []
     group_size = load_config(workload.recipe, list(workload.overrides)).rollout.group_size
-    for seeds in sorted({group_size, *SEEDS}):
+    for seeds in SEEDS:
         if seeds > group_size:
             found.append(run(workload, Plan(steps, seeds), seed))
             if found[-1].is_always_cut:
@@ -166,77 +172,164 @@ def sweep(workload: Workload, steps: int, seed: int) -> list[Run]:
     return found
 
 
-def job(workload: Workload, steps: int, seed: int) -> list[Run]:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    return sweep(workload, steps, seed) if steps else [run(workload, BANDIT, seed)]
+def part(workload: Workload, steps: int, seed: int, folder: Path | None) -> list[Run]:
+    """The sweep of one step count, or the bandit where that is 0; from the folder if it is there already."""
+    path = folder / f"{workload.name}-{steps}-{seed}.json" if folder else None
+    if path and path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=list[Run])
+    runs = sweep(workload, steps, seed) if steps else [run(workload, BANDIT, seed)]
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(runs))
+    return runs
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def mean_payoff(runs: Sequence[Run], iterations: range) -> float:
-    return float(np.mean([[each.payoffs[i] for i in iterations] for each in runs]))
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """The bandit beside the fixed plans of one workload; runs of equal place have equal seeds."""
 
+    workload: Workload
+    bandit: list[Run]
+    fixed: dict[str, list[Run]]
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The bandit beside the best fixed plan of one workload."""
-
-    workload: str
-    bandit: dict[str, float]
-    """Mean payoff over early, late and all iterations."""
-    best: dict[str, tuple[str, float]]
-    """The best fixed plan of these iterations, and its mean payoff."""
-    by_seed: tuple[float, ...]
-    """Bandit over best plan by seed, over the iterations that the figure is about."""
-    fixed: dict[str, float]
-    """Every fixed plan over all iterations."""
+    @classmethod
+    def of(cls, workload: Workload, runs: Sequence[Run]) -> "Compared":
+        mine = [each for each in runs if each.workload == workload.name]
+        seeds = sorted({each.seed for each in mine})
+        plans = sorted({each.plan for each in mine if each.plan != BANDIT})
+        return cls(
+            workload=workload,
+            bandit=[_standing(mine, seed, BANDIT) for seed in seeds],
+            fixed={str(plan): [_standing(mine, seed, plan) for seed in seeds] for plan in plans},
+        )
 
     @property
-    def ratio(self) -> float:
-        span = "all" if self.workload == "changing" else "early"
-        return self.bandit[span] / self.best[span][1]
+    def iterations(self) -> range:
+        """That the figure is about: where little is known, or where capacity changes."""
+        return EARLY if len(self.workload.spot) == 1 else ALL
 
+    def best(self, iterations: range) -> str:
+        return max(self.fixed, key=lambda plan: mean_payoff(self.fixed[plan], iterations))
 
-SPANS = {"early": EARLY, "late": LATE, "all": ALL}
-
-
-def by_plan(runs: Sequence[Run]) -> dict[Plan, list[Run]]:
-    """Fixed plans that were run with every seed; where one seed's sweep ended earlier, its last plan stands for more."""
-    plans = sorted({each.plan for each in runs if each.plan != BANDIT})
-    seeds = sorted({each.seed for each in runs})
-    found: dict[Plan, list[Run]] = {}
-    for plan in plans:
-        same = [
-            max((r for r in runs if r.seed == seed and r.plan.steps == plan.steps and r.plan <= plan), default=None)
-            if False
-            else _standing(runs, seed, plan)
-            for seed in seeds
+    def ratios(self, iterations: range) -> list[float]:
+        """The bandit over the best fixed plan, by seed."""
+        best = self.fixed[self.best(iterations)]
+        return [
+            mean_payoff([own], iterations) / mean_payoff([other], iterations)
+            for own, other in zip(self.bandit, best, strict=True)
         ]
-        found[plan] = same
-    return found
 
 
 def _standing(runs: Sequence[Run], seed: int, plan: Plan) -> Run:
+    """The run of that plan; where the sweep of this seed ended before it, the last one, which is the same."""
     alike = [each for each in runs if each.seed == seed and each.plan.steps == plan.steps and each.plan <= plan]
     return max(alike, key=lambda each: each.plan)
 
 
-def verdict(workload: str, runs: Sequence[Run]) -> Verdict:
-    bandit = sorted((each for each in runs if each.plan == BANDIT), key=lambda each: each.seed)
-    fixed = by_plan(runs)
-    best = {
-        span: max(fixed, key=lambda plan, iterations=iterations: mean_payoff(fixed[plan], iterations))
-        for span, iterations in SPANS.items()
+def mean_payoff(runs: Sequence[Run], iterations: range) -> float:
+    return float(np.mean([[each.payoffs[number] for number in iterations] for each in runs]))
+
+
+def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for each in compared:
+        name = each.workload.name
+        spans = {"": each.iterations, "_late": LATE} if each.iterations is EARLY else {"": ALL}
+        for suffix, iterations in spans.items():
+            ratios, best = each.ratios(iterations), each.best(iterations)
+            value = mean_payoff(each.bandit, iterations) / mean_payoff(each.fixed[best], iterations)
+            span = f"iterations {iterations[0]} to {iterations[-1]}"
+            unit = f"payoff of the bandit over that of {best}, the best of {len(each.fixed)}; {span}; co-simulated"
+            found[f"bandit_vs_best_fixed_{name}{suffix}"] = {
+                "value": value,
+                "low": min(ratios),
+                "high": max(ratios),
+                "unit": unit,
+            }
+        found[f"bandit_payoff_{name}"] = _spread(each.bandit, each.iterations)
+        found[f"best_fixed_payoff_{name}"] = _spread(each.fixed[each.best(each.iterations)], each.iterations)
+    return found
+
+
+def _spread(runs: Sequence[Run], iterations: range) -> dict[str, Any]:
+    by_seed = [mean_payoff([each], iterations) for each in runs]
+    unit = "times the variance of fresh seeds; co-simulated"
+    return {"value": float(np.mean(by_seed)), "low": min(by_seed), "high": max(by_seed), "unit": unit}
+
+
+def draw(compared: Sequence[Compared], path: Path) -> None:
+    """Payoff by iteration: all fixed plans pale, the best of them and the bandit on top."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(4.4 * len(compared), 3.8), layout="constrained")
+    panels = picture.subplots(1, len(compared), squeeze=False)[0]
+    for panel, each in zip(panels, compared, strict=True):
+        best = each.best(each.iterations)
+        for runs in each.fixed.values():
+            panel.plot(ALL, _smoothed(runs), color="0.85", linewidth=0.8, zorder=1)
+        panel.plot(ALL, _smoothed(each.fixed[best]), color="#4477aa", linewidth=2, label=f"best fixed: {best}")
+        panel.plot(ALL, _smoothed(each.bandit), color="#cc3311", linewidth=2, label="bandit")
+        panel.set_title(each.workload.title, fontsize=9)
+        panel.set_xlabel("iteration")
+        panel.legend(fontsize=8, loc="lower right")
+    panels[0].set_ylabel("payoff (1: no previews), mean of 3 iterations")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, dpi=110)
+
+
+def _smoothed(runs: Sequence[Run]) -> list[float]:
+    mean = np.mean([each.payoffs for each in runs], axis=0)
+    return [float(mean[max(ALL[0], number - 1) : number + 2].mean()) for number in ALL]
+
+
+# -- command -----------------------------------------------------------------------------------------------------------
+
+
+def all_runs(names: Sequence[str], seeds: Sequence[int], jobs: int, folder: Path | None) -> list[Run]:
+    wanted = [(WORKLOADS[name], steps, seed) for name in names for seed in seeds for steps in (0, *STEPS)]
+    found: list[Run] = []
+    with ProcessPoolExecutor(jobs) as executor:
+        waiting = {executor.submit(part, *each, folder): each for each in wanted}
+        for done in as_completed(waiting):
+            workload, steps, seed = waiting[done]
+            found += done.result()
+            kind = f"{steps} steps" if steps else "bandit"
+            print(f"{workload.name}, {kind}, seed {seed}: {len(done.result())} runs", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--parts", type=Path, help="folder of finished parts, to go on from")
+    parser.add_argument("--out", type=Path, default=Path("runs/planner"))
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    from provenance import provenance
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = all_runs(args.workloads, args.seeds, args.jobs, args.parts)
+    compared = [Compared.of(WORKLOADS[name], runs) for name in args.workloads]
+    summary = {"benchmark": "planner", **provenance(), "seeds": args.seeds, "figures": figures(compared)}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    plans = {
+        each.workload.name: {plan: round(mean_payoff(runs, each.iterations), 4) for plan, runs in each.fixed.items()}
+        for each in compared
     }
-    span = "all" if workload == "changing" else "early"
-    ratios = [
-        mean_payoff([own], SPANS[span]) / mean_payoff([other], SPANS[span])
-        for own, other in zip(bandit, fixed[best[span]], strict=True)
-    ]
-    return Verdict(
-        workload=workload,
-        bandit={name: mean_payoff(bandit, iterations) for name, iterations in SPANS.items()},
-        best={name: (str(plan), mean_payoff(fixed[plan], SPANS[name])) for name, plan in best.items()},
-        by_seed=tuple(ratios),
-        fixed={str(plan): mean_payoff(each, ALL) for plan, each in fixed.items()},
-    )
+    args.out.with_suffix(".json").write_text(json.dumps(summary | {"fixed_payoffs": plans}, indent=1) + "\n")
+    draw(compared, args.out.with_suffix(".png"))
+    table = Table("figure", "value", "low", "high", "unit")
+    for name, figure in summary["figures"].items():
+        table.add_row(name, *(f"{figure[key]:.3f}" for key in ("value", "low", "high")), figure["unit"])
+    Console().print(table)
+    if args.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -2,13 +2,18 @@
 
     python benchmarks/scale.py [--preset full|quick] [--json] [--out docs/results/scale]
 
-The work is video: 40 steps of 30 s per sample, one at a time per slot, so a slot makes three samples an hour. Nodes have
-eight slots; all but the first are spot nodes of a calm market (nine node-hours per loss) with its notices. An iteration
-has five samples per slot, groups of 16. Every message, journal record and training order is the product's own; rewards
-come from a fitted model. Signs of life and commits are as rare as samples that take 20 minutes allow (see `VIDEO`).
+The work is video: 40 steps of 30 s per sample, one at a time per slot, so a slot makes three samples an hour. Nodes
+have eight slots; all but the first are spot nodes of a calm market (nine node-hours per loss), most losses with a
+notice. An iteration has ten samples per slot in groups of 16. Every message, journal record and training order is the
+product's own; rewards are drawn from a fitted model. Signs of life are as rare as samples of 20 minutes allow, a flight
+is committed when its machine is warned, and nobody forms crews (`RARE`).
 
-A run ends with the first iteration that ends after its virtual hours. Seconds are processor seconds of this process,
-those of setting up included; an event is a message that crossed between the controller and the machines.
+A run ends with the first iteration that ends after its hours of virtual time. Seconds are processor seconds of this
+process, set-up included; an event is a message that crossed between the controller and the machines. The second kind of
+run is of pictures of 1280x1280 with the shipped profile, training short too, and the simulator's usual settings.
+
+Growth is told twice: of few slots, what the controller does every two virtual seconds whoever speaks weighs more than
+all messages, which flatters the ratio to the smallest run.
 """
 
 import argparse
@@ -17,9 +22,12 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
@@ -35,13 +43,9 @@ GROUP = 16
 SAMPLES_PER_SLOT = 10
 STEPS = 40
 RECIPE = "words-large-flow-grpo+spot-no-explore"
-VIDEO = {
-    "cluster": {"heartbeat_s": 600.0, "silence_s": 3600.0, "commit_every": STEPS // 2, "elastic": {"degrees": [1]}},
-    "train": {"updates_per_iteration": 1, "timeout_s": 1e6},
-    "eval": {"every": 1_000_000, "prompts": 16},
-    "output": {"checkpoint_every": 1},
-}
-"""Two commits and two signs of life in the 20 minutes that a sample takes; no crews."""
+PICTURES = "h200-qwen-image-1280"
+RARE = {"heartbeat_s": 1800.0, "silence_s": 7200.0, "commit_every": STEPS, "elastic": {"degrees": (1,)}}
+"""Settings of `cluster` for samples that take 20 minutes."""
 CALM = Weather(
     median_life_s=28800,
     shortest_life_s=300,
@@ -52,20 +56,21 @@ CALM = Weather(
     mean_outage_s=1200,
 )
 """As of the shipped trace `calm`."""
+PROMPTS = ("a river at dawn", "two foxes at play", "rain on a tin roof", "a train in the snow")
 SECONDS = {
     Operation.DENOISE_STEP: 30.0,
     Operation.TRAIN_TIMESTEP: 0.001,
     Operation.OPTIMIZER_STEP: 30.0,
-    Operation.DECODE: 5.0,
+    Operation.DECODE: 0.0,
     Operation.REWARD: 1.0,
     Operation.PUBLISH: 5.0,
     Operation.NODE_FETCH: 5.0,
-    Operation.PEER_COPY: 5.0,
     Operation.REGROUP: 1.0,
     Operation.WORKER_START: 60.0,
     Operation.ROLE_SWITCH: 1.0,
     Operation.CHECKPOINT: 10.0,
 }
+"""Of a large video model, decoding within the last step; training short, so that slots are busy."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +78,19 @@ class Preset:
     """How much is simulated."""
 
     small: int
+    middle: int
     large: int
     hours: float
-    profiled_hours: float
+    picture_slots: int
+    picture_hours: float
     repeats: int
 
 
 PRESETS = {
-    "full": Preset(small=100, large=10_000, hours=24.0, profiled_hours=1.0, repeats=3),
-    "quick": Preset(small=96, large=960, hours=2.0, profiled_hours=0.1, repeats=1),
+    "full": Preset(
+        small=100, middle=1_000, large=10_000, hours=24.0, picture_slots=1_000, picture_hours=0.25, repeats=3
+    ),
+    "quick": Preset(small=64, middle=320, large=640, hours=4.0, picture_slots=64, picture_hours=0.1, repeats=1),
 }
 
 
@@ -97,22 +106,19 @@ class Measured:
     def event_s(self) -> float:
         return self.seconds / self.outcome.events
 
+    @property
+    def hours(self) -> float:
+        return self.outcome.seconds / 3600
+
+
+def one_figure(seconds: float) -> Times:
+    how = "Made for the benchmark of the simulator's scale."
+    series = Series(provenance=Provenance.DERIVED, how=how, points=(Point(1, 1, seconds, seconds),))
+    return Times(interpolation="one figure", series=(series,))
+
 
 def video_profile() -> Profile:
-    """Made for this benchmark: one model, one row at a time."""
-    operations = {
-        operation: Times(
-            interpolation="one figure",
-            series=(
-                Series(
-                    provenance=Provenance.DERIVED,
-                    how="Made for the benchmark of the simulator's scale.",
-                    points=(Point(1, 1, seconds, seconds),),
-                ),
-            ),
-        )
-        for operation, seconds in SECONDS.items()
-    }
+    """One row at a time, on one slot."""
     return Profile(
         name="video",
         model="video",
@@ -122,58 +128,142 @@ def video_profile() -> Profile:
         hardware="none",
         date="2026-11-15",
         commit="none",
-        notes="Seconds as of a large video model, for measuring the simulator only.",
-        operations=operations,
+        notes="Made for the benchmark of the simulator's scale.",
+        operations={operation: one_figure(seconds) for operation, seconds in SECONDS.items()},
     )
 
 
+def picture_profile() -> Profile:
+    """The shipped one; but one rank would train for hours on what a thousand slots make, and all would be idle."""
+    profile = Profile.load(PICTURES)
+    short = {Operation.TRAIN_TIMESTEP: one_figure(SECONDS[Operation.TRAIN_TIMESTEP])}
+    return msgspec.structs.replace(profile, operations={**profile.operations, **short})
+
+
 def machines(slots: int, hours: float, folder: Path, seed: int) -> list[str]:
-    """Settings of a cluster of so many slots under a calm market."""
-    nodes = max(2, -(-slots // SLOTS_PER_NODE))
+    """Settings of a run of so many slots under a calm market."""
+    nodes = max(2, slots // SLOTS_PER_NODE)
     spot = [f"spot-{number}" for number in range(1, nodes)]
-    trace = folder / "market.csv"
-    trace.write_text(generate(seed, spot, hours + 6, CALM, "calm").to_csv())
-    prompts = folder / "prompts.txt"
-    prompts.write_text("".join(f"{word}\n" for word in ("amber", "birch", "cedar", "delta", "ember", "flint")))
+    (folder / "market.csv").write_text(generate(seed, spot, hours + 8, CALM, "calm").to_csv())
+    (folder / "prompts.txt").write_text("\n".join(PROMPTS))
     return [
         "cluster.reserved=1",
         "cluster.gang=1",
         f"cluster.spot={len(spot)}",
         f"cluster.slots={SLOTS_PER_NODE}",
-        f"market.trace={trace}",
+        f"market.trace={folder / 'market.csv'}",
+        f"data.prompts={folder / 'prompts.txt'}",
         f"rollout.prompts={max(1, slots * SAMPLES_PER_SLOT // GROUP)}",
         f"rollout.group_size={GROUP}",
         f"rollout.steps={STEPS}",
+        "rollout.initial_noise=per_sample",
+        "train.updates_per_iteration=1",
+        "train.timeout_s=1e6",
+        "eval.every=1000000",
+        "eval.prompts=16",
+        "output.checkpoint_every=1",
         f"budget.max_hours={hours}",
         f"seed={seed}",
-        "iterations=1000",
+        "iterations=1000000",
     ]
 
 
-def video(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as simulated, with rare signs of life."""
-    settings = simulated(config, profile).model_dump()
-    for section, values in VIDEO.items():
-        settings[section] = _merged(settings[section], values)
+def with_cluster(config: RunConfig, cluster: Mapping[str, Any]) -> RunConfig:
+    settings = config.model_dump()
+    elastic = settings["cluster"]["elastic"] | cluster.get("elastic", {})
+    settings["cluster"] |= {**cluster, "elastic": elastic}
     return RunConfig.model_validate(settings)
 
 
-def _merged(base: dict[str, object], top: dict[str, object]) -> dict[str, object]:
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
+def run(slots: int, hours: float, profile: Profile, cluster: Mapping[str, Any], seed: int) -> Measured:
+    """One run in a folder of its own, in memory where there is such a place."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=memory if memory.is_dir() else None) as name:
+        folder = Path(name)
+        config = with_cluster(simulated(load_config(RECIPE, machines(slots, hours, folder, seed)), profile), cluster)
+        numerics = ModelNumerics(LearningModel.load("words-large-nft"), config.seed, config.rollout.steps)
+        prices = PriceTable.load(None)
+        simulation = Simulation(config=config, recipe=RECIPE, profile=profile, numerics=numerics, prices=prices)
+        run_folder = RunFolder(folder / "run")
+        run_folder.path.mkdir()
+        gc.collect()
+        began = time.process_time()
+        outcome = simulate(simulation, run_folder)
+        seconds = time.process_time() - began
+    if not outcome.iterations or outcome.seconds < hours * 3600:
+        raise AssertionError(f"{slots} slots stopped after {outcome.seconds:.0f} s: {outcome.reason}")
+    return Measured(outcome, seconds)
 
 
-def measure(config: RunConfig, profile: Profile, folder: Path, label: str) -> Measured:
-    numerics = ModelNumerics(LearningModel.load("words-large-nft"), config.seed, config.rollout.steps)
-    run = RunFolder(folder / label)
-    run.path.mkdir()
-    simulation = Simulation(
-        config=config, recipe=RECIPE, profile=profile, numerics=numerics, prices=PriceTable.load(None)
-    )
-    gc.collect()
-    began = time.process_time()
-    outcome = simulate(simulation, run)
-    return Measured(outcome, time.process_time() - began)
+def figure(values: Sequence[float], unit: str) -> dict[str, float | str]:
+    return {"value": statistics.median(values), "low": min(values), "high": max(values), "unit": unit}
+
+
+def figures(preset: Preset) -> dict[str, dict[str, float | str]]:
+    """Sizes take turns within a repeat, so that a busy neighbour slows all of them."""
+    video, pictures = video_profile(), picture_profile()
+    small: list[Measured] = []
+    middle: list[Measured] = []
+    large: list[Measured] = []
+    shown: list[Measured] = []
+    for seed in range(preset.repeats):
+        small.append(run(preset.small, preset.hours, video, RARE, seed))
+        middle.append(run(preset.middle, preset.hours, video, RARE, seed))
+        shown.append(run(preset.picture_slots, preset.picture_hours, pictures, {}, seed))
+        large.append(run(preset.large, preset.hours, video, RARE, seed))
+    few, more, many = _short(preset.small), _short(preset.middle), _short(preset.large)
+    return {
+        f"seconds_{many}_slots_{preset.hours:g}h": figure(
+            [preset.hours * each.seconds / each.hours for each in large],
+            f"processor seconds per {preset.hours:g} simulated hours of video, {preset.large:,} slots",
+        ),
+        f"growth_{few}_to_{many}": _growth(small, large, "log n is 2 from 100 to 10,000"),
+        f"growth_{more}_to_{many}": _growth(middle, large, "log n is 1.33 from 1,000 to 10,000"),
+        f"events_per_s_{_short(preset.picture_slots)}": figure(
+            [1 / each.event_s for each in shown],
+            f"events per processor second, {preset.picture_slots:,} slots, {PICTURES}",
+        ),
+        f"events_per_s_video_{many}": figure(
+            [1 / each.event_s for each in large], f"events per processor second of video, {preset.large:,} slots"
+        ),
+        "simulated_hours": figure([each.hours for each in large], "virtual hours of the runs with most slots"),
+        "events": figure([each.outcome.events for each in large], "events of the runs with most slots"),
+    }
+
+
+def _growth(few: Sequence[Measured], many: Sequence[Measured], allowed: str) -> dict[str, float | str]:
+    ratios = [large.event_s / small.event_s for small, large in zip(few, many, strict=True)]
+    return figure(ratios, f"seconds per event with most slots / with fewer; {allowed}")
+
+
+def _short(count: int) -> str:
+    return f"{count // 1000}k" if count % 1000 == 0 else str(count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
+    parser.add_argument("--repeats", type=int, help="instead of the preset's")
+    parser.add_argument("--out", type=Path, default=Path("runs/scale"))
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    from provenance import provenance
+    from rich.console import Console
+    from rich.table import Table
+
+    preset = PRESETS[args.preset]
+    preset = replace(preset, repeats=args.repeats or preset.repeats)
+    found = figures(preset)
+    summary = {"benchmark": "scale", **provenance(), "seeds": list(range(preset.repeats)), "figures": found}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
+    table = Table("figure", "value", "low", "high", "unit", title=f"{summary['hardware']}, {summary['commit']}")
+    for name, each in found.items():
+        table.add_row(name, *(f"{each[key]:,.2f}" for key in ("value", "low", "high")), str(each["unit"]))
+    Console().print(table)
+    if args.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,7 @@ def _panel(axis: Any, runs: Sequence[StalenessResult], name: str) -> None:
     axis.axhline(float(np.mean(ceiling)), color="#333333", linestyle=":", linewidth=1.2)
     axis.axhline(float(np.mean(floor)) if floor else 0.0, color="#999999", linestyle=":", linewidth=1.2)
     axis.set_xticks(places, [str(lag) for lag in lags])
-    axis.set_ylim(top=1.05)
+    axis.set_ylim(0.0, 1.05)
     axis.grid(alpha=0.3)
 
 

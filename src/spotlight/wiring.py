@@ -46,7 +46,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
-    samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed)
+    samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed, config.explore.solver)
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)

@@ -3,20 +3,22 @@
 import pytest
 from live_run import LiveRun
 
+from spotlight.control.profiles import Operation, Profile
 from spotlight.core.events import Accepted, IterationDone, StepCommitted, WorkerLost
 from spotlight.core.work import SlotClass
 
 pytestmark = pytest.mark.timeout(180)
 
-RECIPE = """
+PROFILE, SPEED = "h200-qwen-image-512", 40
+RECIPE = f"""
 extends: words-large-nft
 iterations: 2
-rollout: {prompts: 2, group_size: 4, steps: 4}
-explore: {plan: fixed, seeds: 4, steps: 2}
-eval: {every: 2, prompts: 2, steps: 2}
-cluster: {reserved: 2, gang: 2, spot: 1, rows: 4, heartbeat_s: 0.2, pace_speed: 40}
-reward: {processes: 1}
-output: {name: run, checkpoint_every: 1, journal: {sync: never}}
+rollout: {{prompts: 2, group_size: 4, steps: 4}}
+explore: {{plan: fixed, seeds: 4, steps: 2}}
+eval: {{every: 2, prompts: 2, steps: 2}}
+cluster: {{reserved: 2, gang: 2, spot: 1, rows: 4, heartbeat_s: 0.2, pace_speed: {SPEED}}}
+reward: {{processes: 1}}
+output: {{name: run, checkpoint_every: 1, journal: {{sync: never}}}}
 """
 
 
@@ -28,15 +30,16 @@ def run(tmp_path):
 
 
 def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and_is_clean(run: LiveRun) -> None:
-    run.start("--pace", "h200-qwen-image-512")
+    run.start("--pace", PROFILE)
     run.wait_for_event(Accepted)
     killed = run.kill_worker(lambda worker: worker.slot_class is SlotClass.SPOT)
     assert run.finish() == 0, run.log()
     run.check()
     assert killed.worker in {event.worker for event in run.events(WorkerLost)}
     assert [event.iteration for event in run.events(IterationDone)] == [0, 1]
-    # Two ranks share 4 images of 2 timesteps per update: one batch of 4 rows with a forward of the old policy, and the
-    # optimizer's step; never quicker than that at this speed.
+    # Two ranks share 4 images of 2 timesteps per update; never quicker than the profile says at this speed.
+    profile = Profile.load(PROFILE)
+    update_s = profile.seconds(Operation.TRAIN_TIMESTEP, 4) + profile.seconds(Operation.OPTIMIZER_STEP, degree=2)
     updates = len(run.events(StepCommitted))
     assert updates == 4
-    assert sum(event.train_s for event in run.events(IterationDone)) >= updates * (1.2 + 0.16 + 2.3) / 40
+    assert sum(event.train_s for event in run.events(IterationDone)) >= updates * update_s / SPEED

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from spotlight.control.explore.config import ExploreConfig
 from spotlight.control.planner.allocate import allocate
+from spotlight.control.planner.bandit import Bandit
 from spotlight.control.planner.gain import excess
 from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.core.events import IterationDone
@@ -68,3 +69,21 @@ def test_no_learned_plan_exceeds_its_budget_or_its_limits(train_s, speeds, promp
     assert all(seeds == 0 or group_size < seeds <= settings.most_seeds for seeds in plan.seeds)
     if any(speed is not None for speed in speeds):
         assert plan.predicted_s <= plan.budget_s * (1 + 1e-9)
+
+
+audits = st.lists(st.tuples(st.integers(1, 12), st.floats(-1, 1), st.floats(0, 400)), max_size=12)
+ARMS = range(1, 13)
+
+
+@settings(deadline=None, max_examples=100)
+@given(audits, st.floats(0, 3), st.tuples(st.integers(1, 12), st.floats(-1, 1), st.floats(0, 400)))
+def test_the_curve_of_any_audits_rises_and_another_audit_leaves_no_arm_in_more_doubt(seen, alpha, another):
+    bandit = Bandit()
+    for steps, rho, audited in seen:
+        bandit = bandit.learned(steps, rho, audited, discount=1.0)
+    curve = bandit.curve(ARMS, 10, alpha)
+    assert list(curve) == list(ARMS)
+    assert list(curve.values()) == sorted(curve.values())
+    assert all(0 <= rho <= 1 for rho in curve.values())
+    before, after = bandit.doubt(ARMS, 10), bandit.learned(*another, discount=1.0).doubt(ARMS, 10)
+    assert all(after[steps] <= before[steps] + 1e-9 for steps in ARMS)

@@ -99,5 +99,5 @@ def test_numbers_from_a_file_need_no_computation(tmp_path):
 
 def test_numbers_of_other_settings_are_refused(tmp_path):
     Memory(subject="something else").save(tmp_path / "numbers")
-    with pytest.raises(InputError, match="other settings.*choose another file"):
+    with pytest.raises(InputError, match=r"other settings.*choose another file"):
         Memory.load(tmp_path / "numbers", "this")

@@ -264,6 +264,7 @@ def test_window_of_every_legal_config_can_be_rolled_out():
         pytest.param({"sampler": SamplerKind.CPS, "noise_level": 1.2}, id="cps-above-1"),
         pytest.param({"window_size": 0}, id="sde-without-window"),
         pytest.param({"sampler": SamplerKind.ODE}, id="ode-with-window"),
+        pytest.param({"sampler": SamplerKind.ODE2, "window_size": 0}, id="previews-alone"),
         pytest.param({"window_range": (1, 8)}, id="last-step"),
         pytest.param({"window_range": (5, 6)}, id="too-narrow"),
         pytest.param({"window_range": (-1, 4)}, id="before-the-first"),

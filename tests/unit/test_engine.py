@@ -39,8 +39,8 @@ def mixed(count: int = 8, guidance: float = 1.0) -> list[Request]:
     """Of all prompts, samplers and step counts, with windows here and there."""
     requests = []
     for index in range(count):
-        kind = sorted(SamplerKind)[index % 4]
-        window = Window(index % 3, 2) if kind is not SamplerKind.ODE else Window(0, 0)
+        kind = sorted(SamplerKind)[index % 5]
+        window = Window(index % 3, 2) if kind.draws_noise else Window(0, 0)
         sampling = tiny_sampling(kind, window, steps=5 + index % 3, guidance=guidance)
         requests.append(wanted(index, sampling, PROMPTS[index % 3]))
     return requests
@@ -52,7 +52,7 @@ def mixed(count: int = 8, guidance: float = 1.0) -> list[Request]:
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 @pytest.mark.parametrize("kind", sorted(SamplerKind))
 def test_samples_of_the_engine_are_those_of_roll_out_to_the_last_bit(kind, guidance):
-    windows = [Window(index % 3, 2) if kind is not SamplerKind.ODE else Window(0, 0) for index in range(8)]
+    windows = [Window(index % 3, 2) if kind.draws_noise else Window(0, 0) for index in range(8)]
     requests = [
         wanted(index, tiny_sampling(kind, window, guidance=guidance), PROMPTS[index % 4])
         for index, window in enumerate(windows)
@@ -66,7 +66,7 @@ def test_samples_of_the_engine_are_those_of_roll_out_to_the_last_bit(kind, guida
         assert torch.equal(payload.path_KSC, made.path_BKSC[row])
         assert torch.equal(payload.mean_KSC, made.mean_BKSC[row])
         assert torch.equal(payload.log_prob_K, made.log_prob_BK[row])
-    assert made.path_BKSC.shape[1] == (0 if kind is SamplerKind.ODE else 3)
+    assert made.path_BKSC.shape[1] == (3 if kind.draws_noise else 0)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
@@ -172,12 +172,24 @@ def test_previews_ride_along_with_rollouts_of_their_bucket():
     assert [finished.request.id for finished in boundary.finished] == [preview.id]
 
 
+def test_previews_of_both_solvers_share_their_forwards():
+    previews = [
+        wanted(seed, tiny_sampling(kind, steps=4), work=Work.PREVIEW)
+        for seed, kind in enumerate([SamplerKind.ODE, SamplerKind.ODE2] * 2)
+    ]
+    by = engine()
+    admit(by, *previews)
+    assert [by.step().rows for _ in range(3)] == [4, 4, 4]
+    done = {finished.request.id: bits(finished) for finished in by.step().finished}
+    assert done == {preview.id: bits(made_alone(preview)) for preview in previews}
+
+
 def test_step_without_samples_does_nothing():
     boundary = engine().step()
     assert (boundary.work, boundary.rows, boundary.finished, boundary.commits) == (None, 0, (), ())
 
 
-@pytest.mark.parametrize("kind", [SamplerKind.ODE, FLOW])
+@pytest.mark.parametrize("kind", [SamplerKind.ODE, SamplerKind.ODE2, FLOW])
 def test_sample_withdrawn_at_any_boundary_and_resumed_elsewhere_keeps_its_bits(kind):
     """The window of the SDE lies at steps 2 and 3, so there are flights before, inside and after it."""
     request = wanted(3, tiny_sampling(kind, Window(2, 2) if kind is FLOW else Window(0, 0), steps=6), PROMPTS[2])

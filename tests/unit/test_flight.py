@@ -14,13 +14,14 @@ from tiny_models import PROMPTS, SIZE, rolled_out, tiny_adapter, tiny_sampling
 from spotlight.compute.rollout.flight import Flight, Payload, join_payloads
 from spotlight.compute.rollout.sealed import SealError
 from spotlight.core.types import SamplerKind, Version, Window
-from spotlight.core.work import Request
+from spotlight.core.work import Request, Work
 
 FLOW = SamplerKind.FLOW_SDE
 ADAPTER = tiny_adapter()
 SHAPE = ADAPTER.latent_shape(SIZE)
 CPU = torch.device("cpu")
 REQUEST = wanted(5, tiny_sampling(FLOW, Window(1, 2), steps=5), PROMPTS[1])
+SECOND_ORDER = wanted(5, tiny_sampling(SamplerKind.ODE2, steps=5), PROMPTS[1], work=Work.PREVIEW)
 
 
 def committed(request: Request = REQUEST, step: int = 2) -> bytes:
@@ -149,6 +150,26 @@ def test_flight_is_plain_safetensors():
         "log_prob": (2,),
         "mean": (2, *SHAPE),
     }
+
+
+def test_flight_of_the_second_order_holds_the_velocity_and_that_of_no_other_sampler_does():
+    second, first = committed(SECOND_ORDER), committed(wanted(5, tiny_sampling(), PROMPTS[1]))
+    assert {name: tuple(tensor.shape) for name, tensor in load(second).items()} == {"x": SHAPE, "velocity": SHAPE}
+    assert load(first).keys() == {"x"}
+    assert read(committed()).velocity_SC is None
+    again = read(second, SECOND_ORDER)
+    assert again.to_bytes() == second
+    assert again.velocity_SC.abs().min() > 0
+
+
+def test_flight_of_the_second_order_without_its_velocity_or_another_with_one_is_refused():
+    """It would silently go on with a step of the first order."""
+    known = read(committed(SECOND_ORDER), SECOND_ORDER)
+    with pytest.raises(SealError, match="holds tensors") as refusal:
+        read(replace(known, velocity_SC=None).to_bytes(), SECOND_ORDER)
+    told(refusal)
+    with pytest.raises(SealError, match="holds tensors"):
+        read(replace(read(committed()), velocity_SC=known.velocity_SC).to_bytes())
 
 
 def test_payload_offered_as_a_flight_is_refused():

@@ -25,14 +25,14 @@ FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
 class Node:
     """A reserved node whose training worker answers as the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
         dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
         self.orders: asyncio.Queue[m.AnyMessage] = asyncio.Queue()
         self.killed: list[WorkerId] = []
         self.hub = Hub(dispatcher, RealClock(), self._take)
         self.hub.kill = self._kill
         self.dies_when_killed = True
-        self.gang = Gang(self.hub, TIMEOUT_S)
+        self.gang = Gang(self.hub, TIMEOUT_S, ranks)
 
     def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.hub.receive(self._node, m.Envelope(worker, message), b"")
@@ -153,5 +153,51 @@ def test_failure_ends_whatever_was_ordered() -> None:
         node.says(FIRST, m.Failed(problem="out of memory"))
         with pytest.raises(Stopped, match="out of memory"):
             await ordered
+
+    told(story)
+
+
+def test_gang_of_two_is_there_with_its_second_rank_and_both_train() -> None:
+    async def story() -> None:
+        node = Node(ranks=2)
+        node.arrives(FIRST)
+        waiting = asyncio.create_task(node.gang.restore(0, ""))
+        await asyncio.sleep(1.0)
+        assert node.orders.empty()
+        node.arrives(SECOND)
+        assert isinstance(await node.orders.get(), m.Restore)
+        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        await waiting
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        orders = [await node.orders.get(), await node.orders.get()]
+        assert [(order.rank, order.ranks) for order in orders if isinstance(order, m.Train)] == [(0, 2), (1, 2)]
+        node.says(SECOND, stepped(0))
+        await asyncio.sleep(1.0)
+        assert not ordered.done()
+        node.says(FIRST, stepped(0))
+        assert (await ordered).digest == "theta-0"
+
+    told(story)
+
+
+def test_one_rank_that_dies_is_the_gang_lost_until_another_comes() -> None:
+    async def story() -> None:
+        node = Node(ranks=2)
+        node.arrives(FIRST)
+        node.arrives(SECOND)
+        restoring = asyncio.create_task(node.gang.restore(0, ""))
+        await node.orders.get()
+        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        await restoring
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        await node.orders.get()
+        node.says(None, m.Gone(worker=SECOND, cause="killed"))
+        with pytest.raises(GangLost):
+            await ordered
+        present = asyncio.create_task(node.gang.present())
+        await asyncio.sleep(1.0)
+        assert not present.done()
+        node.arrives(WorkerId("reserved-2.1/0.2"))
+        assert await present is False
 
     told(story)

@@ -3,6 +3,7 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
 
 from spotlight.control.explore.config import ExploreConfig
@@ -11,7 +12,7 @@ from spotlight.control.planner.gain import gain
 from spotlight.control.planner.planner import PlanInput, Planner, PlannerState
 from spotlight.control.planner.timing import TimeModel
 from spotlight.control.planner.variances import Variances
-from spotlight.core.events import Compared, ExplorationClosed, Fidelity, Issued, IterationDone
+from spotlight.core.events import Compared, ExplorationClosed, Fidelity, Issued, IterationDone, Previewed
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
 
@@ -128,29 +129,51 @@ def test_bandit_prior_rises_with_steps_and_meets_what_was_measured():
     assert 0.75 <= prior_rho(6, 10) <= 0.88
 
 
-def test_bandit_forgets_old_audits():
+ARMS = (2, 3, 4, 5, 6, 8, 10)
+
+
+def audited(steps, rho, times=1, discount=0.9, seeds=40):
     bandit = Bandit()
-    for _ in range(20):
-        bandit = bandit.learned(6, 0.2, audited=40, discount=0.8)
-    low = bandit.rho(6, 10)
+    for _ in range(times):
+        bandit = bandit.learned(steps, rho, audited=seeds, discount=discount)
+    return bandit
+
+
+def test_bandit_without_audits_believes_the_prior():
+    assert Bandit().curve(ARMS, 10) == pytest.approx({steps: prior_rho(steps, 10) for steps in ARMS})
+
+
+def test_bandit_forgets_old_audits():
+    bandit = audited(6, 0.2, times=20, discount=0.8)
+    low = bandit.curve(ARMS, 10)[6]
     for _ in range(20):
         bandit = bandit.learned(6, 0.9, audited=40, discount=0.8)
     assert low < 0.35
-    assert bandit.rho(6, 10) > 0.85
+    assert bandit.curve(ARMS, 10)[6] > 0.85
 
 
-def test_bandit_doubts_an_arm_less_the_more_often_it_was_audited():
-    bandit = Bandit()
-    for _ in range(5):
-        bandit = bandit.learned(6, prior_rho(6, 10), audited=40, discount=0.9)
-    doubt = {steps: bandit.optimistic_rho(steps, 10, 1.0) - bandit.rho(steps, 10) for steps in (4, 6)}
-    assert 0 < doubt[6] < doubt[4]
-    assert bandit.optimistic_rho(4, 10, 0.0) == bandit.rho(4, 10)
+def test_bandit_learns_of_neighbouring_arms_from_one():
+    before, after = Bandit().curve(ARMS, 10), audited(6, 0.4, times=3).curve(ARMS, 10)
+    lost = {steps: before[steps] - after[steps] for steps in (2, 4, 5, 6)}
+    assert lost[6] > lost[5] > lost[4] > lost[2] > 0
+    assert lost[5] > 0.8 * lost[6]
 
 
-def test_bandit_trusts_a_tiny_audit_little():
-    small = Bandit().learned(6, -1.0, audited=2, discount=0.9)
-    assert small.rho(6, 10) > 0.6
+def test_bandit_doubts_an_arm_less_the_nearer_the_audits_were():
+    bandit = audited(6, prior_rho(6, 10), times=5)
+    doubt = bandit.doubt(ARMS, 10)
+    assert doubt[6] < doubt[5] < doubt[4] < doubt[2] < Bandit().doubt(ARMS, 10)[2]
+    assert bandit.curve(ARMS, 10, alpha=1.0)[2] > bandit.curve(ARMS, 10)[2]
+
+
+def test_bandit_believes_that_more_steps_never_rank_worse():
+    curve = audited(3, 0.9, times=3).learned(8, 0.3, audited=10, discount=0.9).curve(ARMS, 10)
+    assert list(curve.values()) == sorted(curve.values())
+
+
+def test_bandit_trusts_a_tiny_audit_little_and_a_large_one_more():
+    tiny, usual, large = (audited(6, 0.2, seeds=seeds).curve(ARMS, 10)[6] for seeds in (1, 32, 128))
+    assert tiny > 0.6 > usual > large > 0.2
 
 
 def test_equal_arms_go_to_the_fewest_steps():
@@ -179,13 +202,26 @@ def test_plan_without_free_slots_previews_nothing():
 
 
 def test_plan_before_anything_was_measured_is_the_fixed_one():
-    plan = Planner(BANDIT).plan(given())
+    plan = Planner(BANDIT).plan(given(speeds=(None, None)))
     assert plan.seeds == (BANDIT.seeds,) * 4
     assert "not known yet" in plan.reason
 
 
+def test_plan_before_the_first_training_has_ended_guesses_its_time_from_the_rollouts():
+    slow, fast = (Planner(BANDIT).plan(given(speeds=(speed,))) for speed in (50.0, 100.0))
+    assert slow.budget_s == 2 * fast.budget_s == pytest.approx(2 * 1.2 * 4 * 16 * 10 / 50.0)
+    assert slow.seeds == fast.seeds
+    assert any(slow.seeds)
+    assert "not known yet" in slow.reason
+
+
+def test_plan_by_default_holds_somewhat_more_than_is_predicted_to_fit():
+    plan = Planner.replay(BANDIT, [trained(20.0)]).plan(given())
+    assert 20.0 < plan.predicted_s <= 25.0
+
+
 def test_plan_fits_the_training_time_with_its_margin():
-    planner = Planner.replay(BANDIT, [trained(20.0)])
+    planner = Planner.replay(BANDIT.model_copy(update={"margin": 0.1}), [trained(20.0)])
     plan = planner.plan(given())
     assert plan.budget_s == pytest.approx(18.0)
     assert 0.9 * plan.budget_s < plan.predicted_s <= plan.budget_s
@@ -193,7 +229,7 @@ def test_plan_fits_the_training_time_with_its_margin():
 
 
 def test_plan_too_short_for_a_choice_says_how_many_previews_fit():
-    plan = Planner.replay(BANDIT, [trained(0.3)]).plan(given())
+    plan = Planner.replay(BANDIT, [trained(0.2)]).plan(given())
     assert not any(plan.seeds)
     assert "a group keeps 16" in plan.reason
 
@@ -249,10 +285,50 @@ def test_plan_where_no_prompt_varies_says_so():
 
 
 def test_variances_favour_a_prompt_that_varied_more_and_shrink_a_single_visit():
-    known = Variances().updated(PROMPTS[:2], [(0.0, 1.0), (0.4, 0.6)])
+    known = Variances().updated(PROMPTS[:2], [(0.0, 1.0), (0.4, 0.6)], (1.0, 1.0))
     assert known.of(PROMPTS[0]) > known.of(PROMPTS[2]) > known.of(PROMPTS[1]) > 0
     assert known.of(PROMPTS[0]) < 0.25
-    assert known.updated(PROMPTS[2:3], [(0.4, math.nan)]) == known
+    assert known.updated(PROMPTS[2:3], [(0.4, math.nan)], (1.0,)) == known
+
+
+def drawn_groups(stds, seed, size=16):
+    rng = np.random.default_rng(seed)
+    return [tuple(rng.normal(0.5, std, size)) for std in stds]
+
+
+def test_variances_of_equal_prompts_stay_close_and_of_different_ones_do_not():
+    names = tuple(PromptId(str(number)) for number in range(40))
+    equal, different = Variances(), Variances()
+    for seed in range(6):
+        equal = equal.updated(names, drawn_groups([0.1] * 40, seed), (1.0,) * 40)
+        different = different.updated(names, drawn_groups([0.02] * 20 + [0.1] * 20, seed), (1.0,) * 40)
+    believed = [equal.of(name) for name in names]
+    assert max(believed) < 1.5 * min(believed)
+    assert max(different.of(name) for name in names[:20]) < 0.2 * min(different.of(name) for name in names[20:])
+
+
+def test_variance_that_previews_promised_is_not_held_to_be_the_prompts_own():
+    names = PROMPTS[:2]
+    plain, chosen = drawn_groups([0.1, 0.1 * math.sqrt(2.2)], 0, size=400)
+    known = Variances().updated(names, [plain, chosen], (1.0, 2.2))
+    assert known.of(names[1]) == pytest.approx(known.of(names[0]), rel=0.2)
+
+
+def test_planner_gives_no_more_previews_for_the_contrast_that_previews_made():
+    selected, fresh = (0.0, 0.1, 0.9, 1.0) * 4, (0.2, 0.4, 0.6, 0.8) * 4
+    events = [trained(20.0), *compared(1, (selected, selected, fresh, fresh))]
+    groups, count = (0, 1), 96
+    drawn = Previewed(
+        iteration=1,
+        steps=8,
+        version=Version(0),
+        groups=tuple(group for group in groups for _ in range(count)),
+        seeds=tuple(range(count)) * 2,
+        rewards=(0.5,) * (2 * count),
+    )
+    told = Planner.replay(BANDIT, [drawn, *events]).plan(given()).seeds
+    untold = Planner.replay(BANDIT, events).plan(given()).seeds
+    assert sum(told[:2]) < sum(untold[:2])
 
 
 def a_run():
@@ -294,6 +370,28 @@ def test_planner_learns_that_previews_cost_more_than_predicted():
     after = Planner.replay(BANDIT, [trained(20.0), plan, slow])
     assert sum(after.plan(given()).seeds) < sum(plan.seeds)
     assert after.relative_error == pytest.approx(1 / 3 - 1, abs=0.01)
+
+
+def test_planner_does_not_blame_previews_for_the_held_out_samples_that_went_before_them():
+    plan = Planner.replay(BANDIT, [trained(20.0)]).plan(given())
+    per_preview = plan.predicted_s * 200.0 / sum(plan.seeds)
+    pictures = round(sum(plan.seeds) / 2 * per_preview / SAMPLING.steps)
+    evaluation = Issued(
+        requests=tuple(
+            Request(
+                work=Work.EVALUATION,
+                iteration=0,
+                group=number,
+                sample=Sample(prompt=PROMPTS[0], seed=number, sampling=SAMPLING, version=Version(0)),
+            )
+            for number in range(pictures)
+        )
+    )
+    half = ExplorationClosed(iteration=1, finished=sum(plan.seeds) // 2, discarded=9, seconds=plan.predicted_s)
+    blamed = Planner.replay(BANDIT, [trained(20.0), plan, half])
+    explained = Planner.replay(BANDIT, [trained(20.0), evaluation, plan, half])
+    assert explained.relative_error == pytest.approx(0.0, abs=0.02)
+    assert sum(explained.plan(given()).seeds) > 1.2 * sum(blamed.plan(given()).seeds)
 
 
 def test_planner_learns_nothing_from_an_exploration_that_never_started():

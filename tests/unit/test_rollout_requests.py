@@ -1,8 +1,12 @@
 """Requests made from settings: seeds that never meet, and one start for a whole group where a recipe shares it."""
 
+import pytest
+
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import SamplerKind
 from spotlight.core.work import Work
 from spotlight.runtime.rollouts import Samples, seeds_at
 
@@ -10,7 +14,8 @@ from spotlight.runtime.rollouts import Samples, seeds_at
 def samples(recipe: str, *overrides: str) -> Samples:
     config = load_config(recipe, overrides)
     words = world("words")
-    return Samples(config.rollout, config.explore.noise, words.size, PromptOrder(words.prompts("train"), 0), 0)
+    order = PromptOrder(words.prompts("train"), 0)
+    return Samples(config.rollout, config.explore.noise, words.size, order, 0, config.explore.solver)
 
 
 def test_seeds_of_two_places_never_meet():
@@ -38,3 +43,24 @@ def test_previews_by_initial_noise_start_where_their_rollouts_do():
     (preview,) = made.previews(0, 0, prompt, [5], steps=4, version=0)
     assert preview.sample.start == rollout.sample.start == 5
     assert preview.sample.sampling.steps == 4
+
+
+@pytest.mark.parametrize("solver", ["ode", "ode2"])
+def test_previews_are_drawn_by_the_solver_of_the_recipe_and_nothing_else_is(solver):
+    made = samples("words-nft", f"explore.solver={solver}")
+    prompt = made.prompts(0)[0]
+    for steps, drawn_by in ((4, solver), (9, solver), (made.rollout.steps, "ode")):
+        (preview,) = made.previews(0, 0, prompt, [5], steps=steps, version=0)
+        assert preview.sample.sampling.sampler is SamplerKind(drawn_by)
+    for work in (Work.ROLLOUT, Work.AUDIT):
+        (exact,) = made.exact(work, 0, 0, prompt, [5])
+        assert exact.sample.sampling.sampler is SamplerKind.ODE
+
+
+def test_solver_that_previews_cannot_have_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"explore\.solver is ode2 but explore\.noise is path.*set explore\.solver to"
+    ):
+        load_config("words-nft", ["explore.noise=path", "explore.steps=10", "explore.solver=ode2"])
+    with pytest.raises(ConfigError, match=r"explore\.solver to 'cps', but input should be 'ode' or 'ode2'"):
+        load_config("words-nft", ["explore.solver=cps"])

@@ -11,7 +11,8 @@ from spotlight.compute.rollout import samplers, schedules
 from spotlight.core.errors import ConfigError, InputError
 from spotlight.core.types import SamplerKind
 
-ODE, FLOW, DANCE, CPS = SamplerKind.ODE, SamplerKind.FLOW_SDE, SamplerKind.DANCE_SDE, SamplerKind.CPS
+ODE, ODE2 = SamplerKind.ODE, SamplerKind.ODE2
+FLOW, DANCE, CPS = SamplerKind.FLOW_SDE, SamplerKind.DANCE_SDE, SamplerKind.CPS
 STOCHASTIC = ((FLOW, 0.7), (FLOW, 1.2), (DANCE, 0.3), (CPS, 0.8))
 
 QWEN_512 = "1 .928970 .851485 .766624 .673281 .570117 .455497 .327400 .183300 .02 0"
@@ -243,7 +244,7 @@ def test_last_step() -> None:
         samplers.log_prob(CPS, given.mean, given)
     assert samplers.transition(FLOW, x, v, sigma_B, next_B, 0.9, 1.2).std_B.item() < 0.025
     assert [step for step in range(10) if samplers.trainable(FLOW, step, 10)] == list(range(9))
-    assert not any(samplers.trainable(ODE, step, 10) for step in range(10))
+    assert not any(samplers.trainable(kind, step, 10) for kind in (ODE, ODE2) for step in range(10))
     assert not samplers.trainable(CPS, 0, 1)
     assert not samplers.trainable(CPS, -1, 10)
 
@@ -251,10 +252,11 @@ def test_last_step() -> None:
 def test_requests_without_an_answer_are_refused() -> None:
     x, v, _, sigma_B, next_B, second = random_rows()
     given = samplers.transition(DANCE, x, v, sigma_B, next_B, second, 0.3)
-    with pytest.raises(InputError, match="ODE"):
-        samplers.log_prob(ODE, x, given)
-    with pytest.raises(InputError, match="ode_step"):
-        samplers.transition(ODE, x, v, sigma_B, next_B, second, 0.7)
+    for kind in (ODE, ODE2):
+        with pytest.raises(InputError, match="ODE"):
+            samplers.log_prob(kind, x, given)
+        with pytest.raises(InputError, match="ode_step"):
+            samplers.transition(kind, x, v, sigma_B, next_B, second, 0.7)
     for level in (-0.1, math.nan, math.inf):
         with pytest.raises(InputError, match=str(level)):
             samplers.transition(FLOW, x, v, sigma_B, next_B, second, level)
@@ -265,6 +267,8 @@ def test_requests_without_an_answer_are_refused() -> None:
         samplers.log_prob(DANCE, x, rising)
     with pytest.raises(TypeError, match="bfloat16"):
         samplers.ode_step(x.bfloat16(), v.bfloat16(), sigma_B, next_B)
+    with pytest.raises(TypeError, match="bfloat16"):
+        samplers.ode2_step(x, v, sigma_B, next_B, v.bfloat16(), sigma_B)
     with pytest.raises(TypeError, match=r"float32, torch\.float64"):
         samplers.transition(FLOW, x, v.float(), sigma_B, next_B, second, 0.7)
 

@@ -361,3 +361,37 @@ def test_a_recalled_request_that_finished_first_is_done_with(world):
         world.progress(worker, 0)
     assert world.scheduler.silent(world.now) == []
     assert world.assign() == []
+
+
+def test_a_leaving_worker_that_was_too_late_for_long_work_is_given_short_work_that_comes_back(world):
+    leaving, busy = world.join("leaving"), world.join("busy")
+    (short,) = world.issue(request(0, steps=20))
+    assert world.give(busy, 1, speed=1.0) == [short]
+    long = world.issue(*requests(3, group=1, steps=20))
+    world.scheduler.warn(leaving, NoticeKind.IMMINENT, world.now + 5, world.now)
+    assert world.give(leaving, 1, speed=1.0) == [], "20 steps do not fit into 5 seconds"
+    world.hand_back(busy, short, step=18)
+    assert given_to(leaving, world.assign()) == [short], "2 steps do"
+    assert set(long).isdisjoint(world.ledger.leases_of(leaving))
+
+
+def test_a_leaving_worker_that_was_too_late_stays_so_when_nothing_short_comes_back(world):
+    leaving, busy = world.join("leaving"), world.join("busy")
+    (own,) = world.issue(request(0, steps=20))
+    assert world.give(busy, 1, speed=1.0) == [own]
+    world.issue(*requests(3, group=1, steps=20))
+    world.scheduler.warn(leaving, NoticeKind.IMMINENT, world.now + 5, world.now)
+    assert world.give(leaving, 1, speed=1.0) == []
+    world.hand_back(busy, own, step=4)
+    assert given_to(leaving, world.assign()) == []
+
+
+def test_unfinished_counts_what_waits_and_what_is_held_by_kind(world):
+    first, second = world.issue(*requests(2))
+    world.issue(request(0, work=Work.EVALUATION))
+    worker = world.join("a", rows=1)
+    world.give(worker, 1)
+    assert (world.scheduler.unfinished(Work.ROLLOUT), world.scheduler.unfinished(Work.EVALUATION)) == (2, 1)
+    world.finish(worker, first)
+    assert (world.scheduler.unfinished(Work.ROLLOUT), world.scheduler.waiting(Work.ROLLOUT)) == (1, 1)
+    assert second in world.ledger

@@ -67,6 +67,18 @@ def test_set_that_is_wanted_again_while_its_file_waits_to_go_stays(tmp_path, ann
     assert files(tmp_path / "node") == ["behaviour-1.safetensors", "behaviour-2.safetensors"]
 
 
+def test_answer_to_an_early_announcement_does_not_free_what_was_announced_after_it(tmp_path, announced):
+    cache = WeightCache(tmp_path / "node")
+    taken(cache, announced(1), SLOW)
+    taken(cache, announced(2, 1), SLOW)
+    taken(cache, announced(1, 2), SLOW)
+    taken(cache, announced(3, 1), SLOW)
+    cache.caught_up(SLOW, WeightsId(Version(1)))
+    assert "behaviour-2.safetensors" in files(tmp_path / "node")
+    cache.caught_up(SLOW, WeightsId(Version(3)))
+    assert files(tmp_path / "node") == ["behaviour-1.safetensors", "behaviour-3.safetensors"]
+
+
 def test_publishers_own_file_is_neither_copied_nor_deleted(tmp_path, announced):
     cache = WeightCache(tmp_path / "publisher")
     load = announced(1)

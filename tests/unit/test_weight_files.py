@@ -11,7 +11,7 @@ from spotlight.compute.models import families
 from spotlight.compute.models.scenes import SCENES
 from spotlight.compute.models.words import WORDS
 from spotlight.compute.weights import files
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import digest, fingerprint
 from spotlight.core.errors import InputError, WeightsError
 
 
@@ -176,8 +176,26 @@ def test_digest_does_not_depend_on_insertion_order_or_memory_layout():
         pytest.param({}, id="nothing"),
     ],
 )
-def test_digest_of_other_weights_is_another(other):
-    assert digest(other) != digest({"w": torch.zeros(4)})
+@pytest.mark.parametrize("name_of", [digest, fingerprint])
+def test_digest_of_other_weights_is_another(name_of, other):
+    assert name_of(other) != name_of({"w": torch.zeros(4)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])
+def test_fingerprint_knows_every_bit_and_every_place(dtype):
+    fixed = torch.arange(1, 8).to(dtype)
+    name = fingerprint({"w": fixed})
+    assert fingerprint({"w": fixed.clone()}) == name
+    for place in range(7):
+        changed = fixed.clone()
+        changed[place] += 1
+        assert fingerprint({"w": changed}) != name
+    assert fingerprint({"w": fixed.flip(0)}) != name
+
+
+def test_fingerprint_of_fixed_weights_keeps_its_golden_value():
+    fixed = {"b": torch.arange(6, dtype=torch.float32).reshape(2, 3), "a": torch.tensor([1, 2], dtype=torch.int64)}
+    assert fingerprint(fixed) == "58825fb46450c8b9d248369c82c8cfb8"
 
 
 def test_digest_of_names_with_separators_is_another():

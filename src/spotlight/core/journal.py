@@ -199,11 +199,8 @@ class Journal:
         self._next_seq += len(records)
         self._last_at = at
         self._unsynced = True
-        if any(isinstance(record.event, Checkpointed) for record in records) and self._config.sync is not Sync.NEVER:
-            # What it covers is deleted next, so it may not be lost.
-            self.sync()
-        elif any(type(record.event) in DURABLE for record in records):
-            self._sync_by_policy()
+        if self._config.sync is not Sync.NEVER:
+            self._sync_after({type(record.event) for record in records})
         return records
 
     def tick(self) -> None:
@@ -251,6 +248,13 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _sync_after(self, kinds: set[type[object]]) -> None:
+        if Checkpointed in kinds:
+            # What it covers is deleted next, so it may not be lost.
+            self.sync()
+        elif kinds & DURABLE:
+            self._sync_by_policy()
 
     def _sync_by_policy(self) -> None:
         due = self._config.sync is Sync.INTERVAL and self._now() - self._synced_at >= self._config.interval_s

@@ -29,12 +29,19 @@ class Size(msgspec.Struct, frozen=True, order=True):
 
 
 class SamplerKind(StrEnum):
-    """How one denoising step is taken; all but ODE draw noise and have a log-probability."""
+    """How one denoising step is taken."""
 
     ODE = "ode"
+    ODE2 = "ode2"
+    """The same ODE, with steps that use the velocity of the step before as well; for previews, which have few steps."""
     FLOW_SDE = "flow_sde"
     DANCE_SDE = "dance_sde"
     CPS = "cps"
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether steps inside the window are random and have a log-probability."""
+        return self not in (SamplerKind.ODE, SamplerKind.ODE2)
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -65,7 +72,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     guidance: float = 1.0
 
     def is_stochastic(self, step: int) -> bool:
-        return self.sampler is not SamplerKind.ODE and step in self.window
+        return self.sampler.draws_noise and step in self.window
 
 
 class Clause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"class_name": "class"}):

@@ -5,6 +5,7 @@ tells apart the leases that one request has had, and the highest one is its fenc
 """
 
 from enum import StrEnum
+from functools import cached_property
 from typing import NewType
 
 import msgspec
@@ -26,13 +27,12 @@ class Work(StrEnum):
     PREVIEW = "preview"
     """A cheap sample that only ranks its seed."""
 
-    @property
-    def rank(self) -> int:
-        """0 is served first."""
-        return _RANKS[self]
+    rank: int
+    """0 is served first."""
 
 
-_RANKS = {work: rank for rank, work in enumerate(Work)}
+for _rank, _work in enumerate(Work):
+    _work.rank = _rank
 
 
 class Policy(StrEnum):
@@ -54,8 +54,8 @@ class WeightsId(msgspec.Struct, frozen=True, order=True):
         return f"{self.policy.value}-{self.version}"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample that is wanted."""
+class Request(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A sample that is wanted; its name and its weights are asked for at every turn, so they are kept."""
 
     work: Work
     iteration: int
@@ -64,11 +64,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Number of its prompt within the iteration."""
     sample: Sample
 
-    @property
+    @cached_property
     def id(self) -> RequestId:
         return RequestId(f"{self.work.value}/{self.iteration}/{self.group}/{self.sample.seed}")
 
-    @property
+    @cached_property
     def weights(self) -> WeightsId:
         policy = Policy.AVERAGE if self.work is Work.EVALUATION else Policy.BEHAVIOUR
         return WeightsId(self.sample.version, policy)

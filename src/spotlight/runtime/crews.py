@@ -97,6 +97,8 @@ class NodeCrews:
         self._seats: dict[WorkerId, _Seat] = {}
         self._sets: frozenset[WeightsId] = frozenset()
         """Weights that every worker here is to hold."""
+        self._loaders: tuple[WorkerId, ...] = ()
+        """Who began to load the newest of them together."""
         self._waiting = Waiting()
         self._decision: Decision | None = None
         self._loop = asyncio.get_running_loop()
@@ -157,6 +159,7 @@ class NodeCrews:
         self._sets = frozenset(keep)
         for seat in self._seats.values():
             seat.holds &= self._sets
+        self._loaders = tuple(worker for worker in sorted(self._seats) if self._is_loading(worker))
         if any(self._is_loading(worker) for crew in self._regroup.crews for worker in crew):
             # Before they hear of it: a crew in which somebody loads would take that one for hung.
             self._decide("weights are to be loaded")
@@ -214,16 +217,35 @@ class NodeCrews:
             heads=self._heads,
             apart=self._regroup.apart(),
         )
-        last = self._decision
+        last = self._after_load(now)
         decision = self._planner.decide(situation, last, now)
-        if last is not None and any(worker not in self._seats for members in last.layout for worker in members):
+        decision = replace(decision, layout=self._as_they_are(decision.layout))
+        if last is not None and sorted(decision.layout) == sorted(last.layout):
+            decision = replace(decision, changed_at=last.changed_at)
+        elif last is not None and any(worker not in self._seats for members in last.layout for worker in members):
             # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
             # soon as one of them has it.
             decision = replace(decision, changed_at=-inf)
-        self._decision = decision = replace(decision, layout=self._as_they_are(decision.layout))
+        self._decision = decision
         settled = decision.changed_at + self._hysteresis_s
         self._look_again = settled if settled > now else inf
         self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+
+    def _after_load(self, now: float) -> Decision | None:
+        """The last decision, with the time from which it is to settle.
+
+        What a load does to crews is no choice either, so they form again as soon as all hold the weights. Until then
+        the first to hold them do not choose for all, unless the others take longer than any change needs to settle.
+        """
+        last = self._decision
+        if last is None or not self._loaders:
+            return last
+        late = [worker for worker in self._loaders if self._is_loading(worker)]
+        if 0 < len(late) < len(self._loaders):
+            return last if last.changed_at > -inf else replace(last, changed_at=now)
+        if not late:
+            self._loaders = ()
+        return replace(last, changed_at=-inf)
 
     def _as_they_are(self, layout: Layout) -> Layout:
         """Crews that there are already stay as they are: another order of followers is no reason to form anew.
@@ -242,7 +264,7 @@ class NodeCrews:
     def _view(self, worker: WorkerId, now: float) -> SlotView:
         seat = self._seats[worker]
         rows = []
-        for request, granted in self._leases(worker).items():
+        for request, granted in self._own_leases(worker).items():
             sampling = granted.request.sample.sampling
             done = max(granted.step, seat.steps.get(request, 0))
             tokens = sampling.size.height * sampling.size.width // self._token_pixels
@@ -256,6 +278,15 @@ class NodeCrews:
             holds=frozenset() if self._is_loading(worker) else frozenset(seat.holds),
             notice=seat.notice,
         )
+
+    def _own_leases(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
+        """What it works on; nothing where it follows.
+
+        A grant that crossed the order to follow is handed back. A layout that made room for it would undo the crew, and
+        the sample would go on to a slot that follows by then, again and again.
+        """
+        follows = any(worker in members[1:] for members in self._regroup.layout)
+        return {} if follows else self._leases(worker)
 
     def _is_loading(self, worker: WorkerId) -> bool:
         """Whether it lacks weights: in a crew it would keep the others from stepping."""

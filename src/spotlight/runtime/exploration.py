@@ -126,9 +126,13 @@ class Exploration:
 
     async def _end(self, iteration: int) -> float:
         ledger = self._hub.dispatcher.ledger
-        with suppress(Exception):
-            # Whoever waits for the run itself hears of its failure.
+        try:
             await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            # The loop waits on the same hub and is told of whatever failed; here it would only be told twice.
+            pass
         return self._hub.clock.now()
 
     def _speeds(self) -> tuple[float | None, ...]:

@@ -1,5 +1,4 @@
-"""The spot market of a run, against any pool: nodes come and go as a trace says, and others stand in while they stay
-away.
+"""The spot market of a run over any pool: nodes come and go as a trace says, and others stand in for who stays away.
 
 Tasks of the controller's event loop, not processes of their own: the pool is the parent of the agents, so only it can
 kill them without ever hitting a reused pid, and a market that outlives its run cannot exist. What happens at one

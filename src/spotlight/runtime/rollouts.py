@@ -8,12 +8,12 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.advantage import comparable_groups, group_advantages
-from spotlight.control.explore.config import SelectedNoise
+from spotlight.control.explore.config import SelectedNoise, Solver
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, Selected
-from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
+from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Version
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.hub import Hub
 
@@ -30,10 +30,17 @@ class Samples:
     """What a prompt's samples look like: the one place where requests are made from settings."""
 
     def __init__(
-        self, rollout: RolloutConfig, noise: SelectedNoise, size: Size, order: PromptOrder, run_seed: int
+        self,
+        rollout: RolloutConfig,
+        noise: SelectedNoise,
+        size: Size,
+        order: PromptOrder,
+        run_seed: int,
+        solver: Solver = Solver.ODE,
     ) -> None:
         self.rollout = rollout
         self.noise = noise
+        self.solver = solver
         self.size = size
         self._order = order
         self._run_seed = run_seed
@@ -59,7 +66,10 @@ class Samples:
             window = self.rollout.window_of_group(self._run_seed, iteration, group)
             sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
         else:
-            sampling, start = Sampling(steps=steps, size=self.size, guidance=self.rollout.guidance), None
+            # With as many steps as the rollout, the plain ODE takes the very same ones, and nothing ranks better.
+            sampler = self.solver.sampler if steps < self.rollout.steps else SamplerKind.ODE
+            sampling = Sampling(steps=steps, size=self.size, sampler=sampler, guidance=self.rollout.guidance)
+            start = None
         return self._requests(Work.PREVIEW, iteration, group, prompt, seeds, sampling, version, start)
 
     def _start(self, iteration: int, group: int) -> int | None:

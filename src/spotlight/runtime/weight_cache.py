@@ -39,7 +39,7 @@ class WeightCache:
         self._loads: dict[WeightsId, Load] = {}
         self._copied: dict[WeightsId, Path] = {}
         self._announced: dict[WeightsId, int] = {}
-        """When each set was last announced, counted in announcements."""
+        """When each set was first announced, counted in announcements."""
         self._announcements = 0
         self._retired: list[_Retired] = []
         self._one_at_a_time = asyncio.Lock()
@@ -53,7 +53,8 @@ class WeightCache:
         async with self._one_at_a_time:
             local = load if not load.path else await self._bring(load)
             self._announcements += 1
-            self._announced[load.weights] = self._announcements
+            # The first time counts: a worker's answer to it says nothing about what was announced since.
+            self._announced.setdefault(load.weights, self._announcements)
             self._loads.pop(load.weights, None)
             self._loads[load.weights] = local
             for weights in sorted(set(self._loads) - {load.weights, *load.keep}):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
-from spotlight.core.work import SlotClass
 from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.simulate import simulated
@@ -38,14 +37,10 @@ class Assumed:
 
 
 def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) -> RunConfig:
-    """The recipe on these machines; a trace means something only to recipes with spot machines."""
-    config = load_config(recipe, overrides)
-    if assumed.trace is not None and config.cluster.spot:
-        config = load_config(recipe, [*overrides, f"market.trace={assumed.trace}"])
-    wanted = {SlotClass.RESERVED: config.market.reserved_price}
-    if config.cluster.spot:
-        wanted[SlotClass.SPOT] = config.market.spot_price
-    assumed.prices.require(wanted)
+    """The recipe on these machines, all of which have a price."""
+    trace = [] if assumed.trace is None else [f"market.trace={assumed.trace}"]
+    config = load_config(recipe, [*overrides, *trace])
+    assumed.prices.require(config.market.billed_by(config.cluster.spot))
     return simulated(config, assumed.profile)
 
 

@@ -99,7 +99,9 @@ def optimizer_step(subject: Subject, watch: Stopwatch) -> Times:
 
     one_rank = point(watch.times(update))
     trainer.optimizer.zero_grad(set_to_none=True)
-    how = f"Clipping, AdamW, the average and the fingerprint of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
+    how = (
+        f"Clipping, AdamW, the average and the fingerprint of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
+    )
     series = (_measured(how, [one_rank]), derive.gangs(one_rank, subject.trained_bytes))
     return Times(interpolation=ONE_FIGURE, series=series)
 

@@ -49,7 +49,12 @@ class RolloutConfig(Section):
                 f"rollout.group_size is {self.group_size}, but a group needs at least 2 samples to have a contrast; "
                 "raise it to 2 or more, 16 is usual."
             )
-        stochastic = self.sampler is not SamplerKind.ODE
+        if self.sampler is SamplerKind.ODE2:
+            raise ConfigError(
+                "rollout.sampler is ode2, but pictures that are trained on are drawn as evaluations are, by ode or "
+                "with the noise of an SDE; set it to ode and, for previews, explore.solver to ode2."
+            )
+        stochastic = self.sampler.draws_noise
         if stochastic != (self.window_size > 0):
             raise ConfigError(
                 f"rollout.sampler is {self.sampler.value} but rollout.window_size is {self.window_size}; an SDE "

@@ -18,7 +18,7 @@ from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Drawn, Place, advance
 from spotlight.core.errors import ConfigError, Diverged
-from spotlight.core.types import Sample, SamplerKind, Sampling, Window
+from spotlight.core.types import Sample, Sampling, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,13 @@ def roll_out(
     sigmas = adapter.schedule(sampling.size, sampling.steps).tolist()
     x = initial_noise(run_seed, samples, shape).to(adapter.device)
     record = _WindowRecord(len(samples), recorded_steps(sampling), shape, adapter.device)
+    velocity: Sequence[Tensor | None] = [None] * len(samples)
     for step in range(sampling.steps):
-        places = [Place(sample, step, sigmas, run_seed) for sample in samples]
+        places = [Place(sample, step, sigmas, run_seed, v) for sample, v in zip(samples, velocity, strict=True)]
         advanced = advance(adapter, x, places, cond, uncond, rows=len(samples))
         for drawn in advanced.drawn:
             record.keep([step - samples[row].sampling.window.start for row in drawn.rows], drawn)
-        x = advanced.x_BSC
+        x, velocity = advanced.x_BSC, advanced.velocity
     check_finite(samples, x)
     return Rollout(
         samples=tuple(samples),
@@ -93,13 +94,13 @@ def check_guidance(samples: Sequence[Sample], uncond: ConditionBatch | None) -> 
 
 def recorded_steps(sampling: Sampling) -> int:
     """K: how many steps a rollout with this sampling records; a window means nothing to the ODE."""
-    return 0 if sampling.sampler is SamplerKind.ODE else sampling.window.size
+    return sampling.window.size if sampling.sampler.draws_noise else 0
 
 
 def check_window(sampling: Sampling) -> None:
     """Refuse a window with a step that cannot be trained on."""
     window = sampling.window
-    drawn = () if sampling.sampler is SamplerKind.ODE else range(window.start, window.stop)
+    drawn = range(window.start, window.stop) if sampling.sampler.draws_noise else ()
     if not all(samplers.trainable(sampling.sampler, step, sampling.steps) for step in drawn):
         raise ConfigError(
             f"a window of {window.size} steps from step {window.start} does not lie between the first of "

@@ -143,8 +143,8 @@ class Engine:
         for drawn in advanced.drawn:
             for entry, index in enumerate(drawn.rows):
                 batch[index].record(entry, drawn)
-        for row, x_SC in zip(batch, advanced.x_BSC.unbind(), strict=True):
-            row.x_SC, row.step = x_SC.clone(), row.step + 1
+        for row, x_SC, velocity_SC in zip(batch, advanced.x_BSC.unbind(), advanced.velocity, strict=True):
+            row.x_SC, row.velocity_SC, row.step = x_SC.clone(), velocity_SC, row.step + 1
         finished = [self._finish(row) for row in batch if row.is_finished]
         due = [row.request.id for row in batch if row.is_commit_due and not row.is_finished]
         return Boundary(

@@ -2,7 +2,8 @@
 
 Invariant: a flight that is continued anywhere gives the bits of the undisturbed sample
 (tests/processes/test_flight_processes.py), and it is refused unless it is of the very request, made with the very
-weights and as far as its step says (tests/unit/test_flight.py). Only the window steps already taken are in it.
+weights and as far as its step says (tests/unit/test_flight.py). Only the window steps already taken are in it, and the
+velocity of the step before only where the sampler looks back at it.
 
 What a window step recorded never changes, so a commit leaves out what an earlier one holds; and inside the window the
 end of the path is where the sample is, so it is not written twice. As bytes a whole flight is such parts one after the
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from spotlight.compute.rollout.denoise import Rollout, recorded_steps
 from spotlight.compute.rollout.sealed import SealError, Stack, sealed, unsealed, unsealed_parts
-from spotlight.core.types import Sampling
+from spotlight.core.types import SamplerKind, Sampling
 from spotlight.core.work import Request
 
 FLIGHT_SCHEMA = "spotlight-flight-2"
@@ -53,6 +54,8 @@ class Flight:
     """Of one that was read: the step of the last part with something recorded in it."""
     weights_digest: str
     x_SC: Tensor
+    velocity_SC: Tensor | None = None
+    """Of the last step taken; of second-order samples alone."""
     path_RSC: Stack
     """Latents before the window's first step and after each step taken: R + 1 of them, none where R is 0."""
     log_prob_R: Stack
@@ -68,9 +71,10 @@ class Flight:
         )
         path_RSC = self.path_RSC[:-1] if _ends_path(self.request.sample.sampling, self.step) else self.path_RSC
         stacks = {"path": path_RSC, "log_prob": self.log_prob_R, "mean": self.mean_RSC}
-        return sealed(
-            FLIGHT_SCHEMA, facts, {"x": self.x_SC, **{name: rows for name, rows in stacks.items() if len(rows)}}
-        )
+        tensors: dict[str, Stack] = {"x": self.x_SC}
+        if self.velocity_SC is not None:
+            tensors["velocity"] = self.velocity_SC
+        return sealed(FLIGHT_SCHEMA, facts, tensors | {name: rows for name, rows in stacks.items() if len(rows)})
 
     @classmethod
     def from_bytes(cls, data: bytes, request: Request, weights_digest: str, shape: tuple[int, int]) -> "Flight":
@@ -95,6 +99,7 @@ class Flight:
             recorded_at=recorded_at,
             weights_digest=facts.weights_digest,
             x_SC=tensors["x"],
+            velocity_SC=tensors.get("velocity"),
             path_RSC=torch.cat(path),
             log_prob_R=torch.cat(log_prob),
             mean_RSC=torch.cat(mean),
@@ -136,6 +141,8 @@ def _check_part(
         )
     known, taken = (window_steps_taken(sampling, step) for step in (before, facts.step))
     wanted: dict[str, tuple[int, ...]] = {"x": shape}
+    if sampling.sampler is SamplerKind.ODE2:
+        wanted["velocity"] = shape
     if taken > known:
         wanted |= _recorded_shapes(shape, taken - known)
         # The latents before the window go with its first step, those after the last step may be x.

@@ -35,6 +35,8 @@ class LiveRow:
     cond: ConditionBatch
     """Of one row."""
     x_SC: Tensor
+    velocity_SC: Tensor | None = None
+    """Of the step before, where the sampler looks back at it."""
     step: int = 0
     began: int = 0
     """Step at which this attempt took over."""
@@ -52,6 +54,7 @@ class LiveRow:
         self.step = self.began = self.committed = flight.step
         self.recorded_at = flight.recorded_at
         self.x_SC = flight.x_SC.clone().to(device)
+        self.velocity_SC = None if flight.velocity_SC is None else flight.velocity_SC.clone().to(device)
         self.path = [latents.clone().to(device) for latents in flight.path_RSC]
         self.log_prob = [log_prob.clone().to(device) for log_prob in flight.log_prob_R]
         self.mean = [mean.clone().to(device) for mean in flight.mean_RSC]
@@ -63,7 +66,7 @@ class LiveRow:
 
     @property
     def place(self) -> Place:
-        return Place(self.request.sample, self.step, self.sigmas, self.run_seed)
+        return Place(self.request.sample, self.step, self.sigmas, self.run_seed, self.velocity_SC)
 
     @property
     def is_last_step(self) -> bool:
@@ -95,6 +98,7 @@ class LiveRow:
             since=since,
             weights_digest=weights_digest,
             x_SC=self.x_SC,
+            velocity_SC=self.velocity_SC,
             path_RSC=self.path[known + 1 :] if known else self.path,
             log_prob_R=self.log_prob[known:],
             mean_RSC=self.mean[known:],

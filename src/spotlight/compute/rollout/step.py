@@ -2,6 +2,7 @@
 
 Invariant: what a row becomes does not depend on where its neighbours are (tests/unit/test_engine.py), as long as the
 number of rows that the kernels see is the same: `rows` fixes it, with copies of the first row in the places left over.
+A row of the second-order ODE also depends on its velocity at the step before: the step hands it out, and gets it back.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from torch import Tensor
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.noise import step_noise
+from spotlight.core.errors import InputError
 from spotlight.core.types import Sample, SamplerKind
 
 
@@ -24,6 +26,17 @@ class Place:
     step: int
     sigmas: Sequence[float]
     run_seed: int
+    velocity_SC: Tensor | None = None
+    """What `Advanced.velocity` said of the row after the step before; None at its first step."""
+
+    def __post_init__(self) -> None:
+        looks_back = self.step > 0 and self.sample.sampling.sampler is SamplerKind.ODE2
+        if looks_back != (self.velocity_SC is not None):
+            raise InputError(
+                f"step {self.step} of a {self.sample.sampling.sampler.value} sample came "
+                f"{'without' if looks_back else 'with'} the velocity of a step before it, which ode2 needs from its "
+                "second step on and nothing else does; hand in what the step before handed out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,8 @@ class Advanced:
 
     x_BSC: Tensor
     drawn: list[Drawn]
+    velocity: list[Tensor | None]
+    """What each row must bring to its next place: its velocity, of its own memory, or None where none is needed."""
 
 
 @torch.no_grad()
@@ -64,14 +79,35 @@ def advance(
         x_BSC[fill], sigma_B[fill], cond.rows(fill), None if uncond is None else uncond.rows(fill),
         sampling.guidance, sampling.size,
     )[: len(places)]  # fmt: skip
-    moved = samplers.ode_step(x_BSC, v, sigma_B, next_B)
+    moved = _second_order(samplers.ode_step(x_BSC, v, sigma_B, next_B), places, x_BSC, v, sigma_B, next_B)
     drawn = []
     for alike in _stochastic(places):
         index = _filled(alike, rows, device)
         part = _draw(alike, index, places, x_BSC[index], v[index], sigma_B[index], next_B[index])
         moved = moved.index_copy(0, index[: len(alike)], part.after_RSC)
         drawn.append(part)
-    return Advanced(moved, drawn)
+    return Advanced(moved, drawn, _looked_back_at(places, v))
+
+
+def _second_order(
+    moved: Tensor, places: Sequence[Place], x: Tensor, v: Tensor, sigma: Tensor, sigma_next: Tensor
+) -> Tensor:
+    """`moved`, which took Euler steps, but for the rows that know a velocity before; the others keep their bits."""
+    known = {row: place.velocity_SC for row, place in enumerate(places) if place.velocity_SC is not None}
+    if not known:
+        return moved
+    index = torch.tensor(list(known), device=x.device)
+    v_before = torch.stack(list(known.values()))
+    sigmas_before = [places[row].sigmas[places[row].step - 1] for row in known]
+    sigma_before = torch.tensor(sigmas_before, dtype=torch.float32, device=x.device)
+    after = samplers.ode2_step(x[index], v[index], sigma[index], sigma_next[index], v_before, sigma_before)
+    return moved.index_copy(0, index, after)
+
+
+def _looked_back_at(places: Sequence[Place], v: Tensor) -> list[Tensor | None]:
+    """By each row at its next step; copied, so that no batch is kept alive."""
+    kinds = [place.sample.sampling.sampler for place in places]
+    return [v[row].clone() if kind is SamplerKind.ODE2 else None for row, kind in enumerate(kinds)]
 
 
 def _filled(rows: Sequence[int], width: int, device: torch.device) -> Tensor:

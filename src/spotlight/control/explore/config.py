@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
+from spotlight.core.types import SamplerKind
 
 
 class SelectedNoise(StrEnum):
@@ -23,6 +24,20 @@ class PlanKind(StrEnum):
 
     BANDIT = "bandit"
     FIXED = "fixed"
+
+
+class Solver(StrEnum):
+    """How previews with fewer steps than the exact rollout take them, both with one forward a step."""
+
+    ODE = "ode"
+    """Euler steps, as the rollout's own outside its window."""
+    ODE2 = "ode2"
+    """Second-order steps. Base models of words and scenes rank better by them or as well, with 4 and 5 of 10 steps
+    (benchmarks/solvers.py)."""
+
+    @property
+    def sampler(self) -> SamplerKind:
+        return SamplerKind(self.value)
 
 
 class Timing(StrEnum):
@@ -50,11 +65,13 @@ class ExploreConfig(Section):
     arms: tuple[Annotated[int, Field(ge=1)], ...] = (2, 3, 4, 5, 6, 8, 10)
     """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
     alpha: float = Field(default=0.5, ge=0)
-    """Optimism of the bandit about step counts it knows little about; 0 is greedy."""
+    """Standard deviations by which the bandit gives step counts the benefit of the doubt; 0 is greedy."""
     discount: float = Field(default=0.9, gt=0, le=1)
     """What an observation is still worth one iteration later."""
     audit_share: float = Field(default=0.1, gt=0, le=1)
     """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
+    solver: Solver = Solver.ODE
+    """How previews with fewer steps than the exact rollout take them."""
     noise: SelectedNoise = SelectedNoise.INITIAL
     """What previews and exact rollouts share."""
     timing: Timing = Timing.BESIDE
@@ -78,6 +95,15 @@ class ExploreConfig(Section):
             raise ConfigError(
                 f"explore.arms is {list(self.arms)}, but the bandit needs at least one step count and each once; list "
                 "different step counts, such as [3, 4, 5, 6, 8]."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _solves_what_it_draws(self) -> Self:
+        if self.solver is Solver.ODE2 and self.noise is SelectedNoise.PATH:
+            raise ConfigError(
+                "explore.solver is ode2 but explore.noise is path, whose previews take the very steps of the exact "
+                "rollout; set explore.solver to ode, or explore.noise to initial."
             )
         return self
 

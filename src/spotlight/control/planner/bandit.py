@@ -1,8 +1,8 @@
 """Which number of steps to preview with: optimism about one smooth curve of how well previews rank.
 
-The bandit learns the correlation rho(S) of previews of S steps with exact rewards, from the audits; what a step count is
-worth today follows from the closed form and today's capacity. So what was learned outlives preemptions, and an arm that
-does not fit now keeps what is known of it.
+The bandit learns the correlation rho(S) of previews of S steps with exact rewards, from the audits; what a step count
+is worth today follows from the closed form and today's capacity. So what was learned outlives preemptions, and an arm
+that does not fit now keeps what is known of it.
 
 Arms are points of one curve, not strangers: an audit of 6 steps tells much about 5 and 8 and something about 3. The
 curve is a Gaussian process over log S around the prior rho(S) = 0.94 (1 - exp(-3.2 S / S_exact)) (one-iteration-old
@@ -30,6 +30,9 @@ FULL_AUDIT = 32
 """Audited seeds that make one whole observation; others count in proportion."""
 MOST_WEIGHT = 4.0
 """Of one audit in whole observations: prompts differ, however many seeds of them are audited."""
+
+LEAST_WEIGHT = 1e-6
+"""Below it an arm has faded: its noise would be beyond what the curve can be solved with."""
 
 
 class Bandit(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,7 @@ class Bandit(msgspec.Struct, frozen=True, kw_only=True):
 
     def _known(self, steps: Sequence[int], full_steps: int) -> tuple[Floats, Floats]:
         """How far the curve lies above the prior at each of these step counts, and how sure that is not."""
-        seen = sorted(arm for arm, weight in self.weights.items() if weight > 0)
+        seen = sorted(arm for arm, weight in self.weights.items() if weight > LEAST_WEIGHT)
         own: Floats = np.full(len(steps), PRIOR_SPREAD)
         if not seen:
             return np.zeros(len(steps)), own

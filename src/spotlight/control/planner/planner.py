@@ -3,13 +3,16 @@
 All it knows is a fold of the run's events, so a resumed planner decides what the interrupted one would have decided
 (tests/unit/test_planner.py):
 
-    IterationDone      how long training takes               -> the budget
-    Planned, Closed    what a plan was predicted to take     -> the time model
-    Fidelity           how well previews of S steps rank     -> the bandit
-    Issued, Compared   how much each prompt's rewards vary   -> the split over prompts
+    IterationDone                 how long training takes               -> the budget
+    Planned, ExplorationClosed    what a plan was predicted to take,    -> the time model
+      and Issued held-out samples   less what went before previews
+    Fidelity                      how well previews of S steps rank     -> the bandit
+    Issued, Previewed, Compared   how much each prompt's rewards vary   -> the split over prompts
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -17,11 +20,23 @@ from spotlight.control.explore.config import ExploreConfig, PlanKind
 from spotlight.control.planner.allocate import allocate
 from spotlight.control.planner.bandit import Bandit, best_arm
 from spotlight.control.planner.frontier import frontier
+from spotlight.control.planner.gain import gain
 from spotlight.control.planner.timing import TimeModel
 from spotlight.control.planner.variances import Variances
-from spotlight.core.events import AnyEvent, Compared, ExplorationClosed, Fidelity, Issued, IterationDone, Planned
+from spotlight.core.events import (
+    AnyEvent,
+    Compared,
+    ExplorationClosed,
+    Fidelity,
+    Issued,
+    IterationDone,
+    Planned,
+    Previewed,
+)
 from spotlight.core.types import PromptId
-from spotlight.core.work import Work
+from spotlight.core.work import Request, Work
+
+T = TypeVar("T")
 
 TRAINING_PER_ROLLOUT = 2.0
 """Guessed before the first training phase has ended: it takes twice as long as the exact rollouts on these slots."""
@@ -46,15 +61,37 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.prompts) * self.group_size * self.full_steps
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """Groups that are being rolled out exactly."""
+
+    prompts: tuple[PromptId, ...]
+    """By group number."""
+    steps: int
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """Previews that were finished when training ended."""
+
+    steps: int
+    counts: dict[int, int]
+    """By group number."""
+
+
 class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was learned; serialisable, for the journal's snapshots."""
 
     time: TimeModel = TimeModel()
     bandit: Bandit = Bandit()
     variances: Variances = Variances()
-    issued: dict[int, tuple[PromptId, ...]] = {}
-    """Prompts by group number of iterations that were issued and not compared yet."""
+    issued: dict[int, Awaited] = {}
+    """Iterations that were issued and not compared yet."""
+    drawn: dict[int, Drawn] = {}
+    """Previews for iterations that were not compared yet."""
     open_plan: Planned | None = None
+    held_out: int = 0
+    """Row-steps of held-out samples that were issued since the last plan: they go before previews."""
+    beside: int = 0
+    """Such row-steps that the open plan had to wait for."""
 
 
 class Planner:
@@ -83,7 +120,7 @@ class Planner:
             case IterationDone():
                 self._learn(time=state.time.trained(event.train_s))
             case Planned():
-                self._learn(open_plan=event)
+                self._learn(open_plan=event, beside=state.held_out, held_out=0)
             case ExplorationClosed():
                 self._learn(time=_timed(state, event), open_plan=None)
             case Fidelity() if "pearson" in event.figures:
@@ -92,11 +129,21 @@ class Planner:
                 discount = self.settings.discount
                 self._learn(bandit=state.bandit.learned(event.steps, figures["pearson"], audited, discount))
             case Issued():
-                self._learn(issued=state.issued | _groups(event))
+                held_out = sum(
+                    request.sample.sampling.steps for request in event.requests if request.work is Work.EVALUATION
+                )
+                self._learn(issued=state.issued | _groups(event), held_out=state.held_out + held_out)
+            case Previewed():
+                before = state.drawn.get(event.iteration, Drawn(event.steps, {}))
+                counts = Counter(before.counts) + Counter(event.groups)
+                self._learn(drawn=state.drawn | {event.iteration: Drawn(event.steps, dict(counts))})
             case Compared() if event.iteration in state.issued:
-                later = {number: prompts for number, prompts in state.issued.items() if number > event.iteration}
-                variances = state.variances.updated(state.issued[event.iteration], event.rewards)
-                self._learn(variances=variances, issued=later)
+                prompts = state.issued[event.iteration].prompts
+                self._learn(
+                    variances=state.variances.updated(prompts, event.rewards, _gains(state, event)),
+                    issued=_after(event.iteration, state.issued),
+                    drawn=_after(event.iteration, state.drawn),
+                )
 
     def plan(self, given: PlanInput) -> Planned:
         """What to preview while the coming training phase runs; its reason is a sentence for people."""
@@ -116,7 +163,9 @@ class Planner:
             return self._fixed(given, speed, budget_s, reason)
         if trained_s is None:
             guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * (1 - self.settings.margin)
-            return self._best(given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, ")
+            return self._best(
+                given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
+            )
         return self._best(given, speed, budget_s)
 
     def _best(self, given: PlanInput, speed: float, budget_s: float, caveat: str = "") -> Planned:
@@ -190,13 +239,33 @@ def _timed(state: PlannerState, event: ExplorationClosed) -> TimeModel:
         finished=event.finished,
         predicted_s=plan.predicted_s,
         seconds=event.seconds,
+        beside=state.beside,
     )
 
 
-def _groups(event: Issued) -> dict[int, tuple[PromptId, ...]]:
-    """Prompts by group number of each iteration whose rollouts are issued here."""
-    found: dict[int, dict[int, PromptId]] = {}
+def _gains(state: PlannerState, event: Compared) -> tuple[float, ...]:
+    """What the previews of each group promised; 1 for groups without."""
+    drawn = state.drawn.get(event.iteration)
+    if drawn is None:
+        return (1.0,) * len(event.rewards)
+    rho = state.bandit.curve([drawn.steps], state.issued[event.iteration].steps)[drawn.steps]
+    return tuple(gain(drawn.counts.get(number, 0), len(group), rho) for number, group in enumerate(event.rewards))
+
+
+def _after(iteration: int, known: Mapping[int, T]) -> dict[int, T]:
+    return {number: value for number, value in known.items() if number > iteration}
+
+
+def _groups(event: Issued) -> dict[int, Awaited]:
+    """Each iteration whose rollouts are issued here."""
+    found: dict[int, dict[int, Request]] = {}
     for request in event.requests:
         if request.work is Work.ROLLOUT:
-            found.setdefault(request.iteration, {})[request.group] = request.sample.prompt
-    return {iteration: tuple(groups[number] for number in sorted(groups)) for iteration, groups in found.items()}
+            found.setdefault(request.iteration, {})[request.group] = request
+    return {
+        iteration: Awaited(
+            tuple(groups[number].sample.prompt for number in sorted(groups)),
+            next(iter(groups.values())).sample.sampling.steps,
+        )
+        for iteration, groups in found.items()
+    }

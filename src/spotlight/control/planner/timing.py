@@ -57,12 +57,18 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
         mean = seconds if self.train_s is None else MEMORY * self.train_s + (1 - MEMORY) * seconds
         return msgspec.structs.replace(self, train_s=mean)
 
-    def previewed(self, *, steps: int, planned: int, finished: int, predicted_s: float, seconds: float) -> "TimeModel":
-        """`finished` of `planned` previews took `seconds`, where this model had predicted `predicted_s` for all."""
+    def previewed(
+        self, *, steps: int, planned: int, finished: int, predicted_s: float, seconds: float, beside: float = 0.0
+    ) -> "TimeModel":
+        """`finished` of `planned` previews took `seconds`, where this model had predicted `predicted_s` for all.
+
+        `beside` are row-steps of other work that the same slots had to do.
+        """
         if not (planned and predicted_s > 0 and seconds > 0):
             return self
         # None finished is no cost to compute with, but it does say that one takes longer than that.
-        expected_s = predicted_s * max(finished, 1) / planned
+        done = max(finished, 1) + beside / self.row_steps(steps)
+        expected_s = predicted_s * done / planned
         ratio = min(WILDEST, max(1 / WILDEST, seconds / expected_s))
         cost_per_step = ratio * self.row_steps(steps) / steps
         inverse = 1 / steps

@@ -73,7 +73,7 @@ class Backlog:
     @property
     def waits(self) -> bool:
         """Whether anything but previews waits."""
-        return any([queue.count for queue in self.queues[:PREVIEW_RANK]])
+        return any(queue.count for queue in self.queues[:PREVIEW_RANK])
 
     @property
     def is_needed(self) -> bool:

@@ -154,7 +154,7 @@ class Booking:
         ticket.reached = ticket.step
         ticket.was_returned = True
         self._enqueue(ticket)
-        self._hunger.wake_all()
+        self._hunger.wake_for(ticket.remaining)
 
     def _enqueue(self, ticket: Ticket) -> None:
         self._queue(ticket).push(ticket)

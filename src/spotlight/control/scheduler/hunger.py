@@ -2,7 +2,8 @@
 
     pull --> ASKING --served--> (not here)
                ^ |
-        woken  | `--refused--> ASIDE          woken by the worker's own next word, or by new or returned work
+        woken  | |--refused--> ASIDE          woken by the worker's own next word, or by new or returned work
+               | `--too late-> DOOMED         the same, but by returned work only if it is short enough to finish
                `-----------------'
 
 Invariant: a round looks only at workers that ask and were not refused since the last change, so a refusal costs nothing
@@ -25,30 +26,56 @@ class Hunger:
         self._turns: dict[WorkerId, int] = {}
         """The valid heap entry of each worker that asks."""
         self._aside: dict[WorkerId, Worker] = {}
+        self._doomed: dict[WorkerId, tuple[float, Worker]] = {}
+        """Those who go before they could finish what waits, with the row-steps that they could."""
+        self._longest = 0.0
+        """None of them could finish more than this."""
         self._turn = 0
 
     def __len__(self) -> int:
-        return len(self._turns) + len(self._aside)
+        return len(self._turns) + len(self._aside) + len(self._doomed)
+
+    @property
+    def asks(self) -> bool:
+        """Whether anybody waits to be looked at."""
+        return bool(self._turns)
+
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether anybody asks who has time for what waits."""
+        return bool(self._turns or self._aside)
 
     def __iter__(self) -> Iterator[Worker]:
         """All that ask, fastest first."""
         asking = [worker for _, turn, worker in self._heap if self._turns.get(worker.id) == turn]
-        return iter(sorted([*asking, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
+        doomed = [worker for _, worker in self._doomed.values()]
+        return iter(sorted([*asking, *self._aside.values(), *doomed], key=lambda worker: (-worker.speed, worker.id)))
 
     def ask(self, worker: Worker) -> None:
         """A new pull, or a refused one that is worth another look."""
         self._aside.pop(worker.id, None)
+        self._doomed.pop(worker.id, None)
         self._turn += 1
         self._turns[worker.id] = self._turn
         heappush(self._heap, (-worker.speed, self._turn, worker))
 
     def wake(self, worker: Worker) -> None:
-        if worker.id in self._aside:
+        if worker.id in self._aside or worker.id in self._doomed:
             self.ask(worker)
 
     def wake_all(self) -> None:
+        """Shares have changed: who would be too late stays so."""
         for worker in list(self._aside.values()):
             self.ask(worker)
+
+    def wake_for(self, row_steps: float) -> None:
+        """Work of so many row-steps waits now."""
+        self.wake_all()
+        if row_steps <= self._longest:
+            for fits, worker in list(self._doomed.values()):
+                if row_steps <= fits:
+                    self.ask(worker)
+            self._longest = max([fits for fits, _ in self._doomed.values()], default=0.0)
 
     def pop(self) -> Worker | None:
         """The fastest that asks; the caller serves it or sets it aside."""
@@ -62,6 +89,12 @@ class Hunger:
     def set_aside(self, worker: Worker) -> None:
         self._aside[worker.id] = worker
 
+    def set_doomed(self, worker: Worker, row_steps: float) -> None:
+        """It could finish no more than this before it goes."""
+        self._doomed[worker.id] = (row_steps, worker)
+        self._longest = max(self._longest, row_steps)
+
     def forget(self, worker: Worker) -> None:
         self._turns.pop(worker.id, None)
         self._aside.pop(worker.id, None)
+        self._doomed.pop(worker.id, None)

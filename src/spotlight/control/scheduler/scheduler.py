@@ -133,7 +133,7 @@ class Scheduler:
                 self._booking.advance(ticket, each.step, now)
         if known.lags:
             stall_s = self._settings.stall_s
-            known.lags = any([ticket.named_at - ticket.moved_at > stall_s for ticket in known.leases.values()])
+            known.lags = any(ticket.named_at - ticket.moved_at > stall_s for ticket in known.leases.values())
         if known.measured is None:
             self._balance.measure(known, None)
         self._hunger.wake(known)
@@ -218,7 +218,7 @@ class Scheduler:
         """Work that the ledger has queued: just issued, reopened, or left over by a restart."""
         for request in requests:
             self._booking.add(request)
-        self._hunger.wake_all()
+        self._hunger.wake_for(0.0)
 
     def cancel(self, work: Work) -> list[WorkerId]:
         """Unfinished requests of this kind are dropped; returns who holds some, to be told to discard them."""
@@ -234,6 +234,8 @@ class Scheduler:
 
     def assign(self, now: float) -> list[Assignment]:
         """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
+        if not self._booking.waiting or not self._hunger.asks:
+            return []
         round_: list[tuple[Worker, list[Ticket]]] = []
         while self._booking.waiting and (worker := self._hunger.pop()) is not None:
             round_.append((worker, self._take_share(worker, now)))
@@ -243,7 +245,7 @@ class Scheduler:
         assignments: list[Assignment] = []
         for worker, taken in round_:
             if not taken:
-                self._hunger.set_aside(worker)
+                self._refuse(worker, now)
                 continue
             worker.free_rows = 0
             worker.refused = None
@@ -254,7 +256,7 @@ class Scheduler:
 
     def recalls(self, now: float) -> list[Recalled]:
         """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
-        if now < self._next_search or not self._hunger:
+        if now < self._next_search or not self._hunger.is_hopeful:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
         busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), self._fewest_rows, self._settings)
@@ -323,6 +325,12 @@ class Scheduler:
         if source is None or not self._balance.is_rest(worker, *source, now):
             return []
         return [self._booking.lease(worker, source[1], now)]
+
+    def _refuse(self, worker: Worker, now: float) -> None:
+        if worker.standing is Standing.LEAVING and next_queue(worker, now, self._settings) is None:
+            self._hunger.set_doomed(worker, notices.largest_that_fits(worker, now, self._settings))
+        else:
+            self._hunger.set_aside(worker)
 
     def _heard(self, worker: WorkerId, now: float) -> Worker | None:
         known = self._workers.get(worker)

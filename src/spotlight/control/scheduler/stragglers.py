@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
+from spotlight.control.scheduler.balance import ROUNDING
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Standing, Worker
@@ -70,17 +71,26 @@ def suspects(
 ) -> list[Worker]:
     """Busy workers that are slow enough, or seem to be, for a move to be worth anything wherever it goes.
 
-    No spare can step faster than the fastest worker with the smallest batch, so most searches end here.
+    Nobody is spare for weights that others wait for, and no spare can step faster than the fastest worker with the
+    smallest batch; so most searches end here.
     """
+    movable = [backlog for backlog in backlogs if not backlog.waits and any(backlog.unfinished[:PREVIEW_RANK])]
     batch = min(settings.saturating_rows, fewest_rows)
-    shortest_s = min([batch / backlog.team.fastest for backlog in backlogs if backlog.team], default=0.0)
-    limit_s = settings.straggler_factor * shortest_s
+    shortest_s = min([batch / backlog.team.fastest for backlog in movable if backlog.team], default=None)
+    if shortest_s is None:
+        return []
+    limit_s = settings.straggler_factor * shortest_s * ROUNDING
+    rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
+    busy = [worker for worker in workers if worker.leases]
     return [
         worker
-        for worker in workers
-        if worker.leases
-        and (worker.lags or worker.step_s(len(worker.leases), settings.saturating_rows) > limit_s)
+        for worker in busy
+        if worker.step_s(len(worker.leases), rows) > limit_s or (worker.lags and _stalls(worker, stalled_s))
     ]
+
+
+def _stalls(worker: Worker, seconds: float) -> bool:
+    return any(ticket.named_at - ticket.moved_at > seconds for ticket in worker.leases.values())
 
 
 def find(busy: Sequence[Worker], idle: Iterable[Worker], settings: SchedulerSettings) -> list[Ticket]:

@@ -2,7 +2,7 @@
 
 The model's thread steps and trains while the outbox thread decodes. On a GPU their kernels queue; here their turns do,
 in the order in which they came. Invariant: what is done in a turn takes its seconds or, where this machine is slower,
-as long as it takes; turns never overlap (tests/unit/test_paced.py).
+as long as it takes; turns never overlap (tests/unit/test_paced_parts.py).
 """
 
 import threading

@@ -75,7 +75,7 @@ def key_of(request: Request, weights_digest: str) -> bytes:
 
 
 def subject_of(config: RunConfig) -> str:
-    """All that a verdict or a step depends on beside identity and weights, up to last bits: neither device nor batch."""
+    """All that a verdict or a step depends on beside identity and weights, up to its last bits: no device, no batch."""
     settings = config.model_dump(mode="json")
     parts = {name: settings[name] for name in ("seed", "data", "algorithm", "train")}
     parts |= {"model": settings["model"]["name"], "reward": settings["reward"]["name"]}

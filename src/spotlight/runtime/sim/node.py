@@ -23,6 +23,7 @@ from spotlight.runtime.crews import NodeCrews
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
+from spotlight.runtime.sim.frames import Frame, Frames
 from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.rooms import Rooms
@@ -37,15 +38,15 @@ HEADS, TOKEN_PIXELS = 12, 64
 class Pipe:
     """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
 
-    def __init__(self, delay: Callable[[], float], deliver: Callable[[bytes, bytes], None]) -> None:
+    def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._delay = delay
         self._deliver = deliver
-        self._on_their_way: deque[tuple[bytes, bytes]] = deque()
+        self._on_their_way: deque[tuple[Frame, bytes]] = deque()
         self._last = 0.0
         self._is_cut = False
 
-    def put(self, frame: bytes, blob: bytes) -> None:
+    def put(self, frame: Frame, blob: bytes) -> None:
         if self._is_cut:
             return
         self._last = max(self._last, self._loop.time() + self._delay())
@@ -80,13 +81,12 @@ class Surface(Protocol):
     is_exact: bool
     """Whether samples and steps are the same bits whoever makes them."""
 
-    def arrived(self, node: NodeId, frame: bytes, blob: bytes) -> None: ...
+    frames: Frames
+
+    def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
 
     def broke(self, error: BaseException) -> None:
         """A simulated machine did what no machine does."""
-
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class SimNode:
@@ -274,8 +274,8 @@ class SimNode:
             kind=world.fate.kind(worker),
         )
 
-    def _hear(self, frame: bytes, blob: bytes) -> None:
-        envelope = msgspec.msgpack.decode(frame, type=m.Envelope)
+    def _hear(self, frame: Frame, blob: bytes) -> None:
+        envelope = self._world.frames.unpack(frame)
         match envelope.message:
             case m.Load() as load:
                 self._load(load, envelope.worker)
@@ -299,13 +299,19 @@ class SimNode:
         self._relay(worker, load, b"")
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
-        for _, known in sorted(self.workers.items()):
-            if worker in (None, known.id):
-                self._leases.told(known.id, message)
-                if isinstance(message, m.Load):
-                    self.crews.dropped((message.weights, *message.keep))
-                known.tell(message, blob)
+        for known in self._addressed(worker):
+            self._leases.told(known.id, message)
+            if isinstance(message, m.Load):
+                self.crews.dropped((message.weights, *message.keep))
+            known.tell(message, blob)
         self._changed()
+
+    def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
+        """All of them, or the one of that name, if it is still there."""
+        if worker is None:
+            return [known for _, known in sorted(self.workers.items())]
+        known = self.workers.get(int(worker.rpartition("/")[2].partition(".")[0]))
+        return [known] if known is not None and known.id == worker else []
 
     def _changed(self) -> None:
         if self._may_crew:
@@ -314,7 +320,7 @@ class SimNode:
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:
             return
-        frame = _encode(m.Envelope(worker, message))
+        frame = self._world.frames.pack(m.Envelope(worker, message))
         self.up.put(frame, blob)
         for delay in self._world.fate.copies(message):
             if delay:

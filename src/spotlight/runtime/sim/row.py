@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from spotlight.core import messages as m
 from spotlight.core.work import Activity, Request, Work
+from spotlight.runtime.sim.numerics import Numerics
 
 _ACTIVITY = {
     Work.ROLLOUT: Activity.ROLLOUT,
@@ -13,7 +14,7 @@ _ACTIVITY = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """Where it is, and what the controller knows of that."""
 
@@ -26,6 +27,13 @@ class Row:
     """The step that this worker took it up at."""
     told: int = 0
     """Step of its last commit."""
+
+    def advance(self, steps: int, numerics: Numerics) -> None:
+        self.step += steps
+        if steps == 1:
+            self.latent = numerics.next_latent(self.latent, self.step - 1, self.digest)
+        else:
+            self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
 
     @property
     def request(self) -> Request:

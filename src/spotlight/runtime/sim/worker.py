@@ -5,12 +5,10 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 """
 
 import asyncio
-import contextlib
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -20,7 +18,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId
+from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
 from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.membership import SimMembership
 from spotlight.runtime.sim.moments import Moment
@@ -28,37 +26,16 @@ from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
+from spotlight.runtime.sim.surroundings import Surroundings
 from spotlight.runtime.sim.trainer import SimTrainer
 
+_read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
 """Of a step: what arrives this close after a boundary arrived at it."""
 
 
 class Struck(Exception):
     """The worker dies here."""
-
-
-class Surroundings(Protocol):
-    """The node that a worker lives on, and whoever means it ill."""
-
-    def say(self, worker: "SimWorker", message: m.AnyMessage, blob: bytes = b"") -> None: ...
-
-    def finished(self, worker: "SimWorker", result: m.Result, request: Request, blob: bytes) -> None:
-        """A picture for the judges."""
-
-    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
-        """Digest of the bytes that were really applied."""
-
-    def struck(self, moment: Moment, worker: WorkerId) -> bool: ...
-
-    def fails(self, request: Request, attempt: int) -> bool:
-        """Whether this attempt raises."""
-
-    def haunts_after(self, worker: WorkerId) -> float | None:
-        """After how many seconds it tells of a sample as finished that it had handed back; None: never."""
-
-    def digest_used(self, digest: str, worker: WorkerId) -> str:
-        """Of the weights that a sample was really made with."""
 
 
 @dataclass(eq=False)
@@ -91,7 +68,8 @@ class SimWorker:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
+        self._listening: asyncio.Future[bool] | None = None
+        """While it waits for orders: whether some came."""
         self._awake = asyncio.Event()
         self._awake.set()
         self.crew = SimMembership(
@@ -106,7 +84,7 @@ class SimWorker:
 
     def tell(self, message: m.AnyMessage, blob: bytes) -> None:
         self._inbox.append((message, blob))
-        self._woken.set()
+        _settle(self._listening, True)
 
     def freeze(self, seconds: float) -> None:
         """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
@@ -150,11 +128,19 @@ class SimWorker:
         if self._live and not still_s:
             await self._step()
             return
-        self._woken.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(still_s or None):
-                await self._woken.wait()
+        await self._orders(still_s or None)
         await self._awake.wait()
+
+    async def _orders(self, seconds: float | None) -> bool:
+        """Until something arrives, or for so long; whether something did."""
+        self._listening = self._loop.create_future()
+        timer = None if seconds is None else self._loop.call_later(seconds, _settle, self._listening, False)
+        try:
+            return await self._listening
+        finally:
+            self._listening = None
+            if timer is not None:
+                timer.cancel()
 
     async def _step(self) -> None:
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
@@ -175,9 +161,7 @@ class SimWorker:
             self._measure(len(batch), (self._loop.time() - began) / steps)
         await self._awake.wait()
         for row in batch:
-            for _ in range(steps):
-                row.latent = self.numerics.next_latent(row.latent, row.step, row.digest)
-                row.step += 1
+            row.advance(steps, self.numerics)
         finished = sum(row.is_finished for row in batch)
         if finished and (decoding_s := self.pace.decode(finished)):
             await self._pass(decoding_s)
@@ -189,12 +173,10 @@ class SimWorker:
     async def _run_ahead(self, steps: int, seconds: float) -> int:
         """So many steps, or up to the first boundary after something arrived; how many it were."""
         began = self._loop.time()
-        self._woken.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(steps * seconds):
-                await self._woken.wait()
-            steps = max(1, math.ceil((self._loop.time() - began) / seconds - ROUNDING))
-            await asyncio.sleep(began + steps * seconds - self._loop.time())
+        if not await self._orders(steps * seconds):
+            return steps
+        steps = max(1, math.ceil((self._loop.time() - began) / seconds - ROUNDING))
+        await asyncio.sleep(began + steps * seconds - self._loop.time())
         return steps
 
     def _tell_of(self, row: Row) -> None:
@@ -266,7 +248,7 @@ class SimWorker:
 
     def _take(self, grant: m.Grant, blob: bytes) -> None:
         self._grants += 1
-        flights = msgspec.msgpack.decode(blob, type=dict[str, bytes])
+        flights = _read_flights(blob)
         for granted in grant.leases:
             problem = self._admit(granted, flights.get(granted.request.id))
             if problem:
@@ -404,6 +386,11 @@ class SimWorker:
 
     def _say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.around.say(self, message, blob)
+
+
+def _settle(waiting: asyncio.Future[bool] | None, has_come: bool) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(has_come)
 
 
 class _Exit(Exception):

@@ -1,7 +1,7 @@
 """All simulated machines of a run: nodes that come, are warned and go, and the connections to the controller.
 
-The controller that is plugged in is the real one (`runtime.hub.Hub`); every message crosses as bytes. After each
-thing that reaches the controller, `checked` is called: that is where invariants are looked at.
+The controller that is plugged in is the real one (`runtime.hub.Hub`); where a trace is kept, every message crosses as
+bytes. After each thing that reaches the controller, `checked` is called: that is where invariants are looked at.
 
     world.plug(hub, node_specs)      nodes come up and dial in
     world.unplug()                   the controller is gone, and so, at once, are all nodes
@@ -9,8 +9,6 @@ thing that reaches the controller, `checked` is called: that is where invariants
 
 import asyncio
 from collections.abc import Callable, Sequence
-
-import msgspec
 
 from spotlight.control.dispatch import Outgoing
 from spotlight.control.elastic.config import ElasticConfig
@@ -21,16 +19,12 @@ from spotlight.core.work import NoticeKind, RequestId, SlotClass
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
+from spotlight.runtime.sim.frames import HANG_UP, Frame, Frames, Handed, Packed
 from spotlight.runtime.sim.node import SimNode
 from spotlight.runtime.sim.numerics import HashNumerics, Numerics
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trace import Trace, told
-
-HANG_UP = b""
-"""The frame that stands for the end of a connection."""
-_decode = msgspec.msgpack.Decoder(m.Envelope).decode
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class World:
@@ -55,7 +49,8 @@ class World:
         self.nodes: dict[str, SimNode] = {}
         """Alive, by the name they keep over all incarnations."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
-        """Attempts that were sent to a worker and that nothing it said has ended."""
+        """Attempts that were sent to a worker and that nothing it said has ended; followed where a trace is kept."""
+        self.frames: Frames = Packed() if trace.is_kept else Handed()
         self.checked: Callable[[], None] = lambda: None
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with what a message made the controller raise."""
@@ -102,15 +97,12 @@ class World:
             node = None
         self.events += 1
         if self.trace.is_kept:
-            self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {told(outgoing.message)}")
+            self._follow(outgoing)
         self.discards += isinstance(outgoing.message, m.Discard)
-        if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
-            owed = self.owed.setdefault(outgoing.worker, {})
-            owed.update({granted.request.id: granted.attempt for granted in outgoing.message.leases})
         if node is not None:
-            node.down.put(_encode(m.Envelope(outgoing.worker, outgoing.message)), outgoing.blob)
+            node.down.put(self.frames.pack(m.Envelope(outgoing.worker, outgoing.message)), outgoing.blob)
 
-    def arrived(self, node: NodeId, frame: bytes, blob: bytes) -> None:
+    def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
         """One frame of a node, or the end of its connection."""
         hub = self._hub
         if hub is None:
@@ -123,7 +115,7 @@ class World:
                     del self.owed[worker]
                 hub.node_lost(node, "connection lost")
             else:
-                self._hear(hub, node, _decode(frame), blob)
+                self._hear(hub, node, self.frames.unpack(frame), blob)
         except BaseException as error:
             self._hub = None
             self.failed(error)
@@ -215,9 +207,9 @@ class World:
 
     def names(self, slot_class: SlotClass | None = None) -> list[str]:
         """Nodes that are up."""
-        return sorted(
-            name for name, node in self.nodes.items() if slot_class is None or node.spec.slot_class is slot_class
-        )
+        if slot_class is None:
+            return sorted(self.nodes)
+        return sorted(name for name, node in self.nodes.items() if node.spec.slot_class is slot_class)
 
     def worker_ids(self, slot_class: SlotClass | None = None) -> list[WorkerId]:
         return [worker for name in self.names(slot_class) for worker in self.nodes[name].worker_ids()]
@@ -226,6 +218,12 @@ class World:
         self._note(f"!! {what}")
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _follow(self, outgoing: Outgoing) -> None:
+        self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {told(outgoing.message)}")
+        if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
+            owed = self.owed.setdefault(outgoing.worker, {})
+            owed.update({granted.request.id: granted.attempt for granted in outgoing.message.leases})
 
     def _hear(self, hub: Hub, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
         worker, message = envelope.worker, envelope.message

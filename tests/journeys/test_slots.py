@@ -1,0 +1,46 @@
+"""Slots that are taken from a node for a time: its other workers go on, and the slot has no worker until it is back."""
+
+from crew_story import SPOT, CrewStory
+from story import slot_of
+
+from spotlight.core.events import WorkerJoined, WorkerLost
+from spotlight.runtime.sim.fate import Tempo
+
+QUICK = Tempo(restart_s=0.5)
+
+
+def test_taken_slot_is_empty_until_it_is_given_back_and_survivors_regroup():
+    with CrewStory(tempo=QUICK) as story:
+        *_, victim = story.until_crew(4)
+        number = slot_of(victim)
+        story.world.take_slot(SPOT, number)
+        survivors = story.until_crew(3)
+        assert victim not in survivors
+        story.wait(10 * QUICK.restart_s + QUICK.start_s)
+        assert victim in story.lost()
+        assert number not in story.node.workers
+        story.world.give_slot(SPOT, number)
+        story.until(lambda: any(slot_of(event.worker) == number for event in story.said(WorkerJoined)[-1:]))
+        story.end()
+
+
+def test_taken_slot_stays_away_when_its_node_comes_back():
+    with CrewStory(tempo=QUICK) as story:
+        story.until_crew(4)
+        story.world.take_slot(SPOT, 2)
+        story.kill(SPOT)
+        story.until(lambda: story.world.nodes.get(SPOT) is not None and len(story.node.workers) == 3)
+        story.wait(10.0)
+        assert sorted(story.node.workers) == [0, 1, 3]
+        story.world.give_slot(SPOT, 2)
+        story.until(lambda: len(story.node.workers) == 4)
+        story.end()
+
+
+def test_all_slots_of_a_node_taken_at_once_leave_the_work_to_others():
+    with CrewStory(tempo=QUICK) as story:
+        members = story.until_crew(4)
+        for worker in members:
+            story.world.take_slot(SPOT, slot_of(worker))
+        story.until(lambda: {event.worker for event in story.said(WorkerLost)} >= set(members))
+        story.end()

@@ -1,0 +1,162 @@
+"""A run in virtual time: the real control plane, machines as fast as a profile says, rewards from a model."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spotlight.config import RunConfig, load_config
+from spotlight.control.ledger.audit import audit
+from spotlight.control.ledger.findings import Bounds
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Operation, Profile
+from spotlight.core.errors import ConfigError
+from spotlight.core.events import AnyEvent, ExplorationClosed, IterationDone, NodeLost, RunStopped
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
+from spotlight.runtime.sim.controller import Ending
+from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
+from spotlight.runtime.sim.simulate import Outcome, Simulation, simulate, simulated
+
+PROFILE = Profile.load("h200-qwen-image-512")
+MODEL = LearningModel(
+    name="story",
+    source="made up",
+    base=0.5,
+    limit=0.9,
+    rate=0.05,
+    prompt_std=0.1,
+    seed_std=0.2,
+    fidelity={3: 0.6, 6: 0.8},
+)
+SMALL = (
+    "iterations=4",
+    "rollout.prompts=16",
+    "rollout.group_size=12",
+    "eval.every=2",
+    "eval.prompts=8",
+    "explore.seeds=24",
+    "explore.steps=4",
+)
+BULK = "time_s,node,event,seconds\n" + "".join(f"0,spot-{n},up,0\n" for n in range(1, 9))
+BULK += "".join(f"120,spot-{n},kill,0\n" for n in range(1, 9))
+
+
+def config(setup: str, changes: Sequence[str] = ()) -> RunConfig:
+    return simulated(load_config(f"words-large-nft+{setup}", [*SMALL, *changes]), PROFILE)
+
+
+def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[Outcome, list[AnyEvent]]:
+    run_folder = RunFolder(folder)
+    run_folder.path.mkdir(parents=True)
+    outcome = simulate(
+        Simulation(
+            config=settings,
+            recipe="story",
+            profile=profile,
+            numerics=ModelNumerics(MODEL, settings.seed, settings.rollout.steps),
+            prices=PriceTable.load(None),
+        ),
+        run_folder,
+    )
+    bounds = Bounds(max_lag=0, commit_every=settings.cluster.commit_every, bit_exact=False)
+    assert audit(read(run_folder.journal), bounds).clean
+    return outcome, [record.event for record in read(run_folder.journal)]
+
+
+def test_spot_slots_shorten_rollouts_and_leave_training_as_it_is(tmp_path):
+    done = {}
+    for setup in ("reserved-only", "spot-no-explore"):
+        _, events = run(config(setup), tmp_path / setup)
+        done[setup] = [event for event in events if isinstance(event, IterationDone)][-1]
+    assert done["spot-no-explore"].rollout_s < 0.6 * done["reserved-only"].rollout_s
+    assert done["spot-no-explore"].train_s == pytest.approx(done["reserved-only"].train_s, rel=0.01)
+
+
+def test_exploration_beside_training_costs_no_time_and_inline_does(tmp_path):
+    seconds = {}
+    for setup in ("spot-no-explore", "spotlight-fixed", "explore-inline"):
+        outcome, events = run(config(setup, ["explore.seeds=20", "explore.audit_share=0.01"]), tmp_path / setup)
+        seconds[setup] = outcome.seconds
+        if setup != "spot-no-explore":
+            assert all(event.finished for event in events if isinstance(event, ExplorationClosed))
+    assert seconds["spotlight-fixed"] < 1.1 * seconds["spot-no-explore"]
+    assert seconds["explore-inline"] > 1.04 * seconds["spotlight-fixed"]
+
+
+def test_overrun_finishes_previews_that_training_was_too_short_for(tmp_path):
+    finished = {}
+    for overrun in (0.0, 2.0):
+        changes = ["explore.seeds=64", "explore.steps=8", f"explore.overrun={overrun}"]
+        _, events = run(config("spotlight-fixed", changes), tmp_path / f"{overrun}")
+        finished[overrun] = [event.finished for event in events if isinstance(event, ExplorationClosed)]
+    assert sum(finished[0.0]) < sum(finished[2.0]) == 3 * 16 * 64
+
+
+def test_four_ranks_train_four_times_as_fast_as_one(tmp_path):
+    seconds = {}
+    for gang in (1, 4):
+        _, events = run(config("reserved-only", [f"cluster.gang={gang}"]), tmp_path / f"{gang}")
+        seconds[gang] = [event.train_s for event in events if isinstance(event, IterationDone)][-1]
+    fixed = 2 * PROFILE.seconds(Operation.OPTIMIZER_STEP)
+    assert (seconds[1] - fixed) / (seconds[4] - fixed) == pytest.approx(4, rel=0.05)
+
+
+def test_losing_every_spot_machine_for_good_only_makes_the_run_slower(tmp_path):
+    (tmp_path / "bulk.csv").write_text(BULK)
+    steady, _ = run(config("spotlight"), tmp_path / "steady")
+    outcome, events = run(config("spotlight", [f"market.trace={tmp_path / 'bulk.csv'}"]), tmp_path / "bulk")
+    assert (outcome.ending, outcome.iterations) == (Ending.FINISHED, 4)
+    assert sum(isinstance(event, NodeLost) for event in events) == 8
+    assert outcome.seconds > steady.seconds
+
+
+def test_a_budget_of_hours_ends_a_simulated_run_in_virtual_time(tmp_path):
+    outcome, events = run(config("reserved-only", ["budget.max_hours=0.05", "iterations=50"]), tmp_path / "run")
+    assert outcome.ending is Ending.STOPPED
+    assert 0 < outcome.iterations < 10
+    assert "max_hours" in next(event.reason for event in events if isinstance(event, RunStopped))
+
+
+def test_a_budget_of_dollars_ends_a_simulated_run(tmp_path):
+    outcome, _ = run(config("reserved-only", ["budget.max_dollars=2", "iterations=50"]), tmp_path / "run")
+    assert outcome.ending is Ending.STOPPED
+    assert "max_dollars" in outcome.reason
+
+
+def test_the_same_run_in_two_processes_has_the_same_journal_to_the_byte(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; import test_simulate as t; "
+        "print(t.run(t.config('spotlight', ['market.trace=bulk', 'market.start_h=2.2']), Path(sys.argv[1]))[0].digest)"
+    )
+    digests = set()
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)}
+        result = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / seed)], env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        digests.add(result.stdout.strip())
+    assert len(digests) == 1
+
+
+def test_another_seed_is_another_run(tmp_path):
+    digests = {run(config("spotlight", [f"seed={seed}"]), tmp_path / f"{seed}")[0].digest for seed in (0, 1)}
+    assert len(digests) == 2
+
+
+def test_a_profile_without_an_operation_is_refused_before_anything_is_simulated(tmp_path):
+    partial = msgspec.structs.replace(
+        PROFILE, operations={op: times for op, times in PROFILE.operations.items() if op is not Operation.DECODE}
+    )
+    with pytest.raises(ConfigError, match=r"has no decode, which the recipe 'story' needs; measure"):
+        run(config("reserved-only"), tmp_path / "run", partial)
+
+
+def test_a_gang_that_the_profile_does_not_know_is_refused_with_those_it_knows(tmp_path):
+    with pytest.raises(ConfigError, match=r"cluster.gang is 3, but the profile .* of 1, 2, 4, 8, 12 ranks only"):
+        run(config("reserved-only", ["cluster.gang=3"]), tmp_path / "run")

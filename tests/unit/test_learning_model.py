@@ -1,0 +1,106 @@
+"""The statistical model behind simulated rewards: what its files may say, and what its rewards then do."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from spotlight.assets import asset
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
+from spotlight.core.work import Request, Work
+from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
+
+SHIPPED = sorted(path.stem for path in asset("learning").glob("*.json"))
+FULL = 10
+
+
+def figures(**changes):
+    return msgspec.to_builtins(LearningModel.load("words-large-nft"), str_keys=True) | changes
+
+
+def written(folder, content):
+    path = folder / "own.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def rewards(model, work, steps, prompts=30, seeds=64):
+    numerics = ModelNumerics(model, 0, FULL)
+
+    def score(prompt, seed):
+        sample = Sample(
+            prompt=PromptId(f"p{prompt}"),
+            seed=seed,
+            sampling=Sampling(steps=steps, size=Size(32, 96)),
+            version=Version(0),
+        )
+        return numerics.score(Request(work=work, iteration=0, group=0, sample=sample), "base").reward
+
+    return np.array([[score(prompt, seed) for seed in range(seeds)] for prompt in range(prompts)])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_fit_names_its_sources_and_ranks_better_with_more_steps(name):
+    model = LearningModel.load(name)
+    assert model.name == name
+    assert "docs/results/" in model.source
+    curve = [model.rho(steps, FULL) for steps in range(1, FULL + 1)]
+    assert curve == sorted(curve)
+    assert model.mean(0.0) == pytest.approx(model.base)
+    assert model.base < model.mean(10.0) < model.mean(100.0) <= model.limit
+
+
+def test_learning_model_is_read_from_a_file_of_ones_own(tmp_path):
+    model = LearningModel.load(written(tmp_path, figures(name="mine", rate=0.5)))
+    assert (model.name, model.rate) == ("mine", 0.5)
+
+
+def test_learning_model_of_an_unknown_name_suggests_a_shipped_one():
+    with pytest.raises(ConfigError, match=r"no learning model 'words-larg-nft'.*did you mean 'words-large-nft'"):
+        LearningModel.load("words-larg-nft")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"speed": 1}, "unknown field `speed`"),
+        ({"rate": "fast"}, "Expected `float`"),
+        ({"fidelity": {"many": 0.5}}, "Expected `int`"),
+    ],
+)
+def test_learning_model_file_with_a_wrong_field_names_it(tmp_path, change, problem):
+    with pytest.raises(ConfigError, match=rf"own\.json' cannot be read .*{problem}"):
+        LearningModel.load(written(tmp_path, figures(**change)))
+
+
+def test_learning_model_file_that_ends_early_says_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"own\.json' cannot be read .*truncated"):
+        LearningModel.load(written(tmp_path, "{"))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"base": 0.0}, "base 0.0 is not between 0 and 1"),
+        ({"base": 0.9, "limit": 0.8}, "limit 0.8 is not between base 0.9 and 1"),
+        ({"rate": -1.0}, "rate -1.0"),
+        ({"seed_std": 0.0}, "seed_std 0.0"),
+        ({"prompt_std": -0.1}, "prompt_std -0.1"),
+        ({"fidelity": {}}, "fidelity is empty"),
+        ({"fidelity": {"4": 1.2}}, "outside 0 to 1"),
+    ],
+)
+def test_learning_model_with_an_impossible_figure_names_it(tmp_path, change, problem):
+    with pytest.raises(ConfigError, match=problem):
+        LearningModel.load(written(tmp_path, figures(**change)))
+
+
+@pytest.mark.parametrize("steps", [4, 10])
+def test_previews_correlate_with_exact_rewards_as_the_fit_says(tmp_path, steps):
+    model = LearningModel.load(written(tmp_path, figures(fidelity={"4": 0.5, "10": 0.9})))
+    exact, preview = (rewards(model, work, n) for work, n in ((Work.ROLLOUT, FULL), (Work.PREVIEW, steps)))
+    within = [np.corrcoef(a, b)[0, 1] for a, b in zip(exact, preview, strict=True)]
+    assert np.mean(within) == pytest.approx(model.rho(steps, FULL), abs=0.04)
+    assert exact.std(axis=1).mean() == pytest.approx(model.seed_std, rel=0.05)

@@ -1,0 +1,126 @@
+"""Slots that come and go one by one: who is told of them, and what fixed crews make of those that are left."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotlight.control.market.traces import Happening, Trace, TraceEvent
+from spotlight.core.crews import GroupToken
+from spotlight.core.errors import ConfigError
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.runtime.sim.fate import Calm
+from spotlight.runtime.sim.slots import FixedCrews, Idled, Relaunched, Slot, SlowRooms, replay
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.trace import Trace as Events
+from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.runtime.sim.world import World
+
+SIZE, LEGAL = 4, (1, 2, 4, 8)
+UP, NOTICE, KILL = Happening.UP, Happening.NOTICE, Happening.KILL
+
+
+def crews_after(kind, *changes, size=SIZE):
+    """A crew policy after these slots of one node went (-n) and came (+n), all of them there before."""
+
+    async def story():
+        crews = kind(World(Calm(), SimStorage(), Events(), is_exact=True), size, LEGAL)
+        for number in range(size):
+            crews.lost(Slot("spot-1", number))
+        for number in range(size):
+            crews.back(Slot("spot-1", number))
+        for happening, number in changes:
+            (crews.back if happening is UP else crews.lost)(Slot("spot-1", number))
+        return crews
+
+    return run_virtually(story())
+
+
+def used(crews: FixedCrews):
+    return [slot.number for slot in crews.slots_used()]
+
+
+class Diary:
+    def __init__(self):
+        self.lines = []
+
+    def lost(self, slot):
+        self.lines.append((asyncio.get_running_loop().time(), "lost", *slot))
+
+    def back(self, slot):
+        self.lines.append((asyncio.get_running_loop().time(), "back", *slot))
+
+
+def test_replay_of_slots_tells_each_in_its_time_and_all_as_away_before():
+    diary = Diary()
+    events = [(5.0, "n/0", UP), (5.0, "n/1", UP), (7.0, "n/1", NOTICE), (9.0, "n/1", KILL), (30.0, "n/1", UP)]
+    run_virtually(replay(Trace("t", tuple(TraceEvent(*event) for event in events)), diary))
+    assert diary.lines == [
+        (0.0, "lost", "n", 0),
+        (0.0, "lost", "n", 1),
+        (5.0, "back", "n", 0),
+        (5.0, "back", "n", 1),
+        (9.0, "lost", "n", 1),
+        (30.0, "back", "n", 1),
+    ]
+
+
+@pytest.mark.parametrize("name", ["spot-1", "spot-1/", "/3", "spot-1/x"])
+def test_replay_of_a_name_without_a_slot_is_refused(name):
+    with pytest.raises(ConfigError, match="names no slot"):
+        run_virtually(replay(Trace("t", (TraceEvent(0.0, name, UP),)), Diary()))
+
+
+def test_slot_of_a_worker_is_the_same_in_every_life():
+    lives = [WorkerId("spot-1.1/3.1"), WorkerId("spot-1.1/3.7"), WorkerId("spot-1.4/3.1")]
+    assert {Slot.of_worker(worker) for worker in lives} == {Slot("spot-1", 3)}
+
+
+def test_relaunched_crew_that_loses_a_member_starts_on_as_many_as_are_legal():
+    assert used(crews_after(Relaunched, (KILL, 1))) == [0, 2]
+
+
+def test_relaunched_crew_that_loses_a_slot_it_does_not_use_goes_on():
+    crews = crews_after(Relaunched, (KILL, 1), (KILL, 3))
+    assert used(crews) == [0, 2]
+    assert crews.degree(WorkerId("spot-1.1/0.5")) == 2
+
+
+def test_relaunched_crew_grows_when_a_return_makes_a_larger_one_legal():
+    assert used(crews_after(Relaunched, (KILL, 1), (KILL, 3), (UP, 3))) == [0, 2]
+    assert used(crews_after(Relaunched, (KILL, 1), (KILL, 3), (UP, 3), (UP, 1))) == [0, 1, 2, 3]
+
+
+def test_idle_crew_waits_for_its_last_member():
+    assert used(crews_after(Idled, (KILL, 1))) == []
+    assert used(crews_after(Idled, (KILL, 1), (KILL, 2), (UP, 1))) == []
+    assert used(crews_after(Idled, (KILL, 1), (KILL, 2), (UP, 1), (UP, 2))) == [0, 1, 2, 3]
+
+
+@given(kind=st.sampled_from([Relaunched, Idled]), slots=st.lists(st.integers(0, SIZE - 1), max_size=12))
+def test_fixed_crew_never_works_with_a_slot_that_is_away(kind, slots):
+    away, changes = set(), []
+    for number in slots:
+        changes.append((UP if number in away else KILL, number))
+        away ^= {number}
+    present = set(range(SIZE)) - away
+    working = used(crews_after(kind, *changes))
+    assert set(working) <= present
+    if kind is Idled:
+        assert len(working) == (0 if away else SIZE)
+    else:
+        assert len(working) == max((degree for degree in LEGAL if degree <= len(present)), default=0)
+
+
+def test_slow_rooms_let_members_in_together_after_their_time():
+    members = (WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1"))
+    token = GroupToken(NodeId("spot-1.1"), 1)
+
+    async def story():
+        rooms = SlowRooms(0.25)
+        rooms.open(token)
+        await asyncio.gather(*(rooms.connect(token, member, members, bound_s=0.1) for member in members))
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(story()) == pytest.approx(0.25)

@@ -1,0 +1,103 @@
+"""A simulated worker that runs ahead: what it says on the way, and what it does when orders come."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from spotlight.core import messages as m
+from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.numerics import HashNumerics
+from spotlight.runtime.sim.pace import Pace
+from spotlight.runtime.sim.rooms import Rooms
+from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.runtime.sim.worker import SimWorker
+
+STEP_S = 30.0
+PROMPT = Prompt(text="a river at dawn")
+SAMPLE = Sample(prompt=PROMPT.id, seed=1, sampling=Sampling(steps=40, size=Size(32, 96)), version=Version(0))
+REQUEST = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=SAMPLE)
+WEIGHTS = WeightsId(Version(0))
+
+
+class Node:
+    """Hears one worker, and when it spoke."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[float, m.AnyMessage]] = []
+
+    def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+        self.said.append((asyncio.get_running_loop().time(), message))
+
+    def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
+        self.say(worker, result, blob)
+
+    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
+        return load.digest
+
+    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+        return False
+
+    def fails(self, request: Request, attempt: int) -> bool:
+        return False
+
+    def haunts_after(self, worker: WorkerId) -> float | None:
+        return None
+
+    def digest_used(self, digest: str, worker: WorkerId) -> str:
+        return digest
+
+    def heard(self, kind: type) -> list[tuple[float, m.AnyMessage]]:
+        return [(when, message) for when, message in self.said if isinstance(message, kind)]
+
+
+def heard_of(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: float = 1000.0) -> Node:
+    """What one worker says that is given one sample at 0 s, and `orders` after 100 s."""
+
+    async def main() -> Node:
+        node = Node()
+        worker = SimWorker(
+            id=WorkerId("spot-1.1/0.1"),
+            node=NodeId("spot-1.1"),
+            slot_class=SlotClass.SPOT,
+            rows=1,
+            pace=Pace(STEP_S, 0.0, 0.0, 0.0, heartbeat_s, runs_ahead=True),
+            around=node,
+            trainer=None,
+            numerics=HashNumerics(),
+            latent_salt="",
+            rooms=Rooms(),
+        )
+        life = asyncio.create_task(worker.live())
+        worker.tell(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
+        grant = m.Grant(leases=(m.Granted(request=REQUEST, attempt=1, prompt=PROMPT),))
+        worker.tell(grant, msgspec.msgpack.encode({}))
+        asyncio.get_running_loop().call_later(100.0, orders, worker)
+        await asyncio.sleep(seconds)
+        life.cancel()
+        return node
+
+    return run_virtually(main())
+
+
+def test_worker_that_runs_ahead_tells_the_step_that_it_is_at_not_the_one_it_set_out_from():
+    node = heard_of(lambda worker: None, 1000.0, heartbeat_s=95.0)
+    told = [(when, message.progress[0].step) for when, message in node.heard(m.Alive)]
+    assert told[:3] == [(95.0, 3), (190.0, 6), (285.0, 9)]
+
+
+def test_worker_that_runs_ahead_finishes_when_all_steps_are_done():
+    ((when, result),) = heard_of(lambda worker: None, 2000.0).heard(m.Result)
+    assert when == pytest.approx(40 * STEP_S)
+    assert result.steps == 40
+
+
+def test_recalled_worker_that_runs_ahead_hands_back_at_the_next_boundary():
+    node = heard_of(lambda worker: worker.tell(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
+    ((when, back),) = node.heard(m.HandBack)
+    assert when == pytest.approx(4 * STEP_S)
+    assert back.step == 4
+    assert not node.heard(m.Result)

@@ -1,0 +1,52 @@
+"""Virtual time: timers in order, none that was cancelled, and an end to waiting for nothing."""
+
+import asyncio
+
+import pytest
+
+from spotlight.runtime.sim.virtual_loop import NothingLeft, run_virtually
+
+
+def test_timers_run_when_they_are_due_and_time_is_theirs():
+    async def main() -> list[tuple[float, str]]:
+        loop, seen = asyncio.get_running_loop(), []
+        for delay, name in ((3.0, "late"), (1.0, "early"), (2.0, "between")):
+            loop.call_later(delay, lambda name=name: seen.append((loop.time(), name)))
+        await asyncio.sleep(86_400)
+        return [*seen, (loop.time(), "end")]
+
+    assert run_virtually(main()) == [(1.0, "early"), (2.0, "between"), (3.0, "late"), (86_400.0, "end")]
+
+
+def test_cancelled_timers_never_run_however_many_they_are():
+    async def main() -> list[int]:
+        loop, seen = asyncio.get_running_loop(), []
+        timers = [loop.call_later(1 + number % 7, seen.append, number) for number in range(1000)]
+        for number, timer in enumerate(timers):
+            if number % 10:
+                timer.cancel()
+        await asyncio.sleep(10)
+        return seen
+
+    assert sorted(run_virtually(main())) == list(range(0, 1000, 10))
+
+
+def test_timer_cancelled_by_another_of_its_instant_does_not_run():
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), []
+        timers = [
+            loop.call_later(1.0, lambda: (seen.append("first"), timers[1].cancel())),
+            loop.call_later(1.0, seen.append, "second"),
+        ]
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == ["first"]
+
+
+def test_waiting_for_what_nobody_can_bring_is_an_error():
+    async def main() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(NothingLeft, match="nothing can ever happen"):
+        run_virtually(main())
