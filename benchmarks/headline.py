@@ -10,8 +10,9 @@ skipped when that file exists; runs of several machines are joined with --merge.
 are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
 learning curve and only their clocks differ.
 
-A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below, and
-docs/results.md says how they were chosen.
+A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below; groups
+and timesteps were chosen in a sweep of one seed each, by the hours that `reserved-only` takes, previews by what fits
+beside training.
 """
 
 import argparse

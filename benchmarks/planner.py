@@ -1,13 +1,13 @@
 """The bandit against every fixed plan of a sweep, in virtual time.
 
-python benchmarks/planner.py [--workloads words scenes large changing] [--seeds 0 1] [--jobs 2] [--parts FOLDER]
-                             [--json] [--out docs/results/planner]
+python benchmarks/planner.py [--workloads words scenes large changing changing_short] [--seeds 0 1] [--jobs 2]
+                             [--parts FOLDER] [--json] [--out docs/results/planner]
 
 The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
 of unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and are cut off
-when training ends, as any plan is. Of one step count, plans of more seeds than ever finish are the same plan, so the
-sweep leaves them out. The best fixed plan is the one with the largest mean payoff over all seeds, known only
-afterwards; the bandit starts without knowing anything.
+when training ends, as any plan is. All of them are screened over a few iterations, at every number of spot slots that
+the workload has; those within a tenth of the best, and the default, are run in full, with every seed. The best fixed plan is the one with
+the largest mean payoff over all seeds, known only afterwards; the bandit starts without knowing anything.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ import msgspec
 import numpy as np
 
 from spotlight.config import load_config
+from spotlight.control.explore.config import ExploreConfig
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
-from spotlight.core.events import ExplorationClosed, StepCommitted
+from spotlight.core.events import StepCommitted
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
 from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
@@ -35,6 +37,10 @@ from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 ITERATIONS = 21
 """0 has nothing to choose from; 1 to 10 is where the bandit must have learned."""
 EARLY, LATE, ALL = range(1, 11), range(11, ITERATIONS), range(1, ITERATIONS)
+SCREENED = 6
+"""Iterations of a run that screens."""
+NEAR_BEST = 0.9
+"""Of the best screened payoff: what plans must reach to be run in full."""
 SEEDS = (24, 32, 48, 64, 96, 128, 192)
 """Of a fixed plan; as many as a group keeps, or fewer, select nothing."""
 STEPS = (2, 3, 4, 5, 6, 8, 10)
@@ -92,7 +98,16 @@ WORKLOADS = {
         ),
         Workload(
             name="changing",
-            title="words, 512: 8, then 3, then 8 spot slots",
+            title="words, 512, 4 timesteps: 8, then 3, then 8 spot slots",
+            recipe="words-large-nft+spotlight",
+            profile="h200-qwen-image-512",
+            learning="words-large-nft",
+            overrides=("algorithm.timesteps_per_sample=4",),
+            spot=((0.0, SPOT), (1600.0, 3), (3400.0, SPOT)),
+        ),
+        Workload(
+            name="changing_short",
+            title="words, 512, 2 timesteps: 8, then 3, then 8 spot slots",
             recipe="words-large-nft+spotlight",
             profile="h200-qwen-image-512",
             learning="words-large-nft",
@@ -113,6 +128,7 @@ class Plan(msgspec.Struct, frozen=True, order=True):
 
 
 BANDIT = Plan(0, 0)
+DEFAULT = Plan(ExploreConfig().steps, ExploreConfig().seeds)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,13 +139,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     payoffs: tuple[float, ...]
     """By iteration."""
-    is_always_cut: bool
-    """More seeds of as many steps would have changed nothing."""
 
 
-def run(workload: Workload, plan: Plan, seed: int, extra: Sequence[str] = ()) -> Run:
+def run(workload: Workload, plan: Plan, seed: int, iterations: int = ITERATIONS) -> Run:
     """One run from its first iteration to the last."""
-    overrides = [f"seed={seed}", f"iterations={ITERATIONS}", *workload.overrides, *extra]
+    overrides = [f"seed={seed}", f"iterations={iterations}", *workload.overrides]
     if plan != BANDIT:
         overrides += ["explore.plan=fixed", f"explore.seeds={plan.seeds}", f"explore.steps={plan.steps}"]
     with tempfile.TemporaryDirectory() as place:
@@ -144,44 +158,46 @@ def run(workload: Workload, plan: Plan, seed: int, extra: Sequence[str] = ()) ->
         simulate(
             Simulation(config=config, recipe=workload.recipe, profile=profile, numerics=numerics, prices=prices), folder
         )
-        return _earned(workload, plan, seed, folder)
-
-
-def _earned(workload: Workload, plan: Plan, seed: int, folder: RunFolder) -> Run:
-    progress = [0.0] * (ITERATIONS + 1)
-    cut = []
-    for record in read(folder.journal):
-        event = record.event
-        if isinstance(event, StepCommitted):
-            progress[event.iteration + 1] = event.figures["progress"]
-        elif isinstance(event, ExplorationClosed):
-            cut.append(event.discarded > 0)
+        progress = [0.0] * (iterations + 1)
+        for record in read(folder.journal):
+            if isinstance(record.event, StepCommitted):
+                progress[record.event.iteration + 1] = record.event.figures["progress"]
     payoffs = tuple(float(gain) for gain in np.diff(progress))
-    return Run(workload=workload.name, plan=plan, seed=seed, payoffs=payoffs, is_always_cut=bool(cut) and all(cut))
+    return Run(workload=workload.name, plan=plan, seed=seed, payoffs=payoffs)
 
 
-def sweep(workload: Workload, steps: int, seed: int) -> list[Run]:
-    """Fixed plans of one step count, up to the first that never finishes."""
-    found = []
-    group_size = load_config(workload.recipe, list(workload.overrides)).rollout.group_size
-    for seeds in SEEDS:
-        if seeds > group_size:
-            found.append(run(workload, Plan(steps, seeds), seed))
-            if found[-1].is_always_cut:
-                break
-    return found
+def screen(workload: Workload, plan: Plan, seed: int) -> Run:
+    """A short run at every number of spot slots that the workload has, one after the other."""
+    counts = sorted({count for _, count in workload.spot})
+    steady = [msgspec.structs.replace(workload, spot=((0.0, count),)) for count in counts]
+    runs = [run(each, plan, seed, SCREENED) for each in steady]
+    # The first iteration of each has nothing to choose from.
+    payoffs = tuple(payoff for each in runs for payoff in each.payoffs[1:])
+    return Run(workload=workload.name, plan=plan, seed=seed, payoffs=payoffs)
 
 
-def part(workload: Workload, steps: int, seed: int, folder: Path | None) -> list[Run]:
-    """The sweep of one step count, or the bandit where that is 0; from the folder if it is there already."""
-    path = folder / f"{workload.name}-{steps}-{seed}.json" if folder else None
-    if path and path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=list[Run])
-    runs = sweep(workload, steps, seed) if steps else [run(workload, BANDIT, seed)]
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(runs))
-    return runs
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation, or a screening."""
+
+    workload: Workload
+    plan: Plan
+    seed: int
+    is_screening: bool
+    folder: Path | None
+    """Of finished jobs."""
+
+    def done(self) -> Run:
+        """From the folder if it is there already."""
+        kind = "screen" if self.is_screening else "run"
+        name = f"{self.workload.name}-{kind}-{self.plan.seeds}x{self.plan.steps}-{self.seed}.json"
+        path = self.folder / name if self.folder else None
+        if path and path.exists():
+            return msgspec.json.decode(path.read_bytes(), type=Run)
+        found = (screen if self.is_screening else run)(self.workload, self.plan, self.seed)
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(msgspec.json.encode(found))
+        return found
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -201,8 +217,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         plans = sorted({each.plan for each in mine if each.plan != BANDIT})
         return cls(
             workload=workload,
-            bandit=[_standing(mine, seed, BANDIT) for seed in seeds],
-            fixed={str(plan): [_standing(mine, seed, plan) for seed in seeds] for plan in plans},
+            bandit=[_of(mine, seed, BANDIT) for seed in seeds],
+            fixed={str(plan): [_of(mine, seed, plan) for seed in seeds] for plan in plans},
         )
 
     @property
@@ -222,10 +238,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def _standing(runs: Sequence[Run], seed: int, plan: Plan) -> Run:
-    """The run of that plan; where the sweep of this seed ended before it, the last one, which is the same."""
-    alike = [each for each in runs if each.seed == seed and each.plan.steps == plan.steps and each.plan <= plan]
-    return max(alike, key=lambda each: each.plan)
+def _of(runs: Sequence[Run], seed: int, plan: Plan) -> Run:
+    return next(each for each in runs if each.seed == seed and each.plan == plan)
 
 
 def mean_payoff(runs: Sequence[Run], iterations: range) -> float:
@@ -241,13 +255,17 @@ def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
             ratios, best = each.ratios(iterations), each.best(iterations)
             value = mean_payoff(each.bandit, iterations) / mean_payoff(each.fixed[best], iterations)
             span = f"iterations {iterations[0]} to {iterations[-1]}"
-            unit = f"payoff of the bandit over that of {best}, the best of {len(each.fixed)}; {span}; co-simulated"
+            tried = f"the best of {len(fixed_plans(each.workload))} fixed plans"
+            unit = f"payoff of the bandit over that of {best}, {tried}; {span}; co-simulated"
             found[f"bandit_vs_best_fixed_{name}{suffix}"] = {
                 "value": value,
                 "low": min(ratios),
                 "high": max(ratios),
                 "unit": unit,
             }
+        default = mean_payoff(each.bandit, each.iterations) / mean_payoff(each.fixed[str(DEFAULT)], each.iterations)
+        unit = f"payoff of the bandit over that of {DEFAULT}, the default; co-simulated"
+        found[f"bandit_vs_default_fixed_{name}"] = {"value": default, "low": default, "high": default, "unit": unit}
         found[f"bandit_payoff_{name}"] = _spread(each.bandit, each.iterations)
         found[f"best_fixed_payoff_{name}"] = _spread(each.fixed[each.best(each.iterations)], each.iterations)
     return found
@@ -287,17 +305,34 @@ def _smoothed(runs: Sequence[Run]) -> list[float]:
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
-def all_runs(names: Sequence[str], seeds: Sequence[int], jobs: int, folder: Path | None) -> list[Run]:
-    wanted = [(WORKLOADS[name], steps, seed) for name in names for seed in seeds for steps in (0, *STEPS)]
-    found: list[Run] = []
-    with ProcessPoolExecutor(jobs) as executor:
-        waiting = {executor.submit(part, *each, folder): each for each in wanted}
-        for done in as_completed(waiting):
-            workload, steps, seed = waiting[done]
-            found += done.result()
-            kind = f"{steps} steps" if steps else "bandit"
-            print(f"{workload.name}, {kind}, seed {seed}: {len(done.result())} runs", file=sys.stderr, flush=True)
-    return found
+def fixed_plans(workload: Workload) -> list[Plan]:
+    group_size = load_config(workload.recipe, list(workload.overrides)).rollout.group_size
+    return [Plan(steps, seeds) for steps in STEPS for seeds in SEEDS if seeds > group_size]
+
+
+def near_best(screened: Sequence[Run]) -> list[Plan]:
+    payoffs = {each.plan: float(np.mean(each.payoffs)) for each in screened}
+    least = NEAR_BEST * max(payoffs.values())
+    return sorted(plan for plan, payoff in payoffs.items() if payoff >= least)
+
+
+def all_done(jobs: Sequence[Job], executor: ProcessPoolExecutor) -> list[Run]:
+    waiting = [executor.submit(job.done) for job in jobs]
+    for count, _ in enumerate(as_completed(waiting), 1):
+        print(f"\r{count} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return [each.result() for each in waiting]
+
+
+def compare(workload: Workload, seeds: Sequence[int], folder: Path | None, executor: ProcessPoolExecutor) -> Compared:
+    print(f"{workload.name}: screening, then in full", file=sys.stderr, flush=True)
+    job = partial(Job, workload=workload, folder=folder)
+    plans = near_best(
+        all_done([job(plan=plan, seed=seeds[0], is_screening=True) for plan in fixed_plans(workload)], executor)
+    )
+    plans = sorted({*plans, DEFAULT})
+    jobs = [job(plan=plan, seed=seed, is_screening=False) for seed in seeds for plan in (BANDIT, *plans)]
+    return Compared.of(workload, all_done(jobs, executor))
 
 
 def main() -> None:
@@ -313,8 +348,8 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    runs = all_runs(args.workloads, args.seeds, args.jobs, args.parts)
-    compared = [Compared.of(WORKLOADS[name], runs) for name in args.workloads]
+    with ProcessPoolExecutor(args.jobs) as executor:
+        compared = [compare(WORKLOADS[name], args.seeds, args.parts, executor) for name in args.workloads]
     summary = {"benchmark": "planner", **provenance(), "seeds": args.seeds, "figures": figures(compared)}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     plans = {

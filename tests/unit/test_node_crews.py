@@ -1,164 +1,14 @@
 """A node's crews as its agent drives them: what workers and the controller say goes in, orders and reports come out."""
 
-import functools
-from asyncio import get_running_loop, sleep
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from asyncio import sleep
 
+from node_crew_stories import A100, H100, NEXT, TOKENS, WEIGHTS, House, crew_of, forward, virtually
 from regroup_stories import NODE, A, B, C, D
 
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
-from spotlight.core.crews import (
-    Crewed,
-    Demand,
-    Disband,
-    Disbanded,
-    Form,
-    Formed,
-    Forward,
-    ForwardDone,
-    GroupToken,
-    Prepare,
-    Prepared,
-)
-from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
-from spotlight.runtime.crews import NodeCrews
-from spotlight.runtime.sim.virtual_loop import run_virtually
-
-WEIGHTS, NEXT = WeightsId(Version(0)), WeightsId(Version(1))
-TOKENS = 48
-SPEED_UPS = [(TOKENS, degree, 0.8 * degree) for degree in (2, 3, 4)]
-H100, A100 = "NVIDIA H100", "NVIDIA A100"
-
-
-def forward(token: GroupToken, number: int) -> Forward:
-    return Forward(
-        token=token,
-        number=number,
-        weights=WEIGHTS,
-        digest="d",
-        rows=1,
-        tokens=TOKENS,
-        channels=1,
-        text_width=1,
-        text_dimension=1,
-        size=Size(32, 96),
-    )
-
-
-def virtually(story: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    @functools.wraps(story)
-    def run() -> None:
-        run_virtually(story())
-
-    del run.__wrapped__  # pytest must not see a coroutine
-    return run
-
-
-@dataclass
-class House:
-    """A node whose workers obey at once; the deaf ones hear nothing."""
-
-    hysteresis_s: float = 1.0
-    mixed_gpus: str = "allow"
-    told: list[tuple[WorkerId, m.AnyMessage]] = field(default_factory=list)
-    reports: list[Crewed] = field(default_factory=list)
-    killed: list[tuple[WorkerId, str]] = field(default_factory=list)
-    stores: set[GroupToken] = field(default_factory=set)
-    held: dict[WorkerId, dict[RequestId, m.Granted]] = field(default_factory=dict)
-    deaf: set[WorkerId] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        config = ElasticConfig.model_validate(
-            {
-                "speed_ups": SPEED_UPS,
-                "measure": False,
-                "hysteresis_s": self.hysteresis_s,
-                "mixed_gpus": self.mixed_gpus,
-            }
-        )
-        self.crews = NodeCrews(NODE, config, 12, 64, "/store", self, self, lambda worker: self.held.get(worker, {}))
-
-    # -- what the node does for its crews ------------------------------------------------------------------------------
-
-    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        self.told.append((worker, message))
-        if worker not in self.deaf:
-            get_running_loop().call_soon(self._obey, worker, message)
-
-    def kill_worker(self, worker: WorkerId, why: str) -> None:
-        self.killed.append((worker, why))
-
-    def report(self, crewed: Crewed) -> None:
-        self.reports.append(crewed)
-
-    def open(self, token: GroupToken) -> None:
-        self.stores.add(token)
-
-    def close(self, token: GroupToken) -> None:
-        self.stores.discard(token)
-
-    def _obey(self, worker: WorkerId, order: m.AnyMessage) -> None:
-        match order:
-            case Prepare():
-                needs = (WEIGHTS,) if self.held.get(worker) else ()
-                answer: m.AnyMessage = Prepared(
-                    token=order.token, members=order.members, holds=((WEIGHTS, "d"),), needs=needs
-                )
-            case Form():
-                answer = Formed(token=order.token)
-            case Disband():
-                answer = Disbanded(token=order.token)
-            case _:
-                return
-        self.crews.heard(worker, answer)
-
-    # -- verbs ---------------------------------------------------------------------------------------------------------
-
-    async def join(self, *workers: WorkerId, kind: str = "", speed: float | None = None) -> None:
-        """Each says hello, holds the weights, and has been measured if it has a speed."""
-        for worker in workers:
-            hello = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.SPOT, rows=1, pid=1, kind=kind)
-            self.crews.heard(worker, hello)
-            self.crews.heard(worker, m.Pull(free_rows=1, row_steps_per_s=speed))
-            self.crews.heard(worker, m.Held(weights=WEIGHTS, digest="d"))
-        await sleep(0)
-
-    async def lease(self, worker: WorkerId) -> None:
-        sample = Sample(
-            prompt=Prompt(text="hello").id, seed=1, sampling=Sampling(steps=20, size=Size(32, 96)), version=Version(0)
-        )
-        request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
-        granted = m.Granted(request=request, attempt=1, prompt=Prompt(text="hello"))
-        self.held[worker] = {granted.request.id: granted}
-        self.crews.changed()
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Long enough for orders and answers, too short for any deadline."""
-        await sleep(0.001)
-
-    # -- reads ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def now_in_crews(self) -> tuple[tuple[WorkerId, ...], ...]:
-        return self.reports[-1].crews if self.reports else ()
-
-    def token(self) -> GroupToken:
-        return GroupToken(NODE, self.reports[-1].epoch)
-
-
-async def crew_of(*workers: WorkerId, **house: Any) -> House:
-    """The first one has a sample, and the others help it."""
-    node = House(**house)
-    await node.join(*workers)
-    await sleep(node.hysteresis_s)
-    await node.lease(workers[0])
-    assert node.now_in_crews == (workers,)
-    return node
+from spotlight.core.crews import Demand, Form, Formed, ForwardDone, Prepare
+from spotlight.core.work import NoticeKind, SlotClass
 
 
 @virtually
@@ -219,11 +69,11 @@ async def test_slot_that_was_not_measured_is_taken_for_one_of_its_kind():
 async def test_newcomer_that_is_not_needed_leaves_the_crew_as_it_is():
     node = House(mixed_gpus="refuse")
     await node.join(A, B, C)
+    await node.lease(A)
     await node.lease(B)
     await sleep(node.hysteresis_s)
-    await node.lease(A)
-    node.held.pop(B)
-    node.crews.changed()
+    assert node.now_in_crews == ((A, C),)
+    await node.finish(B)
     await sleep(node.hysteresis_s)
     assert node.now_in_crews == ((A, C, B),), "the one that followed already comes first"
     told = len(node.told)

@@ -4,6 +4,9 @@ Ties three things together: `Planner` chooses a layout, `Regroup` owns tokens an
 group store lets members find each other. A death is acted on at once, without asking the controller; its `Demand` is
 only remembered. Waits for nothing itself: one timer of the event loop calls `tick` at the machine's next deadline.
 The simulator drives the same class. Free of torch.
+
+Invariant (tests/unit/test_crews_in_transit.py): a layout is not undone over what is on its way, be it a grant that a
+new follower hands back, the next sample of a leader that has just finished, or weights that the others hold already.
 """
 
 import asyncio
@@ -36,6 +39,9 @@ from spotlight.core.work import NoticeKind, RequestId, WeightsId
 
 log = logging.getLogger("spotlight.crews")
 log.addHandler(logging.NullHandler())
+
+ANSWER_S = 0.2
+"""How long who has room again may wait to be given work: a layout that was chosen before would be undone over it."""
 
 
 class Household(Protocol):
@@ -105,9 +111,11 @@ class NodeCrews:
         self._timer: asyncio.TimerHandle | None = None
         self._hysteresis_s = config.hysteresis_s
         self._look_again: float = inf
-        """When a change that came too soon after the last one may be made."""
+        """When a change that came too soon after the last one, or before the controller's answer, may be made."""
         self._is_due = False
         """A decision is on its way already."""
+        self._was_busy: frozenset[WorkerId] = frozenset()
+        """Who had samples when a layout was last chosen."""
 
     @property
     def refused(self) -> int:
@@ -149,7 +157,14 @@ class NodeCrews:
 
     def changed(self) -> None:
         """Leases came or went: somebody may have become idle, or busy."""
-        if len(self._seats) > 1 and not self._is_due:
+        if len(self._seats) < 2:
+            return
+        busy = self._busy()
+        if busy < self._was_busy:
+            # Some have finished and may be given their next samples before it is worth undoing their crews.
+            self._look_again = min(self._look_again, self._loop.time() + ANSWER_S)
+            self._set_timer()
+        elif not self._is_due:
             # Once for all that one turn of the loop brings: a grant has many leases.
             self._is_due = True
             self._loop.call_soon(self._decide, "leases changed")
@@ -211,6 +226,7 @@ class NodeCrews:
     def _decide(self, why: str) -> None:
         now = self._loop.time()
         self._is_due = False
+        self._was_busy = self._busy()
         situation = Situation(
             slots=tuple(self._view(worker, now) for worker in sorted(self._seats)),
             waiting=self._waiting,
@@ -234,8 +250,9 @@ class NodeCrews:
     def _after_load(self, now: float) -> Decision | None:
         """The last decision, with the time from which it is to settle.
 
-        What a load does to crews is no choice either, so they form again as soon as all hold the weights. Until then
-        the first to hold them do not choose for all, unless the others take longer than any change needs to settle.
+        What a load does to crews is no choice either, so they form again when all hold the weights and the controller
+        has had time to answer. Until then the first to hold them do not choose for all, unless the others take longer
+        than any change needs to settle.
         """
         last = self._decision
         if last is None or not self._loaders:
@@ -243,9 +260,10 @@ class NodeCrews:
         late = [worker for worker in self._loaders if self._is_loading(worker)]
         if 0 < len(late) < len(self._loaders):
             return last if last.changed_at > -inf else replace(last, changed_at=now)
-        if not late:
-            self._loaders = ()
-        return replace(last, changed_at=-inf)
+        if late:
+            return replace(last, changed_at=-inf)
+        self._loaders = ()
+        return replace(last, changed_at=now - max(0.0, self._hysteresis_s - ANSWER_S))
 
     def _as_they_are(self, layout: Layout) -> Layout:
         """Crews that there are already stay as they are: another order of followers is no reason to form anew.
@@ -279,14 +297,19 @@ class NodeCrews:
             notice=seat.notice,
         )
 
+    def _busy(self) -> frozenset[WorkerId]:
+        """Who has samples of its own."""
+        return frozenset(worker for worker in self._seats if self._own_leases(worker))
+
     def _own_leases(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
         """What it works on; nothing where it follows.
 
         A grant that crossed the order to follow is handed back. A layout that made room for it would undo the crew, and
         the sample would go on to a slot that follows by then, again and again.
         """
-        follows = any(worker in members[1:] for members in self._regroup.layout)
-        return {} if follows else self._leases(worker)
+        leases = self._leases(worker)
+        follows = bool(leases) and any(worker in members[1:] for members in self._regroup.layout)
+        return {} if follows else leases
 
     def _is_loading(self, worker: WorkerId) -> bool:
         """Whether it lacks weights: in a crew it would keep the others from stepping."""
@@ -324,4 +347,4 @@ class NodeCrews:
         now = self._loop.time()
         self._do(self._regroup.tick(now))
         if self._look_again <= now:
-            self._decide("the last change has settled")
+            self._decide("things have settled")

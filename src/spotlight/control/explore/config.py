@@ -79,7 +79,7 @@ class ExploreConfig(Section):
     overrun: float = Field(default=0.0, ge=0)
     """How far planned previews may run over the end of training, as a share of its time; what is unfinished then is
     discarded."""
-    margin: float = Field(default=-0.2, gt=-1, lt=1)
+    margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: what is unfinished when training ends costs nothing, a slot without work does."""
 

@@ -5,7 +5,8 @@ of a prompt is zero up to G and concave from there. For a given number m of expl
 largest variance, and handing out what remains after m G by marginal gain is optimal; all m are tried. With little
 capacity few prompts are therefore explored well instead of all of them in vain.
 
-Invariant: no other split of as many previews is worth more (tests/property/test_planner_property.py).
+Invariants (tests/property/test_planner_property.py): no other split of as many previews is worth more; a reserve never
+delays what was allocated.
 """
 
 from collections.abc import Sequence
@@ -46,6 +47,21 @@ def allocate(variances: Sequence[float], group_size: int, previews: int, most: i
     seeds = np.zeros(weights.size, dtype=np.int64)
     seeds[order[:count]] = np.where(given > 0, group_size + given, 0)
     return Allocation(tuple(int(n) for n in seeds), max(worth) / float(weights.sum()))
+
+
+def with_reserve(seeds: Sequence[int], variances: Sequence[float]) -> tuple[int, ...]:
+    """As many for every prompt that comes after the last explored one: work for slots that come, or prove quicker.
+
+    Previews are served group by group, so a reserve before that would be at the expense of what was allocated.
+    """
+    explored = [number for number, count in enumerate(seeds) if count]
+    if not explored:
+        return tuple(seeds)
+    last = explored[-1]
+    return tuple(
+        seeds[last] if number > last and variance > 0 else count
+        for number, (count, variance) in enumerate(zip(seeds, variances, strict=True))
+    )
 
 
 def _worth(ranked: Floats, marginal: Floats, budget: int) -> float:

@@ -5,8 +5,9 @@ is worth today follows from the closed form and today's capacity. So what was le
 that does not fit now keeps what is known of it.
 
 Arms are points of one curve, not strangers: an audit of 6 steps tells much about 5 and 8 and something about 3. The
-curve is a Gaussian process over log S around the prior rho(S) = 0.94 (1 - exp(-3.2 S / S_exact)) (one-iteration-old
-weights alone ranked at 0.94, previews of 6 of 10 steps at 0.75 to 0.88), and more steps never rank worse.
+curve is a Gaussian process over log S, and more steps never rank worse. Its prior is a (1 - exp(-1.75 S / S_exact)),
+with a such that all steps rank at 0.94, as weights one iteration old alone did; previews of 2 to 8 of 10 steps of the
+shipped models lie within 0.1 of it (docs/results/learning_fit.json).
 Invariants (tests/property/test_planner_property.py): the curve rises, and an audit never makes any arm more doubtful.
 """
 
@@ -19,8 +20,8 @@ import numpy as np
 from spotlight.control.advantage import Floats
 
 STALE_RHO = 0.94
-PRIOR_RATE = 3.2
-PRIOR_SPREAD = 0.25
+PRIOR_RATE = 1.75
+PRIOR_SPREAD = 0.2
 """How far rho may lie from the prior curve."""
 KINSHIP = 0.8
 """Distance in log S over which arms tell of each other: 4 and 8 steps correlate by exp(-0.38) = 0.69."""
@@ -78,7 +79,7 @@ class Bandit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prior_rho(steps: int, full_steps: int) -> float:
-    return STALE_RHO * (1 - math.exp(-PRIOR_RATE * steps / full_steps))
+    return STALE_RHO * math.expm1(-PRIOR_RATE * steps / full_steps) / math.expm1(-PRIOR_RATE)
 
 
 def best_arm(values: Mapping[int, float], arms: Sequence[int]) -> int:

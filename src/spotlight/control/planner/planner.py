@@ -5,7 +5,7 @@ All it knows is a fold of the run's events, so a resumed planner decides what th
 
     IterationDone                 how long training takes               -> the budget
     Planned, ExplorationClosed    what a plan was predicted to take,    -> the time model
-      and Issued held-out samples   less what went before previews
+      Issued, Worker...             unless others worked or slots went
     Fidelity                      how well previews of S steps rank     -> the bandit
     Issued, Previewed, Compared   how much each prompt's rewards vary   -> the split over prompts
 """
@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from spotlight.control.explore.config import ExploreConfig, PlanKind
-from spotlight.control.planner.allocate import allocate
+from spotlight.control.planner.allocate import allocate, with_reserve
 from spotlight.control.planner.bandit import Bandit, best_arm
 from spotlight.control.planner.frontier import frontier
 from spotlight.control.planner.gain import gain
@@ -32,14 +32,16 @@ from spotlight.core.events import (
     IterationDone,
     Planned,
     Previewed,
+    WorkerJoined,
+    WorkerLost,
 )
 from spotlight.core.types import PromptId
 from spotlight.core.work import Request, Work
 
 T = TypeVar("T")
 
-TRAINING_PER_ROLLOUT = 2.0
-"""Guessed before the first training phase has ended: it takes twice as long as the exact rollouts on these slots."""
+TRAINING_PER_ROLLOUT = 3.0
+"""Guessed before the first training phase has ended: it takes so many times as long as rollouts on these slots."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
     drawn: dict[int, Drawn] = {}
     """Previews for iterations that were not compared yet."""
     open_plan: Planned | None = None
+    """None also where slots came or went since: what it would have taken nobody knows."""
     held_out: int = 0
     """Row-steps of held-out samples that were issued since the last plan: they go before previews."""
     beside: int = 0
@@ -121,6 +124,8 @@ class Planner:
                 self._learn(time=state.time.trained(event.train_s))
             case Planned():
                 self._learn(open_plan=event, beside=state.held_out, held_out=0)
+            case WorkerLost() | WorkerJoined():
+                self._learn(open_plan=None)
             case ExplorationClosed():
                 self._learn(time=_timed(state, event), open_plan=None)
             case Fidelity() if "pearson" in event.figures:
@@ -179,14 +184,15 @@ class Planner:
             for candidate in candidates
         }
         steps = best_arm({arm: hoped[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
-        seeds = splits[steps].seeds
+        seeds = with_reserve(splits[steps].seeds, variances)
         predicted_s = self.state.time.predict(sum(seeds), steps, speed)
         if not any(seeds):
             most_previews = max(candidate.previews for candidate in candidates)
             reason = caveat + _why_not(most_previews, variances, given)
             return _planned(given, seeds, steps, budget_s, predicted_s, reason)
         expected = 1 + self.state.bandit.curve(arms, given.full_steps)[steps] ** 2 * splits[steps].excess
-        promise = f"{sum(seeds)} previews of {steps} steps promise {expected:.2f} times the variance of fresh seeds"
+        count = sum(splits[steps].seeds)
+        promise = f"{count} previews of {steps} steps promise {expected:.2f} times the variance of fresh seeds"
         return _planned(given, seeds, steps, budget_s, predicted_s, caveat + promise)
 
     def _fixed(self, given: PlanInput, speed: float | None, budget_s: float, reason: str) -> Planned:

@@ -2,8 +2,8 @@
 
 A preview of S steps costs (a S + b) row-steps of a slot: `a` is 1 where slots keep the speed that they report, `b` is
 decoding and scoring in units of steps. Both are fitted by least squares on relative errors with a fading memory and a
-prior worth half an observation; an observation far from the prediction counts only as far as `WILDEST`, because a slot
-that was lost half way says nothing about the cost of a preview.
+prior worth half an observation. An exploration during which slots came or went says nothing about the cost of a preview
+and is left out; any other that is far from the prediction counts only as far as `WILDEST`.
 
 Invariant: the model is a fold of the run's events; the capacity behind a plan is recovered from its own prediction, so
 resuming needs nothing beside the journal (tests/unit/test_planner.py).

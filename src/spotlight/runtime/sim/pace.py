@@ -26,6 +26,10 @@ class Pace:
         """A follower's part of such a step."""
         return self.step_s * self.slowness / degree
 
+    def load(self, is_held: bool) -> float:
+        """Applying a published set; storms are as slow with one that is held already."""
+        return self.load_s
+
     def decode(self, pictures: int) -> float:
         """From latents to what the judges see."""
         return 0.0

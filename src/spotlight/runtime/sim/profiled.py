@@ -70,6 +70,9 @@ class ProfiledPace(Pace):
     def part(self, rows: int, degree: int) -> float:
         return self.step(rows, rows, degree)
 
+    def load(self, is_held: bool) -> float:
+        return 0.0 if is_held else self.load_s
+
     def decode(self, pictures: int) -> float:
         return self._seconds(Operation.DECODE, pictures)
 

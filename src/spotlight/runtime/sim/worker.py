@@ -299,8 +299,7 @@ class SimWorker:
                 self._loop.call_later(delay_s, self._deliver, row, row.digest)
 
     async def _load(self, load: m.Load) -> None:
-        if load.weights not in self._holds:
-            await self._pass(self.pace.load_s)
+        await self._pass(self.pace.load(is_held=load.weights in self._holds))
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
