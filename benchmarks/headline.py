@@ -29,7 +29,8 @@ from rich.console import Console
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import Trace
 from spotlight.control.profiles import Profile
-from spotlight.core.errors import SpotlightError
+from spotlight.core.errors import InputError, SpotlightError
+from spotlight.folder import config_digest
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
 
@@ -107,10 +108,11 @@ def run_seed(args: argparse.Namespace, seed: int) -> None:
         for profile in args.profiles
         for trace in ([STEADY] if setup in WITHOUT_SPOT else args.traces)
     ]
-    open_cells = [cell for cell in wanted if not (args.out / f"{cell_name(args.family, *cell, seed)}.json").exists()]
+    contests = {cell: contest_of(args, *cell, seed) for cell in wanted}
+    open_cells = [cell for cell in wanted if not is_done(args, contests[cell], *cell, seed)]
     if not open_cells:
         return
-    contests = {cell: contest_of(args, *cell, seed) for cell in open_cells}
+    contests = {cell: contests[cell] for cell in open_cells}
     first = contests[open_cells[0]].config(open_cells[0][2], seed)
     remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
     if remembered:
@@ -118,6 +120,22 @@ def run_seed(args: argparse.Namespace, seed: int) -> None:
     with numerics_for(NumericsKind(args.numerics), first, remembered=remembered) as numerics:
         for cell, contest in contests.items():
             run_cell(args, contest, *cell, seed, numerics)
+
+
+def is_done(args: argparse.Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int) -> bool:
+    """A cell of the same name with other settings or numbers is another cell, and is refused."""
+    path = args.out / f"{cell_name(args.family, profile, trace, setup, seed)}.json"
+    if not path.exists():
+        return False
+    cell = headline_cells.load(path)
+    told = (cell.numerics, cell.settings or settings_of(contest, setup, seed))
+    if told != (args.numerics, settings_of(contest, setup, seed)):
+        raise InputError(f"{path} was made with other settings or numbers; choose another --out, or delete it.")
+    return True
+
+
+def settings_of(contest: Contest, setup: str, seed: int) -> str:
+    return config_digest(contest.config(setup, seed).model_dump(mode="json"))
 
 
 def contest_of(args: argparse.Namespace, profile: str, trace: str, setup: str, seed: int) -> Contest:
@@ -160,6 +178,8 @@ def run_cell(
         previews=told.previews,
         points=told.points,
         seconds=time.monotonic() - began,
+        numerics=str(args.numerics),
+        settings=settings_of(contest, setup, seed),
         **provenance(),
     )
     headline_cells.save(cell, args.out)

@@ -49,6 +49,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str
     seconds: float
     """That computing it took."""
+    numerics: str = "real"
+    settings: str = ""
+    """Digest of the resolved recipe; empty in cells from before it was kept."""
 
     @property
     def name(self) -> str:
@@ -93,6 +96,7 @@ def read_run(folder: RunFolder) -> Told:
         began = record.at if began is None else began
         match record.event:
             case IterationDone():
+                made = {count: before for count, before in made.items() if count <= record.event.iteration}
                 spent = dict.fromkeys(SlotClass, 0.0)
                 for tally in meter.tallies():
                     spent[tally.slot_class] += tally.total / HOUR_S

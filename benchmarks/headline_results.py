@@ -122,10 +122,18 @@ def cost_ratio(race: Race, pick: Callable[..., str], share: float, price: Price)
     return dollars[pick(dollars, key=lambda rival: dollars[rival])] / ours.dollars, came
 
 
+def cost_of(race: Race, rival: str, share: float, price: Price) -> tuple[float, bool]:
+    theirs, _ = race.took(rival, share, price)
+    ours, came = race.took(race.ours, share, price)
+    return theirs.dollars / ours.dollars, came
+
+
 Ratio = Callable[[Race, float, Price], tuple[float, bool]]
 RATIOS: dict[str, Ratio] = {
     "speedup_vs_reserved_only": lambda race, share, price: speedup(race, BASELINE, share, price),
     "speedup_vs_spot_no_explore": lambda race, share, price: speedup(race, "spot-no-explore", share, price),
+    "speedup_vs_on_demand_all": lambda race, share, price: speedup(race, "on-demand-all", share, price),
+    "cost_ratio_vs_on_demand_all": lambda race, share, price: cost_of(race, "on-demand-all", share, price),
     "cost_ratio_vs_cheapest": lambda race, share, price: cost_ratio(race, min, share, price),
     "cost_ratio_vs_dearest": lambda race, share, price: cost_ratio(race, max, share, price),
 }
@@ -194,6 +202,9 @@ def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
             scores.setdefault(setup, []).append(score_at(curve, hours))
     figures = {}
     for setup, values in scores.items():
+        if len(values) < len(field):
+            # A mean over other races says nothing beside the others.
+            continue
         name = "final_score_at_equal_hours" + ("" if setup == field[0].ours else f" {setup}")
         mean = math.fsum(values) / len(values)
         figures[name] = Figure(value=mean, low=min(values), high=max(values), unit="held-out reward, co-simulated")

@@ -6,8 +6,9 @@ python benchmarks/planner.py [--workloads words scenes large changing changing_s
 The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
 of unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and are cut off
 when training ends, as any plan is. All of them are screened over a few iterations, at every number of spot slots that
-the workload has; those within a tenth of the best, and the default, are run in full, with every seed. The best fixed plan is the one with
-the largest mean payoff over all seeds, known only afterwards; the bandit starts without knowing anything.
+the workload has; those within a tenth of the best, and the default, are run in full, with every seed. The best fixed
+plan is the one with the largest mean payoff over all seeds, known only afterwards; the bandit starts without knowing
+anything but how the shipped models' previews rank (its prior).
 """
 
 import argparse

@@ -82,9 +82,17 @@ def test_a_run_that_takes_another_way_gets_the_numbers_that_it_gets_alone(tmp_pa
     assert after != pytest.approx(rewards(RunFolder(tmp_path / "shared" / "reserved-only")), abs=1e-4)
 
 
-def test_weights_are_trained_for_real(tmp_path):
-    scores = rewards(run("reserved-only", numerics(), tmp_path))
-    assert len(set(scores)) > len(scores) / 2
+@pytest.mark.parametrize(("rate", "moves"), [("1.0e-3", True), ("1.0e-30", False)])
+def test_held_out_scores_move_as_far_as_the_weights_are_trained(tmp_path, rate, moves):
+    settings = simulated(load_config("words-nft+reserved-only", [*SMALL, f"train.lr={rate}"]), PROFILE)
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    numbers = RealNumerics(settings, InProcessScorer(), Memory())
+    prices = PriceTable.load(None)
+    simulate(Simulation(config=settings, recipe="x", profile=PROFILE, numerics=numbers, prices=prices), folder)
+    events = [record.event for record in read(folder.journal)]
+    first, last = (event.scores["reward"][0] for event in events if isinstance(event, Evaluated))
+    assert (abs(last - first) > 1e-3) == moves
 
 
 def test_numbers_from_a_file_need_no_computation(tmp_path):

@@ -232,6 +232,14 @@ def test_plan_by_default_holds_somewhat_more_than_is_predicted_to_fit():
     assert 20.0 < plan.predicted_s <= 25.0
 
 
+@pytest.mark.parametrize("waiting", [{"timing": "inline"}, {"overrun": 0.1}], ids=["inline", "overrun"])
+def test_plan_that_training_waits_for_holds_no_more_than_fits(waiting):
+    planner = Planner.replay(ExploreConfig(plan="bandit", **waiting), [trained(2.5)])
+    plan = planner.plan(given())
+    assert 0 in plan.seeds
+    assert plan.predicted_s <= plan.budget_s == pytest.approx(2.5)
+
+
 def test_plan_fits_the_training_time_with_its_margin():
     planner = Planner.replay(BANDIT.model_copy(update={"margin": 0.1}), [trained(20.0)])
     plan = planner.plan(given())

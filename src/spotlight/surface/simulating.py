@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
+from spotlight.core.errors import InputError
 from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
 from spotlight.runtime.sim.numerics import Numerics
-from spotlight.runtime.sim.simulate import simulated
+from spotlight.runtime.sim.simulate import check, simulated
 
 if TYPE_CHECKING:
     from spotlight.runtime.sim.memory import Memory
@@ -25,6 +26,10 @@ class NumericsKind(StrEnum):
     """Rewards drawn from a statistical model that was fitted to a real run: any number of machines."""
     REAL = "real"
     """The recipe's own tiny model really draws, is judged and trains, in this process."""
+
+    @property
+    def told(self) -> str:
+        return "co-simulated" if self is NumericsKind.REAL else "simulated with drawn rewards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,7 @@ def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) ->
     trace = [] if assumed.trace is None else [f"market.trace={assumed.trace}"]
     config = load_config(recipe, [*overrides, *trace])
     assumed.prices.require(config.market.billed_by(config.cluster.spot))
+    check(config, assumed.profile, recipe)
     return simulated(config, assumed.profile)
 
 
@@ -65,12 +71,24 @@ def numerics_for(
 ) -> Iterator[Numerics]:
     """`remembered` is a file of numbers that were computed before; it grows by those of this run."""
     if kind is NumericsKind.MODEL:
+        if remembered is not None:
+            raise InputError(
+                f"numbers that are drawn from a fit need not be remembered in {remembered}; leave it out, or use real "
+                "numerics."
+            )
         yield model_numerics(config, learning)
         return
+    if learning is not None:
+        raise InputError(
+            f"the fit '{learning}' means nothing where a model really trains; leave it out, or use model numerics."
+        )
     from spotlight.runtime.sim.memory import Memory, subject_of
 
-    memory = Memory.load(remembered, subject_of(config)) if remembered else Memory()
-    with real_numerics(config, memory) as numerics:
-        yield numerics
-    if remembered:
-        memory.save(remembered)
+    subject = subject_of(config)
+    memory = Memory.load(remembered, subject) if remembered else Memory(subject=subject)
+    try:
+        with real_numerics(config, memory) as numerics:
+            yield numerics
+    finally:
+        if remembered:
+            memory.save(remembered)

@@ -81,7 +81,8 @@ class ExploreConfig(Section):
     discarded."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
-    predicted to fit: what is unfinished when training ends costs nothing, a slot without work does."""
+    predicted to fit: what is unfinished when training ends costs nothing, a slot without work does. Where training
+    would wait for previews (`timing` inline, or `overrun`) it counts as 0."""
 
     @field_validator("enabled", mode="before")
     @classmethod
@@ -106,6 +107,11 @@ class ExploreConfig(Section):
                 "rollout; set explore.solver to ode, or explore.noise to initial."
             )
         return self
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nobody waits for unfinished previews, so that planning too many costs nothing."""
+        return self.timing is Timing.BESIDE and self.overrun == 0
 
     def is_on(self, loss: str) -> bool:
         """Whether a run with this loss explores."""

@@ -156,7 +156,8 @@ class Planner:
         # A slot that has just joined is as quick as the others, as far as anyone knows.
         speed = sum(measured) / len(measured) * len(given.speeds) if measured else None
         trained_s = self.state.time.train_s
-        budget_s = 0.0 if trained_s is None else trained_s * (1 - self.settings.margin)
+        usable = 1 - (self.settings.margin if self.settings.is_cut_off else max(0.0, self.settings.margin))
+        budget_s = 0.0 if trained_s is None else trained_s * usable
         if not given.speeds:
             return _planned(
                 given, _nobody(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
@@ -167,7 +168,7 @@ class Planner:
             reason = "how long a denoising step takes is not known yet, so the fixed plan"
             return self._fixed(given, speed, budget_s, reason)
         if trained_s is None:
-            guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * (1 - self.settings.margin)
+            guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * usable
             return self._best(
                 given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
             )
@@ -184,7 +185,9 @@ class Planner:
             for candidate in candidates
         }
         steps = best_arm({arm: hoped[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
-        seeds = with_reserve(splits[steps].seeds, variances)
+        seeds = splits[steps].seeds
+        if self.settings.is_cut_off:
+            seeds = with_reserve(seeds, variances)
         predicted_s = self.state.time.predict(sum(seeds), steps, speed)
         if not any(seeds):
             most_previews = max(candidate.previews for candidate in candidates)

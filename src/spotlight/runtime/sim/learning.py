@@ -122,7 +122,7 @@ class ModelNumerics:
         """Of the groups that this iteration's updates have used."""
 
     def attend(self, issued: Issued) -> None:
-        pass
+        self._gains.clear()
 
     def first_latent(self, sample: Sample) -> str:
         return ""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight import __version__
+from spotlight.compute.models.catalogue import facts_of
 from spotlight.config import RunConfig
 from spotlight.core import messages as m
 from spotlight.core.errors import InputError
@@ -37,9 +39,14 @@ class Memory(msgspec.Struct):
     @classmethod
     def load(cls, path: Path, subject: str) -> "Memory":
         """What the file holds, if there is one; of another subject it is refused."""
-        if not path.is_file():
+        if not path.exists() and path.parent.is_dir():
             return cls(subject=subject)
-        found = msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        try:
+            found = msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise InputError(
+                f"{path} holds no remembered numbers and none can be kept there ({error}); choose another file."
+            ) from error
         if found.subject != subject:
             raise InputError(
                 f"{path} remembers numbers of other settings ({found.subject}, not {subject}), which mean nothing "
@@ -78,5 +85,5 @@ def subject_of(config: RunConfig) -> str:
     """All that a verdict or a step depends on beside identity and weights, up to its last bits: no device, no batch."""
     settings = config.model_dump(mode="json")
     parts = {name: settings[name] for name in ("seed", "data", "algorithm", "train")}
-    parts |= {"model": settings["model"]["name"], "reward": settings["reward"]["name"]}
+    parts |= {"model": facts_of(config.model.name).digest, "reward": settings["reward"]["name"], "code": __version__}
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()

@@ -68,6 +68,7 @@ class RealNumerics:
 
     def attend(self, issued: Issued) -> None:
         self._issued = issued
+        self._drawn.clear()
 
     def first_latent(self, sample: Sample) -> str:
         return ""

@@ -76,16 +76,20 @@ def simulated(config: RunConfig, profile: Profile) -> RunConfig:
 
 def simulate(simulation: Simulation, folder: RunFolder) -> Outcome:
     """From the first record to the end of the run, or to the end of its budget."""
-    config, profile = simulation.config, simulation.profile
+    check(simulation.config, simulation.profile, simulation.recipe)
+    return run_virtually(_run(simulation, folder))
+
+
+def check(config: RunConfig, profile: Profile, recipe: str) -> None:
+    """Before anything is written: does the profile know all that the recipe needs?"""
     needed = [*NEEDED, Operation.REGROUP] if config.cluster.slots > 1 else list(NEEDED)
-    profile.require(needed, simulation.recipe)
+    profile.require(needed, recipe)
     ranks = profile.degrees(Operation.OPTIMIZER_STEP)
     if config.cluster.gang not in ranks:
         raise ConfigError(
             f"cluster.gang is {config.cluster.gang}, but the profile '{profile.name}' knows an optimizer step of "
             f"{', '.join(map(str, ranks))} ranks only; choose one of these, or add it to the profile."
         )
-    return run_virtually(_run(simulation, folder))
 
 
 async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:

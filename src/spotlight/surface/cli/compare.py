@@ -1,5 +1,6 @@
 """`spotlight compare`: setups side by side on machines that one does not have, to the scores of a baseline."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ def compare(
 
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
+    from spotlight.core.errors import InputError
     from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.cli.sim import numerics_kind
     from spotlight.surface.cli.train import dotted
@@ -42,6 +44,8 @@ def compare(
     from spotlight.surface.compare.table import show
     from spotlight.surface.simulating import Assumed
 
+    if target is not None and not math.isfinite(target):
+        raise InputError(f"--target is {target}, which no score ever is; give a number.")
     contest = Contest(
         task=task,
         setups=tuple(named(recipes)),
@@ -56,11 +60,12 @@ def compare(
         curves = run_all(contest, score, progress.report)
     comparison = compared(curves, contest.setups[0])
     picture = out / "compare.png"
-    draw(curves, contest.setups[0], f"{task}, co-simulated on {profile}, trace {trace}", picture)
+    draw(curves, contest.setups[0], f"{task}, {contest.kind.told} on {profile}, trace {trace}", picture)
     if as_json:
         _print_json(comparison, curves, target, picture)
         return
     console = Console()
+    console.print(f"{task}, {contest.kind.told} on {profile}, trace {trace}", highlight=False)
     show(comparison, console, contest.assumed.prices.name)
     if target is not None:
         _show_target(curves, target, console)

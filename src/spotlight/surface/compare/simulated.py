@@ -4,19 +4,24 @@ Setups of one seed share their numbers: what does not depend on the machines is 
 exploration have one learning curve, and only their clocks differ.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotlight.config import RunConfig
+from spotlight.control.market.traces import Trace
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import InputError
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
+from spotlight.runtime.sim.memory import subject_of
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.simulate import Simulation, simulate
 from spotlight.surface.compare.curve import Curve, read_curve
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for, simulated_config
+
+ASSUMED = "assumed.txt"
+"""In a run's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,13 @@ class Contest:
     folder: Path
     """Of the runs, one folder each."""
 
+    @property
+    def assumptions(self) -> str:
+        """What a run's curve depends on beside its settings."""
+        assumed = self.assumed
+        trace = "" if assumed.trace is None else Trace.load(assumed.trace).digest
+        return f"profile {assumed.profile.digest}, trace {trace}, numerics {self.kind.value} {self.learning or ''}\n"
+
     def recipe(self, setup: str) -> str:
         return f"{self.task}+{setup}"
 
@@ -43,7 +55,11 @@ class Contest:
 
 def run_all(contest: Contest, score: str | None, progress: Callable[[str, int, int], None]) -> list[Curve]:
     """One curve per setup and seed; `progress` hears of iterations by the name of the run."""
+    if not contest.setups:
+        raise InputError("there is no setup to compare; name some between commas, such as reserved-only,spotlight.")
     configs = {(setup, seed): contest.config(setup, seed) for setup in contest.setups for seed in contest.seeds}
+    for seed in contest.seeds:
+        _check_alike(contest, {setup: configs[setup, seed] for setup in contest.setups})
     curves: list[Curve] = []
     for seed in contest.seeds:
         first = configs[contest.setups[0], seed]
@@ -61,7 +77,7 @@ def run_one(
     name = f"{setup}, seed {config.seed}"
     folder = RunFolder(contest.folder / f"{setup}-seed{config.seed}")
     if folder.config.is_file():
-        _check_same(folder, config)
+        _check_same(contest, folder, config)
         if RunState.replay(record.event for record in read(folder.journal)).finished:
             return folder
         raise InputError(
@@ -69,6 +85,7 @@ def run_one(
             "and compare again."
         )
     folder.path.mkdir(parents=True, exist_ok=True)
+    (folder.path / ASSUMED).write_text(contest.assumptions)
     simulation = Simulation(
         config=config,
         recipe=contest.recipe(setup),
@@ -81,8 +98,22 @@ def run_one(
     return folder
 
 
-def _check_same(folder: RunFolder, config: RunConfig) -> None:
-    if folder.read_config() != config.model_dump(mode="json"):
+def _check_alike(contest: Contest, configs: Mapping[str, RunConfig]) -> None:
+    """Setups of one seed share their numbers, so these may not depend on the setup."""
+    first = contest.setups[0]
+    for setup, config in configs.items():
+        known = configs[first]
+        if subject_of(config) != subject_of(known) or config.rollout.steps != known.rollout.steps:
+            raise InputError(
+                f"the setups '{first}' and '{setup}' differ in what is learned (model, data, reward, algorithm, train "
+                "or rollout.steps), so that their numbers cannot be shared; compare setups of one task."
+            )
+
+
+def _check_same(contest: Contest, folder: RunFolder, config: RunConfig) -> None:
+    assumed = folder.path / ASSUMED
+    told = assumed.read_text() if assumed.is_file() else ""
+    if folder.read_config() != config.model_dump(mode="json") or told != contest.assumptions:
         raise InputError(
             f"the folder {folder.path} holds a run with other settings, so its curve means something else here; choose "
             "another --out."

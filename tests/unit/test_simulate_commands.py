@@ -1,0 +1,89 @@
+"""`spotlight sim` and `spotlight compare` as people call them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spotlight.core.errors import ConfigError, InputError
+from spotlight.surface.cli.main import app
+
+SMALL = [
+    *("--iterations", "2", "--rollout.prompts", "4", "--rollout.group_size", "4", "--eval.every", "1"),
+    *("--eval.prompts", "4", "--explore.seeds", "8", "--explore.steps", "3"),
+]
+PROFILE = ["--profile", "h200-qwen-image-512"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def called(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(kind: type[Exception], words: str, *arguments: str) -> None:
+    with pytest.raises(kind, match=words):
+        CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert not list(Path().glob("runs/*")), "nothing may be written for input that is refused"
+
+
+def test_sim_leaves_a_run_folder_with_a_clean_audit_and_a_report():
+    told = called("sim", "words-large-nft+spotlight", *PROFILE, "--trace", "calm", *SMALL)
+    assert "audit: Clean" in told
+    assert Path("runs/sim-words-large-nft+spotlight-1/report.html").is_file()
+
+
+def test_sim_as_json_tells_outcome_and_status():
+    told = json.loads(called("sim", "words-large-nft+reserved-only", *PROFILE, "--json", *SMALL))
+    assert told["outcome"]["iterations"] == 2
+    assert told["status"]["cost"]["dollars"] > 0
+
+
+def test_sim_refuses_what_it_cannot_simulate_before_anything_is_written(tmp_path):
+    recipe = ("sim", "words-large-nft+reserved-only")
+    refused(ConfigError, "cluster.gang is 3", *recipe, *PROFILE, "--cluster.gang", "3")
+    refused(ConfigError, "no trace 'clam'", "sim", "words-large-nft+spotlight", *PROFILE, "--trace", "clam")
+    refused(InputError, "no numerics 'unreal'", *recipe, *PROFILE, "--numerics", "unreal")
+    refused(InputError, "need not be remembered", *recipe, *PROFILE, "--remember", str(tmp_path / "numbers"))
+    profile = json.loads(Path(__file__).parents[2].joinpath("src/spotlight/assets/profiles/cpu-words.json").read_text())
+    del profile["operations"]["denoise_step"]
+    Path("partial.json").write_text(json.dumps(profile))
+    refused(ConfigError, "has no denoise_step", *recipe, "--profile", "partial.json")
+
+
+def test_sim_refuses_a_trace_with_a_negative_count():
+    Path("counts.csv").write_text("t_s,n\n0,4\n600,-1\n")
+    refused(ConfigError, "-1", "sim", "words-large-nft+spotlight", *PROFILE, "--trace", "counts.csv")
+
+
+def compare(*arguments: str) -> str:
+    return called("compare", "words-large-nft", "--recipes", "reserved-only,spotlight-fixed", *arguments, *SMALL)
+
+
+def test_compare_shows_every_setup_draws_the_curves_and_runs_nothing_twice():
+    first = compare("--seeds", "1", "--out", "out")
+    assert "spotlight-fixed" in first
+    assert Path("out/compare.png").is_file()
+    journals = {path: path.stat().st_mtime_ns for path in Path("out").glob("*/journal/*")}
+    assert compare("--seeds", "1", "--out", "out") == first
+    assert {path: path.stat().st_mtime_ns for path in Path("out").glob("*/journal/*")} == journals
+
+
+def test_compare_does_not_take_runs_with_other_numbers_for_its_own():
+    compare("--seeds", "1", "--out", "out")
+    with pytest.raises(InputError, match="other settings"):
+        compare("--seeds", "1", "--out", "out", "--learning", "scenes-nft")
+
+
+def test_compare_refuses_setups_that_learn_something_else_and_an_empty_list():
+    Path("mine.yaml").write_text("train: {lr: 3.0e-5}\n")
+    arguments = ("compare", "words-large-nft", "--out", "runs/x", *SMALL)
+    refused(InputError, "differ in what is learned", *arguments, "--recipes", "reserved-only,mine.yaml")
+    refused(InputError, "no setup to compare", *arguments, "--recipes", ",")
+    refused(InputError, "no score ever is", *arguments, "--target", "nan")
