@@ -46,6 +46,7 @@ SEEDS = (24, 32, 48, 64, 96, 128, 192)
 """Of a fixed plan; as many as a group keeps, or fewer, select nothing."""
 STEPS = (2, 3, 4, 5, 6, 8, 10)
 SPOT = 8
+PANELS_PER_ROW = 3
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +258,7 @@ def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
             value = mean_payoff(each.bandit, iterations) / mean_payoff(each.fixed[best], iterations)
             span = f"iterations {iterations[0]} to {iterations[-1]}"
             tried = f"the best of {len(fixed_plans(each.workload))} fixed plans"
-            unit = f"payoff of the bandit over that of {best}, {tried}; {span}; co-simulated"
+            unit = f"payoff of the bandit over that of {best}, {tried}; {span}; simulated with modelled rewards"
             found[f"bandit_vs_best_fixed_{name}{suffix}"] = {
                 "value": value,
                 "low": min(ratios),
@@ -265,7 +266,7 @@ def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
                 "unit": unit,
             }
         default = mean_payoff(each.bandit, each.iterations) / mean_payoff(each.fixed[str(DEFAULT)], each.iterations)
-        unit = f"payoff of the bandit over that of {DEFAULT}, the default; co-simulated"
+        unit = f"payoff of the bandit over that of {DEFAULT}, the default; simulated with modelled rewards"
         found[f"bandit_vs_default_fixed_{name}"] = {"value": default, "low": default, "high": default, "unit": unit}
         found[f"bandit_payoff_{name}"] = _spread(each.bandit, each.iterations)
         found[f"best_fixed_payoff_{name}"] = _spread(each.fixed[each.best(each.iterations)], each.iterations)
@@ -274,7 +275,7 @@ def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
 
 def _spread(runs: Sequence[Run], iterations: range) -> dict[str, Any]:
     by_seed = [mean_payoff([each], iterations) for each in runs]
-    unit = "times the variance of fresh seeds; co-simulated"
+    unit = "times the variance of fresh seeds; simulated with modelled rewards"
     return {"value": float(np.mean(by_seed)), "low": min(by_seed), "high": max(by_seed), "unit": unit}
 
 
@@ -282,18 +283,23 @@ def draw(compared: Sequence[Compared], path: Path) -> None:
     """Payoff by iteration: all fixed plans pale, the best of them and the bandit on top."""
     from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(4.4 * len(compared), 3.8), layout="constrained")
-    panels = picture.subplots(1, len(compared), squeeze=False)[0]
-    for panel, each in zip(panels, compared, strict=True):
+    rows = -(-len(compared) // PANELS_PER_ROW)
+    columns = min(len(compared), PANELS_PER_ROW)
+    picture = Figure(figsize=(4.6 * columns, 3.9 * rows), layout="constrained")
+    panels = picture.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[len(compared) :]:
+        panel.set_axis_off()
+    for panel, each in zip(panels, compared, strict=False):
         best = each.best(each.iterations)
         for runs in each.fixed.values():
             panel.plot(ALL, _smoothed(runs), color="0.85", linewidth=0.8, zorder=1)
         panel.plot(ALL, _smoothed(each.fixed[best]), color="#4477aa", linewidth=2, label=f"best fixed: {best}")
         panel.plot(ALL, _smoothed(each.bandit), color="#cc3311", linewidth=2, label="bandit")
         panel.set_title(each.workload.title, fontsize=9)
+        panel.set_xticks([1, 5, 10, 15, 20])
         panel.set_xlabel("iteration")
-        panel.legend(fontsize=8, loc="lower right")
-    panels[0].set_ylabel("payoff (1: no previews), mean of 3 iterations")
+        panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    picture.supylabel("payoff (1: no previews), mean of 3 iterations; grey: other fixed plans", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.savefig(path, dpi=110)
 
