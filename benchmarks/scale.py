@@ -31,7 +31,8 @@ import msgspec
 
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.market.weather import Weather, generate
+from spotlight.control.market.shipped import CALM
+from spotlight.control.market.weather import generate
 from spotlight.control.profiles import Operation, Profile
 from spotlight.control.profiles.profile import Point, Provenance, Series, Times
 from spotlight.folder import RunFolder
@@ -46,16 +47,6 @@ RECIPE = "words-large-flow-grpo+spot-no-explore"
 PICTURES = "h200-qwen-image-1280"
 RARE = {"heartbeat_s": 1800.0, "silence_s": 7200.0, "commit_every": STEPS, "elastic": {"degrees": (1,)}}
 """Settings of `cluster` for samples that take 20 minutes."""
-CALM = Weather(
-    median_life_s=28800,
-    shortest_life_s=300,
-    mean_absence_s=1200,
-    shortest_absence_s=300,
-    zones=2,
-    median_zone_s=36000,
-    mean_outage_s=1200,
-)
-"""As of the shipped trace `calm`."""
 PROMPTS = ("a river at dawn", "two foxes at play", "rain on a tin roof", "a train in the snow")
 SECONDS = {
     Operation.DENOISE_STEP: 30.0,

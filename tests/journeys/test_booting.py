@@ -53,6 +53,7 @@ def test_node_that_is_drained_while_it_boots_goes_at_once():
         draining = asyncio.ensure_future(SimPool(story.world, drain_s=1e6).drain_node(NodeId("spot-1.1")))
         story.until(lambda: draining.done() and story.said(NodeLost, node="spot-1.1"))
         story.end()
+    assert story.said(WorkerJoined, node="spot-1.1") == []
 
 
 def test_previews_that_are_cut_off_tell_how_many_steps_were_in_vain():

@@ -3,7 +3,7 @@
 from crew_story import SPOT, CrewStory
 from story import slot_of
 
-from spotlight.core.events import WorkerJoined, WorkerLost
+from spotlight.core.events import Accepted, WorkerJoined, WorkerLost
 from spotlight.runtime.sim.fate import Tempo
 
 QUICK = Tempo(restart_s=0.5)
@@ -43,4 +43,8 @@ def test_all_slots_of_a_node_taken_at_once_leave_the_work_to_others():
         for worker in members:
             story.world.take_slot(SPOT, slot_of(worker))
         story.until(lambda: {event.worker for event in story.said(WorkerLost)} >= set(members))
+        before = len(story.said(Accepted))
         story.end()
+        after = story.said(Accepted)[before:]
+    assert after
+    assert not {event.worker for event in after} & set(members)

@@ -5,6 +5,16 @@ from spotlight.control.market.weather import Weather, generate
 
 SPOT_NODES = ("spot-1", "spot-2")
 EIGHT_NODES = tuple(f"spot-{number}" for number in range(1, 9))
+CALM = Weather(
+    median_life_s=28800,
+    shortest_life_s=300,
+    mean_absence_s=1200,
+    shortest_absence_s=300,
+    zones=2,
+    median_zone_s=36000,
+    mean_outage_s=1200,
+)
+"""A good market."""
 
 
 def demo() -> Trace:
@@ -45,16 +55,7 @@ def calm() -> Trace:
     Like GCP's us-east4-a for one who asks for eight H100 there: 7.7 nodes on average, 0.9 lost per hour, 9 node-hours
     per loss; of this one 7.6, 0.9 and 9.0.
     """
-    weather = Weather(
-        median_life_s=28800,
-        shortest_life_s=300,
-        mean_absence_s=1200,
-        shortest_absence_s=300,
-        zones=2,
-        median_zone_s=36000,
-        mean_outage_s=1200,
-    )
-    return generate(15, EIGHT_NODES, hours=48, weather=weather, name="calm")
+    return generate(15, EIGHT_NODES, hours=48, weather=CALM, name="calm")
 
 
 def bulk() -> Trace:

@@ -13,6 +13,7 @@ slot that is away (tests/unit/test_sim_slots.py).
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -96,7 +97,7 @@ class Elastic:
         self._world.give_slot(*slot)
 
 
-class FixedCrews:
+class FixedCrews(ABC):
     """Crews of `size` neighbouring slots; to the world each is one slot of its node, with one worker."""
 
     def __init__(self, world: World, size: int, legal: Sequence[int]) -> None:
@@ -139,8 +140,9 @@ class FixedCrews:
         if self._used[crew]:
             self._world.give_slot(*crew)
 
+    @abstractmethod
     def _usable(self, present: set[int]) -> tuple[int, ...]:
-        raise NotImplementedError
+        """Slots that a crew starts with when these are there; none: it does not start."""
 
 
 class Relaunched(FixedCrews):
