@@ -13,7 +13,7 @@ from torch import nn
 
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.train.lora import select_trainable
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import MappedWeights, NodeStore
 from spotlight.core.errors import EnvironmentProblem, WeightsError
@@ -46,10 +46,10 @@ def published(folder: Path, version: int = 1, seed: int = 0) -> NodeStore:
 def test_opened_weights_are_the_published_bits_with_their_origin(tmp_path):
     store = NodeStore(tmp_path / "node")
     stored = store.publish(numbered(3, Policy.AVERAGE), "tiny", state(), BASE_DIGEST)
-    assert (stored.weights, stored.digest) == (numbered(3, Policy.AVERAGE), digest(state()))
+    assert (stored.weights, stored.digest) == (numbered(3, Policy.AVERAGE), fingerprint(state()))
     assert stored.size == stored.path.stat().st_size
     opened = NodeStore(tmp_path / "node").open(numbered(3, Policy.AVERAGE))
-    assert digest(opened.tensors) == opened.digest == stored.digest
+    assert fingerprint(opened.tensors) == opened.digest == stored.digest
     assert (opened.family, opened.base_digest, opened.weights) == ("tiny", BASE_DIGEST, stored.weights)
 
 
@@ -65,7 +65,7 @@ def test_publishing_other_weights_under_a_taken_version_is_refused(tmp_path):
     store = published(tmp_path)
     with pytest.raises(WeightsError, match=r"behaviour-1 is in the store .* never change; publish them as another"):
         store.publish(numbered(1), "tiny", state(seed=1), BASE_DIGEST)
-    assert store.open(numbered(1)).digest == digest(state())
+    assert store.open(numbered(1)).digest == fingerprint(state())
 
 
 def test_weights_that_are_not_there_are_told_with_what_is(tmp_path):
@@ -87,7 +87,7 @@ def test_kept_versions_stay_and_others_go(tmp_path):
     )
     assert store.holds() == (numbered(2), numbered(3))
     assert {path.suffix for path in tmp_path.iterdir() if not path.name.startswith(".")} == {".safetensors"}
-    assert store.open(numbered(3)).digest == digest(state(3))
+    assert store.open(numbered(3)).digest == fingerprint(state(3))
 
 
 def test_reader_keeps_its_weights_after_they_are_deleted(tmp_path):
@@ -95,15 +95,15 @@ def test_reader_keeps_its_weights_after_they_are_deleted(tmp_path):
     mapped = store.open(numbered(1))
     store.keep([])
     assert store.holds() == ()
-    assert digest(mapped.tensors) == digest(state())
+    assert fingerprint(mapped.tensors) == fingerprint(state())
 
 
 def test_stray_write_to_mapped_weights_reaches_neither_file_nor_other_readers(tmp_path):
     store = published(tmp_path)
     first, second = store.open(numbered(1)), store.open(numbered(1))
     first.tensors["a.weight"].fill_(7.0)
-    assert digest(second.tensors) == digest(state())
-    assert digest(store.open(numbered(1)).tensors) == digest(state())
+    assert fingerprint(second.tensors) == fingerprint(state())
+    assert fingerprint(store.open(numbered(1)).tensors) == fingerprint(state())
 
 
 def test_opened_weights_are_pages_of_the_file_and_not_a_copy(tmp_path):
@@ -158,17 +158,17 @@ def test_publishing_again_heals_a_damaged_file(tmp_path, damage):
     data = path.read_bytes()
     path.write_bytes(data[:-10] if damage == "truncated" else data[:-1] + b"\x55")
     store.publish(numbered(1), "tiny", state(), BASE_DIGEST)
-    assert digest(store.open(numbered(1)).tensors) == digest(state())
+    assert fingerprint(store.open(numbered(1)).tensors) == fingerprint(state())
 
 
 def test_weights_fetched_from_another_node_are_its_bits(tmp_path):
     there, here = published(tmp_path / "there"), NodeStore(tmp_path / "here")
     source = tmp_path / "there" / "behaviour-1.safetensors"
-    fetched = here.fetch_from(source, numbered(1), digest(state()))
+    fetched = here.fetch_from(source, numbered(1), fingerprint(state()))
     assert fetched.path.parent == tmp_path / "here"
     there.keep([])
-    assert here.fetch_from(source, numbered(1), digest(state())) == fetched
-    assert digest(here.open(numbered(1)).tensors) == digest(state())
+    assert here.fetch_from(source, numbered(1), fingerprint(state())) == fetched
+    assert fingerprint(here.open(numbered(1)).tensors) == fingerprint(state())
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_fetched_weights_that_are_not_what_was_announced_never_enter_the_store(t
     source, here = tmp_path / "there" / "behaviour-1.safetensors", NodeStore(tmp_path / "here")
     source.write_bytes(damage(source.read_bytes()))
     with pytest.raises(WeightsError, match=told) as refusal:
-        here.fetch_from(source, numbered(version), digest(state()))
+        here.fetch_from(source, numbered(version), fingerprint(state()))
     assert str(source) in str(refusal.value)
     assert [path.name for path in (tmp_path / "here").iterdir()] == [".lock"]
 
 
 def test_fetching_what_was_deleted_is_refused(tmp_path):
     with pytest.raises(WeightsError, match="deleted or never published"):
-        NodeStore(tmp_path).fetch_from(tmp_path / "gone.safetensors", numbered(1), digest(state()))
+        NodeStore(tmp_path).fetch_from(tmp_path / "gone.safetensors", numbered(1), fingerprint(state()))
 
 
 def test_store_without_room_says_so_and_leaves_nothing(tmp_path, monkeypatch):
@@ -259,7 +259,7 @@ def stored_set(folder: Path, tensors: dict[str, torch.Tensor], version: int = 1,
 
 
 def held_by(module: nn.Module) -> str:
-    return digest({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})
+    return fingerprint({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})
 
 
 @pytest.mark.parametrize("build", [lambda: tiny_adapter().transformer, lora_module], ids=["full", "lora"])
@@ -267,7 +267,7 @@ def test_module_computes_with_a_loaded_set_inside_use_and_with_its_own_outside(t
     module = build()
     own, resident = held_by(module), Resident(module, BASE_DIGEST)
     value = resident.load(stored_set(tmp_path, trained(module)))
-    assert value == digest(trained(module)) == resident.digest_of(numbered(1)) != own
+    assert value == fingerprint(trained(module)) == resident.digest_of(numbered(1)) != own
     assert held_by(module) == own
     with resident.use(numbered(1)):
         assert held_by(module) == value
@@ -298,7 +298,7 @@ def test_version_zero_is_the_base_until_training_writes_to_it(tmp_path):
     with pytest.raises(WeightsError, match=r"1 of the base weights .* trained in place .* publish version 0"):
         resident.held_digest(numbered(0))
     resident.load(stored_set(tmp_path, first, version=0))
-    assert resident.held_digest(numbered(0)) == digest(first)
+    assert resident.held_digest(numbered(0)) == fingerprint(first)
 
 
 def test_adapters_over_a_base_that_was_written_to_are_refused(tmp_path):

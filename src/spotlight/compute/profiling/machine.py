@@ -15,6 +15,11 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def use_tf32(wanted: bool) -> None:
+    """As a worker does where its recipe says so."""
+    torch.set_float32_matmul_precision("high" if wanted else "highest")
+
+
 def hardware(device: torch.device) -> str:
     cores = f"{os.cpu_count()} CPU cores, torch {torch.__version__}"
     if device.type == "cuda":

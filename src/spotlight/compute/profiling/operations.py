@@ -287,4 +287,7 @@ def _one(how: str, seconds: Sequence[float]) -> Times:
 
 def _adapters(subject: Subject) -> str:
     lora = subject.trainer.train_config.lora
-    return "" if lora is None else f", with adapters of rank {lora.rank} beside the weights"
+    if lora is None:
+        return ""
+    tf32 = torch.get_float32_matmul_precision() == "high" and subject.adapter.device.type == "cuda"
+    return f", with adapters of rank {lora.rank} beside the weights{' (fp32 matmuls in TF32)' if tf32 else ''}"

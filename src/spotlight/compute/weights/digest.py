@@ -1,19 +1,23 @@
 """Two names for a set of weights: a digest that anyone can check, and a fingerprint that costs next to nothing.
 
-The digest is a hash over sorted (name, dtype, shape, bytes) and travels with files. Hashing a large adapter takes
-seconds, and every optimizer step is recorded; so steps are told apart by fingerprints, which are summed up where the
-weights are. A fingerprint is no proof against an adversary, but any single bit that differs changes it
-(tests/unit/test_weight_files.py).
+The digest is a hash over sorted (name, dtype, shape, bytes) and travels with files that people hand on. Hashing a large
+adapter takes seconds, and a run names its weights at every step, publication and load; so within a run they are told
+apart by fingerprints, which are summed up where the weights are. A fingerprint is no proof against an adversary, but
+any single bit that differs changes it (tests/unit/test_weight_files.py).
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 24
-"""Numbers that are summed up at a time: what their 64-bit copies need stays small beside the weights."""
+CHUNK, HOST_CHUNK = 1 << 24, 1 << 16
+"""Numbers that are summed up at a time: their 64-bit copies stay small beside the weights of a device, and in the
+caches of a processor."""
+THREADS, WORTH_THREADS = 8, 64 << 20
+"""For weights in host memory of at least so many bytes."""
 MIX, SHIFT = 0x9E3779B97F4A7C15, 1 << 64
 """An odd constant without pattern (2^64 over the golden ratio)."""
 
@@ -31,11 +35,23 @@ def digest(weights: Mapping[str, Tensor]) -> str:
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """Hex name of weights on any device; the same bits give the same name whatever computes it."""
     hasher = hashlib.blake2b(digest_size=16)
-    for name in sorted(weights):
-        tensor = weights[name].detach()
+    names = sorted(weights)
+    tensors = [weights[name].detach() for name in names]
+    for name, tensor, total in zip(names, tensors, _totals(tensors), strict=True):
         hasher.update(_label(name, tensor))
-        hasher.update((int(_weighted_sum(tensor)) % SHIFT).to_bytes(8, "little"))
+        hasher.update((total % SHIFT).to_bytes(8, "little"))
     return hasher.hexdigest()
+
+
+def _totals(tensors: Sequence[Tensor]) -> list[int]:
+    in_host_bytes = sum(tensor.nbytes for tensor in tensors if tensor.device.type == "cpu")
+    if in_host_bytes < WORTH_THREADS:
+        sums = [_weighted_sum(tensor) for tensor in tensors]
+    else:
+        with ThreadPoolExecutor(THREADS) as threads:
+            sums = list(threads.map(_weighted_sum, tensors))
+    # Read back at once: a device is waited for at every number that is asked of it.
+    return torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
 
 
 def _label(name: str, tensor: Tensor) -> bytes:
@@ -51,8 +67,9 @@ def _weighted_sum(tensor: Tensor) -> Tensor:
     """
     words = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start in range(0, words.numel(), CHUNK):
-        part = words[start : start + CHUNK].to(torch.int64)
+    chunk = HOST_CHUNK if tensor.device.type == "cpu" else CHUNK
+    for start in range(0, words.numel(), chunk):
+        part = words[start : start + chunk].to(torch.int64)
         places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=tensor.device)
         total += (part * (places * (MIX - SHIFT) | 1)).sum()
     return total

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import MappedWeights
 from spotlight.compute.weights.upload import upload
 from spotlight.core.errors import WeightsError
@@ -107,7 +107,7 @@ class Resident:
         with self.use(weights):
             if weights not in self._sets:
                 return self.base_digest
-            return digest({name: p.detach() for name, p in self._trainable.items()})
+            return fingerprint({name: p.detach() for name, p in self._trainable.items()})
 
     @contextmanager
     def use(self, weights: WeightsId) -> Iterator[None]:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.types import Version
 from spotlight.core.work import Policy, WeightsId
@@ -63,8 +63,9 @@ class NodeStore:
 
     def publish(self, weights: WeightsId, family: str, state: Mapping[str, Tensor], base_digest: str) -> StoredWeights:
         """Write a set; publishing the same once more changes nothing, other weights under its id are refused."""
+        # Named where the weights are: what the way to the file alters, the reader finds out.
+        value = fingerprint(state)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        value = digest(tensors)
         metadata = {
             "format": "pt",
             "family": family,
@@ -152,7 +153,7 @@ class NodeStore:
             raise WeightsError(
                 f"{path} holds {content.weights} but was opened as {weights}, so it was renamed; fetch {weights} again."
             )
-        seen = _fingerprint(path, content.digest)
+        seen = _stamp(path, content.digest)
         if not mark.is_file() or mark.read_text() != seen:
             _verify(content, called=path)
             self._replace(mark, lambda scratch: scratch.write_text(seen))
@@ -216,7 +217,7 @@ def _identity(path: Path, metadata: Mapping[str, str] | None) -> tuple[WeightsId
 
 
 def _verify(content: MappedWeights, called: Path) -> None:
-    found = digest(content.tensors)
+    found = fingerprint(content.tensors)
     if found != content.digest:
         raise WeightsError(
             f"the weights {content.weights} in {called} have digest {found} but the file says {content.digest}, so it "
@@ -224,7 +225,7 @@ def _verify(content: MappedWeights, called: Path) -> None:
         )
 
 
-def _fingerprint(path: Path, value: str) -> str:
+def _stamp(path: Path, value: str) -> str:
     """Of the very file that was verified; another one, or a later write to it, has another."""
     status = path.stat()
     return f"{value} {status.st_ino} {status.st_size} {status.st_mtime_ns}"

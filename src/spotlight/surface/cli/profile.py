@@ -33,6 +33,7 @@ def profile(
         Path | None, typer.Option(help="Take what is not measured, and does not depend on the size, from this profile.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, as many as a worker has.")] = 1,
+    tf32: Annotated[bool, typer.Option("--tf32", help="As with model.tf32 in a recipe: fp32 matmuls in TF32.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two batches, two repeats: for a first look.")] = False,
     out: Annotated[Path | None, typer.Option(help="Default profile-MODEL.json; written after each operation.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile instead of a table.")] = False,
@@ -48,11 +49,12 @@ def profile(
         progress.report("loading", 0, 1)
         import msgspec
 
-        from spotlight.compute.profiling.machine import use_threads
+        from spotlight.compute.profiling.machine import use_tf32, use_threads
         from spotlight.compute.profiling.operations import LeftOut, measurements
         from spotlight.compute.profiling.stopwatch import Stopwatch
 
         use_threads(threads)
+        use_tf32(tf32)
         subject = _subject(model, device, random_weights, width, height, quick)
         repeats = QUICK_REPEATS if quick else REPEATS
         watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S)
