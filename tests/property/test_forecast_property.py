@@ -91,7 +91,7 @@ def test_previews_that_finish_are_of_those_planned_and_waited_for_within_the_ove
     assert 0 <= one.previews_finished <= one.previews_planned <= max(explore.seeds, explore.most_seeds) * work.prompts
     assert one.audited <= one.previews_finished
     if explore.timing is Timing.BESIDE:
-        assert one.phases.exploration <= explore.overrun * one.phases.train * (1 + 1e-9)
+        assert one.phases.exploration <= (explore.overrun + 1e-9) * one.phases.train
         if not explore.overrun:
             assert one.previews_finished <= one.previews_fit or one.previews_fit == explore.most_seeds * work.prompts
     else:

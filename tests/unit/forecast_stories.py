@@ -8,6 +8,7 @@ from spotlight.control.profiles import Operation
 
 ROUND_SECONDS: Mapping[Operation, float] = {
     Operation.DENOISE_STEP: 1.0,
+    Operation.PREVIEW_STEP: 1.0,
     Operation.TRAIN_TIMESTEP: 2.0,
     Operation.OPTIMIZER_STEP: 5.0,
     Operation.DECODE: 0.0,
@@ -18,7 +19,10 @@ ROUND_SECONDS: Mapping[Operation, float] = {
     Operation.ROLE_SWITCH: 0.5,
     Operation.CHECKPOINT: 10.0,
 }
-BY_BATCH = (Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD)
+BY_BATCH = (
+    *(Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP),
+    *(Operation.DECODE, Operation.REWARD),
+)
 
 
 class Proportional:

@@ -26,7 +26,7 @@ from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rollout.engine import decode_images
 from spotlight.compute.rollout.sealed import SealError
-from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.errors import ConfigError, Diverged, PromptError, SizeError, WeightsError
 from spotlight.core.types import Prompt, SamplerKind, Size, Version, Window
@@ -305,7 +305,7 @@ def test_batch_has_one_version_and_each_sample_the_bits_of_its_own(tmp_path):
     same_under_zero = msgspec.structs.replace(new, sample=msgspec.structs.replace(new.sample, version=Version(0)))
     assert bits(done[new.id]) == bits(made_alone(same_under_zero, adapter=other))
     assert bits(done[new.id]) != bits(made_alone(same_under_zero))
-    assert done[new.id].weights_digest == done[new.id].payload.weights_digest == digest(state)
+    assert done[new.id].weights_digest == done[new.id].payload.weights_digest == fingerprint(state)
     assert done[old.id].weights_digest == BASE_DIGEST
 
 

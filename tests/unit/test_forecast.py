@@ -103,6 +103,12 @@ def test_fixed_previews_beyond_the_window_are_discarded_and_nobody_waits():
     assert one.phases.exploration == 0
 
 
+def test_quicker_previews_are_charged_as_such():
+    quick = Proportional({Operation.PREVIEW_STEP: 0.5})
+    one = forecast(work(explore=EXPLORE), FLEET, quick, RATES)
+    assert one.previews_finished == 2 * explored().previews_finished
+
+
 def test_overrun_lets_previews_finish_and_is_waited_for():
     one = explored(overrun=1.0)
     assert one.previews_finished == 60
@@ -124,6 +130,11 @@ def test_bandit_plans_what_fits_before_its_margin():
     one = explored(plan=PlanKind.BANDIT, margin=0.2)
     assert one.previews_planned == one.previews_finished == 2 * 12
     assert explored(plan=PlanKind.BANDIT, margin=0.2, most_seeds=4).previews_planned == 16
+
+
+def test_bandit_plans_beyond_the_window_only_where_nobody_waits():
+    assert explored(plan=PlanKind.BANDIT, margin=-0.2).previews_planned == 2 * 18
+    assert explored(plan=PlanKind.BANDIT, margin=-0.2, overrun=0.5).previews_planned == 2 * 15
 
 
 def test_audited_seeds_make_the_rollout_longer():

@@ -389,3 +389,49 @@ def test_set_whose_digest_is_not_what_the_module_then_holds_is_refused(tmp_path)
     with pytest.raises(WeightsError, match=f"published with digest {mapped.digest} but the model holds"):
         resident.load(wrong)
     assert not resident.holds(numbered(1))
+
+
+# -- previews ----------------------------------------------------------------------------------------------------------
+
+
+def beside_narrow_weights() -> nn.Module:
+    """An adapter in fp32 on a base in bf16, as LoRA has them."""
+    torch.manual_seed(4)
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[0].to(torch.bfloat16).requires_grad_(False)
+    return module
+
+
+def test_previews_use_a_set_rounded_to_the_type_of_the_base_weights(tmp_path):
+    module, store = beside_narrow_weights(), NodeStore(tmp_path)
+    resident = Resident(module, BASE_DIGEST)
+    trained = {"1.weight": torch.full((4, 4), 1.0 + 2.0**-12)}
+    store.publish(numbered(1), "tiny", trained, BASE_DIGEST)
+    resident.load(store.open(numbered(1)))
+    with resident.use(numbered(1), is_exact=False):
+        assert not resident.is_exact
+        assert module[1].weight.dtype == torch.bfloat16
+        assert bool((module[1].weight == 1.0).all())
+    with resident.use(numbered(1)):
+        assert resident.is_exact
+        assert torch.equal(module[1].weight, trained["1.weight"])
+    assert module[1].weight.dtype == torch.float32
+
+
+def test_previews_of_the_base_model_are_rounded_as_well_and_leave_it_as_it_was():
+    module = beside_narrow_weights()
+    before = module[1].weight.detach().clone()
+    resident = Resident(module, BASE_DIGEST)
+    with resident.use(numbered(0), is_exact=False):
+        assert torch.equal(module[1].weight, before.to(torch.bfloat16))
+    assert torch.equal(module[1].weight, before)
+
+
+def test_previews_of_weights_of_one_type_are_exact(tmp_path):
+    module, store = beside_narrow_weights().to(torch.float32), NodeStore(tmp_path)
+    resident = Resident(module, BASE_DIGEST)
+    trained = {"1.weight": torch.full((4, 4), 1.0 + 2.0**-12)}
+    store.publish(numbered(1), "tiny", trained, BASE_DIGEST)
+    resident.load(store.open(numbered(1)))
+    with resident.use(numbered(1), is_exact=False):
+        assert torch.equal(module[1].weight, trained["1.weight"])

@@ -177,6 +177,7 @@ class Line(msgspec.Struct, frozen=True):
     slots: int
     steps: int
     passes: int
+    step: Operation = Operation.DENOISE_STEP
 
     def seconds(self, pictures: int) -> float:
         """Until the last of so many pictures is scored."""
@@ -196,7 +197,7 @@ class Line(msgspec.Struct, frozen=True):
         return min(most, low * self.slots)
 
     def _drawn_s(self, rows: int) -> float:
-        step_s = self.times.seconds(Operation.DENOISE_STEP, batch=rows * self.passes)
+        step_s = self.times.seconds(self.step, batch=rows * self.passes)
         return self.steps * step_s + self.times.seconds(Operation.DECODE, batch=rows)
 
     def _scored_s(self, rows: int) -> float:
@@ -274,7 +275,7 @@ def _previews(work: Workload, fleet: Fleet, times: Durations, train_s: float) ->
         return Previews()
     inline = explore.timing is Timing.INLINE
     slots = fleet.all_slots if inline else fleet.beside_training
-    line = Line(times, fleet, slots, min(explore.steps, work.steps), work.passes)
+    line = Line(times, fleet, slots, min(explore.steps, work.steps), work.passes, Operation.PREVIEW_STEP)
     most = explore.most_seeds * work.prompts
     fit = msgspec.structs.replace(line, slots=fleet.beside_training).fits(train_s, most)
     planned = _planned(work, explore, line, train_s)
@@ -300,7 +301,7 @@ def _planned(work: Workload, explore: ExploreConfig, line: Line, train_s: float)
         return 0
     if explore.plan is PlanKind.FIXED:
         return explore.seeds * work.prompts if explore.seeds > work.group_size else 0
-    planned = line.fits((1 - explore.margin) * train_s, explore.most_seeds * work.prompts)
+    planned = line.fits(explore.planned_share * train_s, explore.most_seeds * work.prompts)
     return planned if planned > work.group_size else 0
 
 

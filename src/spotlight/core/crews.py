@@ -91,6 +91,7 @@ class Forward(Message, frozen=True, kw_only=True):
     """Counts the forwards of this token from 0."""
     weights: WeightsId
     digest: str
+    is_exact: bool = True
     rows: int
     tokens: int
     channels: int

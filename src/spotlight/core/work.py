@@ -30,6 +30,11 @@ class Work(StrEnum):
     rank: int
     """0 is served first."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes with the very weights; a preview only ranks, and may round them."""
+        return self is not Work.PREVIEW
+
 
 for _rank, _work in enumerate(Work):
     _work.rank = _rank

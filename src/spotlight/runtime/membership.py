@@ -156,7 +156,7 @@ class Membership:
         if self._standing is not Standing.MEMBER or not self.follows:
             return
         try:
-            with self._resident.use(forward.weights):
+            with self._resident.use(forward.weights, forward.is_exact):
                 self._shared.follow(forward, self._resident.digest_of(forward.weights))
         except StaleForward:
             return

@@ -172,6 +172,7 @@ class SharedAdapter:
             number=self._number,
             weights=weights,
             digest=self._resident.digest_of(weights),
+            is_exact=self._resident.is_exact,
             rows=rows,
             tokens=tokens,
             channels=channels,

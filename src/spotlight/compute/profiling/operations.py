@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
 from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
-from spotlight.core.errors import EnvironmentProblem, SpotlightError
+from spotlight.core.errors import EnvironmentProblem, InputError, SpotlightError
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 
@@ -65,16 +66,27 @@ def measurements(
 
 
 def denoise_step(subject: Subject, watch: Stopwatch) -> Times:
-    def forward(batch: int) -> Callable[[], object]:
-        drawn, schedule = samples(subject, batch), sigmas(subject)
-        x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
-        places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
-        cond = subject.conditions(batch)
-        return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
-
-    points = _by_batch(subject, watch, Operation.DENOISE_STEP, forward)
+    points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
     how = f"One step of the rollout engine without guidance, eager{_adapters(subject)}."
     return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
+
+
+def preview_step(subject: Subject, watch: Stopwatch) -> Times:
+    if subject.trainer.train_config.lora is None:
+        raise InputError("all weights are of one type, so a preview's step takes as long as any other")
+    with subject.resident.use(WeightsId(Version(0)), is_exact=False):
+        points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
+    how = f"As denoise_step{_adapters(subject)}, which are rounded to the type of the base weights."
+    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
+
+
+def _forward(subject: Subject, batch: int) -> Callable[[], object]:
+    """One step of so many rows, ready to be taken."""
+    drawn, schedule = samples(subject, batch), sigmas(subject)
+    x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
+    places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
+    cond = subject.conditions(batch)
+    return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
 
 
 def train_timestep(subject: Subject, watch: Stopwatch) -> Times:
@@ -241,6 +253,7 @@ def regroup(subject: Subject, watch: Stopwatch) -> Times:
 
 MEASURES: Mapping[Operation, Measure] = {
     Operation.DENOISE_STEP: denoise_step,
+    Operation.PREVIEW_STEP: preview_step,
     Operation.TRAIN_TIMESTEP: train_timestep,
     Operation.OPTIMIZER_STEP: optimizer_step,
     Operation.DECODE: decode,

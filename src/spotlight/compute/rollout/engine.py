@@ -123,6 +123,7 @@ class Engine:
             sigmas=self.adapter.schedule(sample.sampling.size, sample.sampling.steps).tolist(),
             cond=self._condition(prompt),
             x_SC=initial_noise(run_seed, [sample], shape)[0].to(self.adapter.device),
+            is_exact=request.work.is_exact or not self.resident.rounds,
         )
         if flight is not None:
             row.resume(Flight.from_bytes(flight, request, digest, shape))
@@ -135,7 +136,7 @@ class Engine:
         # min keeps the first of equals, and rows are in the order of their admission.
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
         batch = [row for row in self._live.values() if row.bucket == first.bucket]
-        with self.resident.use(first.bucket.weights):
+        with self.resident.use(first.bucket.weights, first.bucket.is_exact):
             advanced = self._advance(batch)
         last = [index for index, row in enumerate(batch) if row.is_last_step]
         if last:

@@ -17,6 +17,7 @@ class Bucket:
     """What rows must share to be in one forward. Steps, windows and samplers are each row's own."""
 
     weights: WeightsId
+    is_exact: bool
     size: Size
     guidance: float
     text_width: int
@@ -35,6 +36,8 @@ class LiveRow:
     cond: ConditionBatch
     """Of one row."""
     x_SC: Tensor
+    is_exact: bool = True
+    """Whether it is computed with the very weights."""
     velocity_SC: Tensor | None = None
     """Of the step before, where the sampler looks back at it."""
     step: int = 0
@@ -62,7 +65,13 @@ class LiveRow:
     @property
     def bucket(self) -> Bucket:
         sampling = self.request.sample.sampling
-        return Bucket(self.request.weights, sampling.size, sampling.guidance, self.cond.mask.shape[1])
+        return Bucket(
+            self.request.weights,
+            self.is_exact,
+            sampling.size,
+            sampling.guidance,
+            self.cond.mask.shape[1],
+        )
 
     @property
     def place(self) -> Place:

@@ -4,6 +4,9 @@ Invariant: inside `use(w)` the module computes with exactly the bytes that were 
 own parameters (tests/unit/test_weight_store.py): a set names all trainable parameters and no other, belongs to the
 same base weights, and its digest is read back from the module when it is loaded.
 
+Previews may use a set that is rounded to the type of the base weights: beside weights in bf16, adapters in fp32 cost
+more than half as much again, and a preview only ranks. Where all weights are of one type nothing is rounded.
+
 On a CPU the parameters are the pages of the node's store, without a copy; nothing may write to them, so `use` turns
 gradients off. On another device a set is copied there once.
 """
@@ -34,11 +37,17 @@ class Resident:
         """Sets held at a time: the current one and the one before it."""
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        # Adapters sit beside the large weights; the few that a model keeps in a wider type do not decide.
+        types = {parameter.dtype for parameter in (self._frozen or self._trainable).values()}
+        self._narrow = min(types, key=lambda dtype: dtype.itemsize)
         self._written = {name: p._version for name, p in module.named_parameters()}
         self._sets: dict[WeightsId, Mapping[str, Tensor]] = {}
         self._digests: dict[WeightsId, str] = {}
+        self._rounded: dict[WeightsId, Mapping[str, Tensor]] = {}
         self.in_use: WeightsId | None = None
         """The set that the module computes with now, inside `use`."""
+        self.is_exact = True
+        """Whether it computes with the very bytes of that set."""
 
     @property
     def device(self) -> torch.device:
@@ -88,6 +97,7 @@ class Resident:
     def drop(self, weights: WeightsId) -> None:
         """Let go of a set; nothing happens if it is not held."""
         self._sets.pop(weights, None)
+        self._rounded.pop(weights, None)
         self._digests.pop(weights, None)
 
     def holds(self, weights: WeightsId) -> bool:
@@ -110,23 +120,40 @@ class Resident:
             return fingerprint({name: p.detach() for name, p in self._trainable.items()})
 
     @contextmanager
-    def use(self, weights: WeightsId) -> Iterator[None]:
-        """The module computes with that set inside the block, without gradients."""
+    def use(self, weights: WeightsId, is_exact: bool = True) -> Iterator[None]:
+        """The module computes with that set inside the block, without gradients; if not exact, with it rounded."""
         self._check_held(weights)
         chosen = self._sets.get(weights, {})
         self._check_unwritten(weights, self._frozen if chosen else self._frozen | self._trainable)
+        if not is_exact:
+            chosen = self._rounded_set(weights)
         own = {name: self._trainable[name].data for name in chosen}
-        before = self.in_use
+        before = self.in_use, self.is_exact
         try:
             for name, tensor in chosen.items():
                 self._trainable[name].data = tensor
-            self.in_use = weights
+            self.in_use, self.is_exact = weights, is_exact
             with torch.no_grad():
                 yield
         finally:
-            self.in_use = before
+            self.in_use, self.is_exact = before
             for name, tensor in own.items():
                 self._trainable[name].data = tensor
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a rounded set differs from the exact one: the base weights are narrower than what is trained."""
+        return any(parameter.dtype.itemsize > self._narrow.itemsize for parameter in self._trainable.values())
+
+    def _rounded_set(self, weights: WeightsId) -> Mapping[str, Tensor]:
+        """Of the base weights' type, made when it is first asked for."""
+        exact = self._sets.get(weights, {})
+        if not self.rounds:
+            return exact
+        if weights not in self._rounded:
+            exact = exact or {name: parameter.data for name, parameter in self._trainable.items()}
+            self._rounded[weights] = {name: tensor.to(self._narrow) for name, tensor in exact.items()}
+        return self._rounded[weights]
 
     def _check_held(self, weights: WeightsId) -> None:
         if not self.holds(weights):

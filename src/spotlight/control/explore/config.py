@@ -113,6 +113,11 @@ class ExploreConfig(Section):
         """Whether nobody waits for unfinished previews, so that planning too many costs nothing."""
         return self.timing is Timing.BESIDE and self.overrun == 0
 
+    @property
+    def planned_share(self) -> float:
+        """Of the predicted training time, for which a learned plan holds previews."""
+        return 1 - (self.margin if self.is_cut_off else max(0.0, self.margin))
+
     def is_on(self, loss: str) -> bool:
         """Whether a run with this loss explores."""
         return self.enabled == "on" or (self.enabled == "auto" and loss == "nft")

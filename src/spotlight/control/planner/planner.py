@@ -24,14 +24,18 @@ from spotlight.control.planner.gain import gain
 from spotlight.control.planner.timing import TimeModel
 from spotlight.control.planner.variances import Variances
 from spotlight.core.events import (
+    Accepted,
     AnyEvent,
     Compared,
     ExplorationClosed,
     Fidelity,
+    Holding,
     Issued,
     IterationDone,
+    Leased,
     Planned,
     Previewed,
+    Worked,
     WorkerJoined,
     WorkerLost,
 )
@@ -120,6 +124,9 @@ class Planner:
         """Learn from one event of the journal; most teach nothing."""
         state = self.state
         match event:
+            case Leased() | Accepted() | Worked() | Holding():
+                # Nearly all of a journal.
+                pass
             case IterationDone():
                 self._learn(time=state.time.trained(event.train_s))
             case Planned():
@@ -156,8 +163,7 @@ class Planner:
         # A slot that has just joined is as quick as the others, as far as anyone knows.
         speed = sum(measured) / len(measured) * len(given.speeds) if measured else None
         trained_s = self.state.time.train_s
-        usable = 1 - (self.settings.margin if self.settings.is_cut_off else max(0.0, self.settings.margin))
-        budget_s = 0.0 if trained_s is None else trained_s * usable
+        budget_s = 0.0 if trained_s is None else trained_s * self.settings.planned_share
         if not given.speeds:
             return _planned(
                 given, _nobody(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
@@ -168,7 +174,7 @@ class Planner:
             reason = "how long a denoising step takes is not known yet, so the fixed plan"
             return self._fixed(given, speed, budget_s, reason)
         if trained_s is None:
-            guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * usable
+            guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * self.settings.planned_share
             return self._best(
                 given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
             )

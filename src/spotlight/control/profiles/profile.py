@@ -30,6 +30,9 @@ class Operation(StrEnum):
 
     DENOISE_STEP = "denoise_step"
     """One forward of `batch` rows on a crew of `degree` slots; guidance doubles the rows."""
+    PREVIEW_STEP = "preview_step"
+    """The same of previews, which may round what is trained to the type of the base weights; a profile without it
+    says that they take as long."""
     TRAIN_TIMESTEP = "train_timestep"
     """Forward and backward of `batch` image-timesteps on one rank; forwards of other weights are extra."""
     OPTIMIZER_STEP = "optimizer_step"
@@ -144,13 +147,19 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def seconds(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
         """Half of the times it takes no longer."""
+        operation = self._timed_as(operation)
         self._check_known(operation, degree)
         return self._typical[operation, degree].seconds(batch)
 
     def p99(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
         """All but one time in a hundred it takes no longer."""
+        operation = self._timed_as(operation)
         self._check_known(operation, degree)
         return self._slowest[operation, degree].seconds(batch)
+
+    def _timed_as(self, operation: Operation) -> Operation:
+        is_like_others = operation is Operation.PREVIEW_STEP and operation not in self.operations
+        return Operation.DENOISE_STEP if is_like_others else operation
 
     def degrees(self, operation: Operation) -> list[int]:
         """The degrees that can be asked for; none of an operation that is missing."""

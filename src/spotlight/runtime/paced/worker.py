@@ -61,10 +61,11 @@ class PacedEngine(Engine):
 
     def step(self) -> Boundary:
         seen = self._model.rows_seen
-        return self._held.device.take(super().step, lambda _: self._step_s(self._model.rows_seen - seen))
+        return self._held.device.take(super().step, lambda done: self._step_s(self._model.rows_seen - seen, done))
 
-    def _step_s(self, rows: int) -> float:
-        return self._held.pace.step(rows, self.rows, 1) if rows else 0.0
+    def _step_s(self, rows: int, done: Boundary) -> float:
+        is_exact = done.work is None or done.work.is_exact
+        return self._held.pace.step(rows, self.rows, 1, is_exact) if rows else 0.0
 
 
 class PacedResident(Resident):
@@ -73,6 +74,11 @@ class PacedResident(Resident):
     def __init__(self, model: PacedAdapter, base_digest: str, capacity: int, held: Held) -> None:
         super().__init__(model.transformer, base_digest, capacity)
         self._held = held
+
+    @property
+    def rounds(self) -> bool:
+        """As the model that it stands in for."""
+        return self._held.pace.rounds
 
     def load(self, stored: MappedWeights) -> str:
         return self._held.device.take(lambda: Resident.load(self, stored), lambda _: self._held.pace.load_s)
@@ -134,6 +140,7 @@ def pace_of(profile: Profile, settings: PaceSettings, heartbeat_s: float) -> Pro
         load_s=profile.seconds(Operation.NODE_FETCH),
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
         heartbeat_s=heartbeat_s,
+        rounds=Operation.PREVIEW_STEP in profile.operations,
         profile=profile,
         cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes),
         train_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),

@@ -99,15 +99,15 @@ class SimMembership:
             case Forward() if self._standing is Standing.MEMBER:
                 await self._together(order.number, seconds)
 
-    async def lead(self, weights: WeightsId, rows: int, seconds: float) -> bool:
+    async def lead(self, weights: WeightsId, is_exact: bool, rows: int, seconds: float) -> bool:
         """One forward of all members; False: the crew broke, and nothing has advanced."""
         assert self._token is not None
         await self._awake()
         number, self._forwards = self._forwards, self._forwards + 1
         self._say(
             Forward(
-                token=self._token, number=number, weights=weights, digest=self._holds()[weights], rows=rows, tokens=48,
-                channels=1, text_width=1, text_dimension=1, size=Size(32, 96),
+                token=self._token, number=number, weights=weights, digest=self._holds()[weights], is_exact=is_exact,
+                rows=rows, tokens=48, channels=1, text_width=1, text_dimension=1, size=Size(32, 96),
             )
         )  # fmt: skip
         if not await self._together(number, seconds):

@@ -15,14 +15,16 @@ class Pace:
     train_s: float
     heartbeat_s: float
     slowness: float = 1.0
+    rounds: bool = False
+    """Whether previews take a forward of their own, with rounded weights."""
     runs_ahead: bool = False
     """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
 
-    def step(self, rows: int, capacity: int, degree: int) -> float:
+    def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
         """One denoising step of `rows` in a crew of that degree, of `capacity` that would fit."""
         return self.step_s * self.slowness * max(rows / capacity, 0.5) / degree
 
-    def part(self, rows: int, degree: int) -> float:
+    def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         """A follower's part of such a step."""
         return self.step_s * self.slowness / degree
 

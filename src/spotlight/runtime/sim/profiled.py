@@ -64,11 +64,12 @@ class ProfiledPace(Pace):
     train_batch: int = 1
     _is_training: bool = False
 
-    def step(self, rows: int, capacity: int, degree: int) -> float:
-        return self._seconds(Operation.DENOISE_STEP, rows, degree) * self.slowness
+    def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
+        operation = Operation.DENOISE_STEP if is_exact else Operation.PREVIEW_STEP
+        return self._seconds(operation, rows, degree) * self.slowness
 
-    def part(self, rows: int, degree: int) -> float:
-        return self.step(rows, rows, degree)
+    def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
+        return self.step(rows, rows, degree, is_exact)
 
     def load(self, is_held: bool) -> float:
         return 0.0 if is_held else self.load_s
@@ -124,6 +125,7 @@ class ProfiledFate(Calm):
             load_s=profile.seconds(Operation.NODE_FETCH),
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
+            rounds=Operation.PREVIEW_STEP in profile.operations,
             runs_ahead=True,
             profile=profile,
             cost=self._cost,

@@ -144,12 +144,17 @@ class SimWorker:
 
     async def _step(self) -> None:
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
-        batch = [row for row in self._live.values() if row.request.weights == first.request.weights]
+        is_exact = self._is_exact(first)
+        batch = [
+            row
+            for row in self._live.values()
+            if row.request.weights == first.request.weights and self._is_exact(row) is is_exact
+        ]
         began, steps = self._loop.time(), 1
         guided = sum(row.request.sample.sampling.guidance != 1.0 for row in batch)
-        seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree)
+        seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree, is_exact)
         if self.crew.degree > 1:
-            if not await self.crew.lead(first.request.weights, len(batch) + guided, seconds):
+            if not await self.crew.lead(first.request.weights, is_exact, len(batch) + guided, seconds):
                 return
         else:
             if self.pace.runs_ahead:
@@ -169,6 +174,9 @@ class SimWorker:
         for row in batch:
             self._tell_of(row)
         self._at(Moment.AT_BOUNDARY)
+
+    def _is_exact(self, row: Row) -> bool:
+        return row.request.work.is_exact or not self.pace.rounds
 
     async def _run_ahead(self, steps: int, seconds: float) -> int:
         """So many steps, or up to the first boundary after something arrived; how many it were."""
@@ -235,8 +243,9 @@ class SimWorker:
                     del self._live[message.request]
                 self._told_free = 0
             case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
-                rows = message.rows if isinstance(message, crews.Forward) else self.rows
-                await self.crew.obey(message, self.pace.part(rows, self.crew.degree))
+                asked = (message.rows, message.is_exact) if isinstance(message, crews.Forward) else (self.rows, True)
+                rows, is_exact = asked
+                await self.crew.obey(message, self.pace.part(rows, self.crew.degree, is_exact))
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():

@@ -151,7 +151,9 @@ def _lent(base: "Profile", subject: "Subject", here: str) -> "dict[Operation, Ti
             f"the profile '{base.name}' is of {base.model} on {base.hardware}, but {subject.model} is to be measured "
             f"on {here}, so that its figures would be another model's or machine's; choose one of the same."
         )
-    by_size = {Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD}
+    by_size = {
+        Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD,
+    }  # fmt: skip
     same_size = (base.width, base.height) == (subject.size.width, subject.size.height)
     return {operation: times for operation, times in base.operations.items() if same_size or operation not in by_size}
 
