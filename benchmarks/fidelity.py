@@ -1,9 +1,11 @@
 """Is the simulator right? Iteration times of real runs against simulations of the same recipe.
 
-    python benchmarks/fidelity.py [--only cpu paced trace] [--fresh-profile] [--repeats 3] [--json]
+    python benchmarks/fidelity.py [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
 
 - cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
-  takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured now.
+  takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
+  Two cores are all that such a run has, and its judges, agents and controller need them too: so a profile is measured
+  with another slot at work (`spotlight profile --beside 1`).
 - paced: four reserved slots that train together and eight spot slots, real controller, agents, workers and sockets;
   each operation is held to its duration in a profile (`spotlight train --pace`).
 - trace: the same while spot nodes come and go as a generated trace says, warned or not, by SIGKILL.
@@ -17,6 +19,8 @@ the simulation is slower than the run.
 How long a dozen processes take to start at once on this machine is not what is asked here. So the trace loses nobody
 before the end of the second iteration, and the simulation replays what the run's nodes did from then on: it has each of
 them from when it dialled in, warned when it was warned, until it was gone.
+
+Results are kept by kind and seed; --merge adds to those in --out, so that kinds and seeds can be run one by one.
 """
 
 import argparse
@@ -34,9 +38,8 @@ from pathlib import Path
 
 import msgspec
 import yaml
+from fidelity_results import LIMITS, Pair, Runs, Timing, draw, figures, joined, show
 from provenance import provenance
-from rich.console import Console
-from rich.table import Table
 
 from spotlight.config import RunConfig, load_config
 from spotlight.control.ledger.audit import audit
@@ -71,44 +74,6 @@ WEATHER = Weather(
 WEATHER_S = 3600.0
 LEAD_IN_S = 300.0
 """Until the first loss: longer than the warm-up takes, even where twelve agents are slow to start at once."""
-LIMITS = {"cpu": 0.05, "paced": 0.05, "trace": 0.10}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Of one run, real or simulated; in seconds of the profile."""
-
-    iterations: Sequence[float]
-    """Without the warm-up."""
-    rollout: float
-    train: float
-    """Medians of these."""
-    losses: int
-    """Nodes, while these ran."""
-
-    @property
-    def iteration(self) -> float:
-        return statistics.median(self.iterations)
-
-    @property
-    def total(self) -> float:
-        return sum(self.iterations)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A run and its simulation."""
-
-    real: Timing
-    simulated: Timing
-
-    @property
-    def iteration_error(self) -> float:
-        return self.simulated.iteration / self.real.iteration - 1
-
-    @property
-    def total_error(self) -> float:
-        return self.simulated.total / self.real.total - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,15 +133,16 @@ def later(trace: Trace, seconds: float) -> Trace:
     return in_order(trace.name, events)
 
 
-def compared(case: Case, folder: Path) -> Pair:
+def compared(case: Case, folder: Path) -> tuple[Timing, Timing]:
+    """The real run and the simulated one."""
     real = really(case, folder)
     if case.trace is None:
-        return Pair(real=timing(real, case.speed), simulated=timing(virtually(case, folder, "simulated"), case.speed))
+        return timing(real, case.speed), timing(virtually(case, folder, "simulated"), case.speed)
     # Undisturbed up to the end of its warm-up, whatever comes then: that moment sets the clock.
     start_s = warmed_up(virtually(case, folder, "undisturbed"))
     happened = observed(real, start_s - warmed_up(real), case.speed)
     simulated = virtually(replace(case, trace=happened), folder, "simulated")
-    return Pair(real=timing(real, case.speed), simulated=timing(simulated, case.speed))
+    return timing(real, case.speed), timing(simulated, case.speed)
 
 
 def configured(case: Case, folder: Path, name: str) -> RunConfig:
@@ -253,7 +219,7 @@ def timing(records: Sequence[Record], speed: float) -> Timing:
     events = [record.event for record in counted if isinstance(record.event, IterationDone)]
     ends = [record.at for record in done[WARM_UP - 1 :]]
     return Timing(
-        iterations=[(end - begin) * speed for begin, end in pairwise(ends)],
+        iterations=tuple((end - begin) * speed for begin, end in pairwise(ends)),
         rollout=statistics.median(event.rollout_s for event in events) * speed,
         train=statistics.median(event.train_s for event in events) * speed,
         losses=sum(isinstance(record.event, NodeLost) and ends[0] < record.at <= ends[-1] for record in records),
@@ -261,65 +227,34 @@ def timing(records: Sequence[Record], speed: float) -> Timing:
 
 
 def fresh_profile(folder: Path) -> Profile:
-    """As `spotlight profile` measures it, with as many threads as a worker has."""
+    """As `spotlight profile` measures it, with the threads of a worker and the other core as busy as in a run."""
     path = folder / f"{CPU_PROFILE}.json"
-    command = [sys.executable, "-m", "spotlight.surface.cli.main", "profile", "--model", "words", "--out", str(path)]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = [sys.executable, "-m", "spotlight.surface.cli.main", "profile", "--model", "words", "--beside", "1"]
+    command += ["--out", str(path)]
+    subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | {"OMP_NUM_THREADS": "1"})
     return Profile.load(path)
 
 
-def pairs_of(kind: str, args: argparse.Namespace, profile: Profile | None, folder: Path) -> list[Pair]:
+def case_of(kind: str, seed: int, args: argparse.Namespace, folder: Path) -> Case:
+    if kind == "cpu":
+        profile = fresh_profile(folder) if args.fresh_profile else Profile.load(CPU_PROFILE)
+        return cpu_case(profile, args.iterations, seed)
+    case = paced_case(args.profile, args.iterations, seed, args.speed)
+    return with_trace(case, seed) if kind == "trace" else case
+
+
+def pairs_of(kind: str, args: argparse.Namespace, folder: Path) -> list[Pair]:
     pairs = []
-    for seed in range(args.repeats):
+    for seed in args.seeds:
         place = folder / f"{kind}-{seed}"
         place.mkdir()
-        if kind == "cpu":
-            assert profile is not None
-            case = cpu_case(profile, args.iterations, seed)
-        else:
-            case = paced_case(args.profile, args.iterations, seed, args.speed)
-            case = with_trace(case, seed) if kind == "trace" else case
-        pairs.append(compared(case, place))
+        case = case_of(kind, seed, args, place)
+        real, simulated = compared(case, place)
+        profile = f"{case.profile.name} {case.profile.digest}"
+        pair = Pair(seed=seed, commit=provenance()["commit"], profile=profile, real=real, simulated=simulated)
+        pairs.append(pair)
         show(kind, pairs[-1:])
     return pairs
-
-
-def show(kind: str, pairs: Sequence[Pair]) -> None:
-    table = Table(kind, "iteration s", "rollout s", "train s", "total s", "nodes lost")
-    for pair in pairs:
-        for name, found in (("real", pair.real), ("simulated", pair.simulated)):
-            seconds = (found.iteration, found.rollout, found.train, found.total)
-            table.add_row(name, *(f"{each:.2f}" for each in seconds), str(found.losses))
-        table.add_row(
-            f"error (wanted: {LIMITS[kind]:.0%})",
-            f"{pair.iteration_error:+.1%}",
-            "",
-            "",
-            f"{pair.total_error:+.1%}",
-            "",
-        )
-    Console(stderr=True).print(table)
-
-
-def figure(errors: Sequence[float], unit: str) -> dict[str, float | str]:
-    return {"value": statistics.median(errors), "low": min(errors), "high": max(errors), "unit": unit}
-
-
-def figures(found: Mapping[str, Sequence[Pair]], args: argparse.Namespace) -> dict[str, dict[str, float | str]]:
-    slots = f"4 + 8 slots paced by {args.profile}"
-    units = {
-        "cpu": ("fidelity_cpu_error", "simulated / real median iteration time - 1, words-nft on 1 + 1 processes"),
-        "paced": ("fidelity_paced_error", f"simulated / real median iteration time - 1, {slots}"),
-        "trace": ("fidelity_paced_trace_error", f"simulated / real time of all iterations - 1, {slots}, nodes killed"),
-    }
-    shown = {}
-    for kind, pairs in found.items():
-        errors = [pair.total_error if kind == "trace" else pair.iteration_error for pair in pairs]
-        shown[units[kind][0]] = figure(errors, units[kind][1])
-        for name, seconds in (("real", pairs[0].real), ("simulated", pairs[0].simulated)):
-            value = seconds.total if kind == "trace" else seconds.iteration
-            shown[f"{kind}_{name}_s"] = {"value": value, "low": value, "high": value, "unit": "s, first repeat"}
-    return shown
 
 
 @contextmanager
@@ -335,28 +270,28 @@ def kept_or_not(folder: Path | None) -> Iterator[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(LIMITS), default=list(LIMITS))
-    parser.add_argument("--fresh-profile", action="store_true", help=f"measure {CPU_PROFILE} now")
+    parser.add_argument("--fresh-profile", action="store_true", help=f"measure {CPU_PROFILE} before each run")
     parser.add_argument("--profile", default=PACED_PROFILE, help="of the paced runs")
     parser.add_argument("--speed", type=float, default=4.0, help="seconds of that profile in one")
     parser.add_argument("--iterations", type=int, default=8, help="that count, after the warm-up")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind for each")
     parser.add_argument("--out", type=Path, default=Path("runs/fidelity"))
+    parser.add_argument("--merge", action="store_true", help="add to what --out has of other kinds and seeds")
     parser.add_argument("--keep", type=Path, help="a new folder for the runs and their simulations, to look into")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
     with kept_or_not(args.keep) as folder:
-        profile = None
-        if "cpu" in args.only:
-            profile = fresh_profile(folder) if args.fresh_profile else Profile.load(CPU_PROFILE)
-        found = {kind: pairs_of(kind, args, profile, folder) for kind in args.only}
+        found: Runs = {kind: pairs_of(kind, args, folder) for kind in args.only}
+    path = args.out.with_suffix(".json")
+    runs = joined(path, found) if args.merge else found
+    every = sorted({pair.seed for pairs in runs.values() for pair in pairs})
     summary = {
-        "benchmark": "fidelity", **provenance(), "seeds": list(range(args.repeats)), "figures": figures(found, args)
+        "benchmark": "fidelity", **provenance(), "seeds": every, "figures": figures(runs, args.profile), "runs": runs
     }  # fmt: skip
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    if profile is not None:
-        args.out.with_name(f"{args.out.name}-profile.json").write_bytes(profile.to_json())
-    for kind, pairs in found.items():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+    draw(runs, path.with_suffix(".png"))
+    for kind, pairs in runs.items():
         show(kind, pairs)
     if args.json:
         print(msgspec.json.encode(summary).decode())

@@ -83,6 +83,7 @@ def test_a_profile_of_another_machine_lends_nothing(tmp_path):
         (("--model", "qwen-image"), "add --random-weights"),
         (("--model", "words", "--random-weights"), "drop --random-weights"),
         (("--model", "wrods"), "did you mean 'words'?"),
+        (("--model", "qwen-image", "--random-weights", "--beside", "1"), "drop it"),
     ],
 )
 def test_impossible_requests_are_refused_before_anything_is_written(arguments, problem, tmp_path, monkeypatch):
@@ -136,6 +137,12 @@ def test_a_stopwatch_counts_no_warm_up_and_stops_when_its_patience_ends():
     assert len(Stopwatch(device=torch.device("cpu"), repeats=3, patience_s=60).times(lambda: done.append(1))) == 3
     assert len(done) == 4
     assert len(Stopwatch(device=torch.device("cpu"), repeats=3, patience_s=0).times(lambda: None)) == 1
+
+
+def test_a_stopwatch_repeats_quick_actions_for_its_least_time():
+    seconds = Stopwatch(device=torch.device("cpu"), repeats=1, patience_s=0, least_s=0.01).times(lambda: None)
+    assert len(seconds) > 1
+    assert sum(seconds) >= 0.01
 
 
 def test_a_point_has_the_median_and_the_longest_of_few_times():

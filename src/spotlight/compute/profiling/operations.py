@@ -15,14 +15,17 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.profiling import cited
+from spotlight.compute.profiling.company import Company
+from spotlight.compute.profiling.slot import SlotAtWork
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, Subject
-from spotlight.compute.profiling.workload import backward, node_folder, published, samples, sigmas
+from spotlight.compute.profiling.workload import STEPS, backward, node_folder, published, samples, sigmas
 from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Place, advance
@@ -48,18 +51,33 @@ Measure = Callable[[Subject, Stopwatch], Times]
 
 
 def measurements(
-    subject: Subject, watch: Stopwatch, wanted: Sequence[Operation]
+    subject: Subject, watch: Stopwatch, wanted: Sequence[Operation], company: Company | None = None
 ) -> Iterator[tuple[Operation, Times | LeftOut]]:
     """One operation after the other, in the order of `MEASURES`: cheap and important ones first."""
     for operation, measure in MEASURES.items():
         if operation not in wanted:
             continue
         try:
-            yield operation, measure(subject, watch)
+            yield operation, measure(subject, watch) if company is None else _in(company, operation, subject, watch)
         except torch.OutOfMemoryError:
             yield operation, LeftOut("the device has too little memory for it")
         except SpotlightError as problem:
             yield operation, LeftOut(str(problem))
+
+
+def _in(company: Company, operation: Operation, subject: Subject, watch: Stopwatch) -> Times:
+    """As a run has it: the other slots of the machine work or rest, and this slot's judge works when it does."""
+    measure = denoising if operation is Operation.DENOISE_STEP else MEASURES[operation]
+    if operation not in BUSY:
+        return measure(subject, watch)
+    with company.at_work():
+        times = measure(subject, watch)
+    told = f" Beside {company} at work."
+    series = (
+        msgspec.structs.replace(each, how=each.how + told) if each.provenance is Provenance.MEASURED else each
+        for each in times.series
+    )
+    return msgspec.structs.replace(times, series=tuple(series))
 
 
 # -- on the device -----------------------------------------------------------------------------------------------------
@@ -87,6 +105,22 @@ def _forward(subject: Subject, batch: int) -> Callable[[], object]:
     places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
     cond = subject.conditions(batch)
     return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
+
+
+def denoising(subject: Subject, watch: Stopwatch) -> Times:
+    """Whole samples, so that what happens at their beginning and end is part of every figure."""
+    if subject.world is None:
+        raise InputError(f"'{subject.model}' has no judge of its own that could work; measure it without --beside.")
+    points = []
+    with SlotAtWork(subject, subject.world) as slot:
+        for batch in subject.batches[Operation.DENOISE_STEP]:
+            seconds = watch.times(partial(slot.wave, batch))
+            points.append(point([each / STEPS for each in seconds], batch))
+    how = (
+        f"A step's share of whole samples of {STEPS} steps through the rollout engine, without guidance, eager; they "
+        "are decoded and judged meanwhile on the same cores, by one thread each."
+    )
+    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
 
 
 def train_timestep(subject: Subject, watch: Stopwatch) -> Times:
@@ -266,6 +300,11 @@ MEASURES: Mapping[Operation, Measure] = {
     Operation.CHECKPOINT: save_checkpoint,
     Operation.WORKER_START: worker_start,
 }
+
+BUSY = frozenset(
+    {Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD}
+)
+"""What happens while other slots roll out or preview; while weights move they wait."""
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ class Stopwatch:
     repeats: int
     patience_s: float
     """No further repeat is begun after so long, so that slow actions are timed less often."""
+    least_s: float = 0.0
+    """Quick actions are repeated for so long, so that no figure is of one moment of a machine that others use too."""
 
     def times(self, action: Callable[[], object], warm_ups: int = 1) -> list[float]:
         """Seconds of each repeat; warm-ups are not counted."""
@@ -29,12 +31,15 @@ class Stopwatch:
             action()
         self._wait()
         seconds: list[float] = []
-        while not seconds or (len(seconds) < self.repeats and sum(seconds) < self.patience_s):
+        while not seconds or sum(seconds) < self.least_s or self._goes_on(seconds):
             began = time.perf_counter()
             action()
             self._wait()
             seconds.append(time.perf_counter() - began)
         return seconds
+
+    def _goes_on(self, seconds: Sequence[float]) -> bool:
+        return len(seconds) < self.repeats and sum(seconds) < self.patience_s
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

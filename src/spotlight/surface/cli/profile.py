@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +13,16 @@ from spotlight.core.errors import ConfigError, InputError, suggestion
 from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
+    from spotlight.compute.profiling.company import Company
+    from spotlight.compute.profiling.stopwatch import Stopwatch
     from spotlight.compute.profiling.subject import Subject
     from spotlight.control.profiles import Operation, Profile, Times
 
 REPEATS, QUICK_REPEATS = 7, 2
 PATIENCE_S = 3.0
 """Per figure; what is slower is repeated less often."""
+LEAST_S = 2.0
+"""Per figure of a processor, whose cores others may use as well: its speed changes from one second to the next."""
 
 
 def profile(
@@ -34,6 +39,9 @@ def profile(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, as many as a worker has.")] = 1,
     tf32: Annotated[bool, typer.Option("--tf32", help="As with model.tf32 in a recipe: fp32 matmuls in TF32.")] = False,
+    beside: Annotated[
+        int, typer.Option(min=0, help="Other slots that work meanwhile, as in a run that uses the whole machine.")
+    ] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Two batches, two repeats: for a first look.")] = False,
     out: Annotated[Path | None, typer.Option(help="Default profile-MODEL.json; written after each operation.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile instead of a table.")] = False,
@@ -55,20 +63,23 @@ def profile(
 
         use_threads(threads)
         use_tf32(tf32)
+        _check_company(model, device, beside)
         subject = _subject(model, device, random_weights, width, height, quick)
         repeats = QUICK_REPEATS if quick else REPEATS
-        watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S)
-        found = _empty(path.stem, subject, base, repeats)
-        progress.report("loading", 1, 1)
-        began = time.monotonic()
-        for done, (operation, outcome) in enumerate(measurements(subject, watch, wanted), start=1):
-            if isinstance(outcome, LeftOut):
-                print(f"{operation} is left out: {outcome.why}", file=sys.stderr)
-            else:
-                found = msgspec.structs.replace(found, operations={**found.operations, operation: outcome})
-                _write(found, path)
-                print(f"{operation} known after {time.monotonic() - began:.0f} s", file=sys.stderr)
-            progress.report("measuring", done, len(wanted))
+        least_s = LEAST_S if subject.adapter.device.type == "cpu" and not quick else 0.0
+        watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S, least_s=least_s)
+        found = _empty(path.stem, subject, base, _conditions(watch, beside))
+        with _company(model, threads, beside) as company:
+            progress.report("loading", 1, 1)
+            began = time.monotonic()
+            for done, (operation, outcome) in enumerate(measurements(subject, watch, wanted, company), start=1):
+                if isinstance(outcome, LeftOut):
+                    print(f"{operation} is left out: {outcome.why}", file=sys.stderr)
+                else:
+                    found = msgspec.structs.replace(found, operations={**found.operations, operation: outcome})
+                    _write(found, path)
+                    print(f"{operation} known after {time.monotonic() - began:.0f} s", file=sys.stderr)
+                progress.report("measuring", done, len(wanted))
     _show(found, path, as_json)
 
 
@@ -120,7 +131,24 @@ def _subject(model: str, device: str, random_weights: bool, width: int, height: 
     return tiny_subject(model, device, batches)
 
 
-def _empty(name: str, subject: "Subject", base: "Profile | None", repeats: int) -> "Profile":
+def _check_company(model: str, device: str, beside: int) -> None:
+    from spotlight.compute.profiling.subject import QWEN_IMAGE
+
+    if beside and (model == QWEN_IMAGE or device != "cpu"):
+        raise InputError(
+            f"--beside {beside} was asked for {model} on {device}, but only slots of a tiny model on a CPU share what "
+            "they compute with; drop it."
+        )
+
+
+def _company(model: str, threads: int, beside: int) -> "AbstractContextManager[Company | None]":
+    """Other slots of this machine, if any are wanted."""
+    from spotlight.compute.profiling.company import Company
+
+    return Company(model, threads, beside) if beside else nullcontext()
+
+
+def _empty(name: str, subject: "Subject", base: "Profile | None", conditions: str) -> "Profile":
     """A profile of this machine, with what another one lends it."""
     from spotlight.compute.profiling.machine import busyness, commit, hardware
     from spotlight.control.profiles import Profile
@@ -137,9 +165,18 @@ def _empty(name: str, subject: "Subject", base: "Profile | None", repeats: int) 
         hardware=here,
         date=datetime.now(UTC).date().isoformat(),
         commit=commit(),
-        notes=f"Up to {repeats} repeats per figure, {PATIENCE_S:g} s at most; {busyness()}.{told}",
+        notes=f"{conditions}; {busyness()}.{told}",
         operations=lent,
     )
+
+
+def _conditions(watch: "Stopwatch", beside: int) -> str:
+    if watch.least_s:
+        watched = f"Repeats of at least {watch.least_s:g} s per figure"
+    else:
+        watched = f"Up to {watch.repeats} repeats per figure, {watch.patience_s:g} s at most"
+    others = f"; with --beside {beside}, where an entry says so" if beside else ""
+    return f"{watched}{others}"
 
 
 def _lent(base: "Profile", subject: "Subject", here: str) -> "dict[Operation, Times]":

@@ -1,0 +1,76 @@
+"""Neighbours of a measurement: at work inside the block, at rest outside, and never left behind."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spotlight.compute.profiling.company import Company
+from spotlight.compute.profiling.operations import LeftOut, measurements
+from spotlight.compute.profiling.stopwatch import Stopwatch
+from spotlight.compute.profiling.subject import QUICK_BATCHES, tiny_subject
+from spotlight.control.profiles import Operation, Times
+
+WATCH = Stopwatch(device=torch.device("cpu"), repeats=1, patience_s=0.0)
+OBEDIENT = """
+import os
+order = b"r"
+while order:
+    os.write(1, order)
+    order = os.read(0, 1)
+    with open(LOG, "ab") as log:
+        log.write(order or b".")
+"""
+"""Writes down its orders, and a full stop when it leaves."""
+MORTAL = """
+import os
+os.write(1, b"r")
+"""
+"""Gone as soon as it is there."""
+
+
+@pytest.fixture
+def neighbours(tmp_path, monkeypatch):
+    """Lets such a program stand in for every neighbour, and tells what each was ordered."""
+    log = tmp_path / "orders"
+    python = sys.executable
+
+    def are(program: str) -> Path:
+        stand_in = tmp_path / "python"
+        stand_in.write_text(f"#!{python}\nLOG = {str(log)!r}\n{program}")
+        stand_in.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(stand_in))
+        return log
+
+    return are
+
+
+def test_neighbours_work_inside_the_block_rest_outside_and_leave_with_their_owner(neighbours):
+    log = neighbours(OBEDIENT)
+    with Company("words", threads=1, members=2) as company:
+        assert not log.exists()
+        with company.at_work():
+            assert log.read_text() == "ww"
+        assert log.read_text() == "wwrr"
+    assert log.read_text() == "wwrr.."
+
+
+def test_operations_are_timed_beside_neighbours_only_where_a_run_has_them_at_work(neighbours):
+    log = neighbours(OBEDIENT)
+    subject = tiny_subject("words", "cpu", QUICK_BATCHES)
+    with Company("words", threads=1, members=1) as company:
+        found = measurements(subject, WATCH, [Operation.OPTIMIZER_STEP, Operation.ROLE_SWITCH], company)
+        hows = {operation: times.series[0].how for operation, times in found if isinstance(times, Times)}
+    assert hows[Operation.OPTIMIZER_STEP].endswith("Beside another slot at work.")
+    assert "Beside" not in hows[Operation.ROLE_SWITCH]
+    assert log.read_text() == "wr."
+
+
+def test_operation_whose_neighbour_is_gone_is_left_out_with_the_reason(neighbours):
+    neighbours(MORTAL)
+    subject = tiny_subject("words", "cpu", QUICK_BATCHES)
+    with Company("words", threads=1, members=1) as company:
+        ((_, outcome),) = measurements(subject, WATCH, [Operation.DECODE], company)
+    assert isinstance(outcome, LeftOut)
+    assert "ask for fewer with --beside" in outcome.why
