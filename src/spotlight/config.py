@@ -109,6 +109,12 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _deterministic_batches_are_fixed(self) -> Self:
+        if self.deterministic:
+            self.train.check_deterministic()
+        return self
+
+    @model_validator(mode="after")
     def _deterministic_plans_are_fixed(self) -> Self:
         if self.deterministic and self.explores and self.explore.plan is not PlanKind.FIXED:
             raise ConfigError(

@@ -191,6 +191,12 @@ def test_trace_is_not_used_by_a_run_without_spot_nodes():
     assert config.market.replayed(config.cluster.spot) is None
 
 
+def test_deterministic_run_with_batches_that_follow_the_clock_is_refused():
+    with pytest.raises(ConfigError, match="train.micro_batch is auto"):
+        load_config("words-nft", ["deterministic=true", "train.micro_batch=auto"])
+    assert load_config("words-nft", ["train.micro_batch=auto"]).train.micro_batch == "auto"
+
+
 def test_deterministic_run_with_a_plan_that_follows_the_clock_is_refused():
     with pytest.raises(ConfigError, match=r"explore.plan is bandit, which follows measured times"):
         load_config("words-nft", ["deterministic=true", "explore.plan=bandit"])

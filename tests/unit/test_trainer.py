@@ -4,10 +4,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_experience, tiny_sampling
+from tiny_models import (
+    PROMPTS,
+    RUN_SEED,
+    conditions,
+    grouped_samples,
+    rolled_out,
+    sample_of,
+    tiny_adapter,
+    tiny_experience,
+    tiny_sampling,
+)
 
 from spotlight.compute.train.config import (
     AlgorithmConfig,
+    BatchesOver,
     FlowGrpoConfig,
     LoraConfig,
     NftConfig,
@@ -278,6 +289,89 @@ def test_nft_draws_timesteps_and_noise_by_sample_and_iteration(monkeypatch):
     assert len({tuple(batch[i : i + 2]) for batch in first for i in range(0, 8, 2)}) > 3
     losses = [trainer.accumulate(replace(experience, iteration=k), rows[:1], 1)[0] for k in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]
+
+
+def places_seen(trainer: Trainer, experience: Experience, monkeypatch) -> list[list[float]]:
+    """The noise levels of each forward of an update without a KL term and with the ODE: old's and theta's."""
+    rows = kept_rows(experience, range(8), 2)
+    return sigmas_seen(trainer, experience, rows, monkeypatch)[::2]
+
+
+@pytest.mark.parametrize("micro_batch", [3, 8, 64])
+def test_batches_over_samples_take_one_timestep_of_each_sample_at_a_time(micro_batch, monkeypatch):
+    over_pairs, over_samples = (
+        tiny_trainer(NftConfig(), micro_batch=micro_batch, batches_over=over) for over in BatchesOver
+    )
+    experience = experience_for(over_pairs)
+    by_pair, by_sample = (places_seen(trainer, experience, monkeypatch) for trainer in (over_pairs, over_samples))
+    flat_pairs, flat_samples = ([sigma for batch in batches for sigma in batch] for batches in (by_pair, by_sample))
+    assert flat_samples == flat_pairs[::2] + flat_pairs[1::2]
+    sizes = [min(micro_batch, 8 - start) for start in range(0, 8, micro_batch)]
+    assert [len(batch) for batch in by_sample] == sizes * 2
+    assert len(by_pair[0]) == min(micro_batch, 16)
+
+
+def test_step_of_samples_with_windows_of_different_lengths_counts_each_of_their_rows_once():
+    trainer = tiny_trainer(FLOW)
+    windows = (Window(0, 1), Window(1, 3))
+    apart = [
+        rolled_out(trainer.adapter, [sample_of(PROMPTS[group], seed, tiny_sampling(SamplerKind.CPS, window))])
+        for group, window in enumerate(windows)
+        for seed in (0, 1)
+    ]
+    samples = [sample for rollout in apart for sample in rollout.samples]
+    whole = tiny_experience(trainer.adapter, samples[:2])
+    whole = replace(
+        whole,
+        rollout=joined(apart),
+        cond=conditions(trainer.adapter, samples),
+        advantage_B=torch.tensor([0.5, -0.7, 0.9, -0.3]),
+        kept_B=torch.ones(4, dtype=torch.bool),
+    )
+    made = trainer.update(whole, range(4))
+    assert made.rows == 8
+    # A window's padding is never trained on, whatever it holds.
+    other = tiny_trainer(FLOW)
+    padded = whole.rollout.log_prob_BK.clone()
+    padded[:2, 1:] = float("nan")
+    other.update(replace(whole, rollout=replace(whole.rollout, log_prob_BK=padded)), range(4))
+    assert digest(theta_of(other)) == digest(theta_of(trainer))
+
+
+@pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
+def test_update_in_parts_of_whole_micro_batches_is_the_update_in_one_bit_for_bit(algorithm):
+    whole, parted = tiny_trainer(algorithm, micro_batch=4), tiny_trainer(algorithm, micro_batch=4)
+    experience = experience_for(whole)
+    wanted = whole.update(experience, range(6))
+    parted.begin(6)
+    parted.add(experience, [0, 1])
+    parted.add(experience, [2, 3, 4, 5])
+    assert parted.finish(experience.iteration) == wanted
+    assert digest(theta_of(parted)) == digest(theta_of(whole))
+
+
+def test_part_that_fails_half_way_drops_the_update(monkeypatch):
+    """The gradient holds some of its rows, and nobody knows which."""
+    trainer, straight = tiny_trainer(), tiny_trainer()
+    experience = experience_for(trainer)
+    real, forwards = trainer.adapter.velocity, iter([True, True, True, False])
+
+    def velocity(*arguments):
+        if not next(forwards, True):
+            raise RuntimeError("boom")
+        return real(*arguments)
+
+    trainer.begin(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.adapter, "velocity", velocity)
+        with pytest.raises(RuntimeError, match="boom"):
+            trainer.add(experience, range(8))
+    for call in (lambda: trainer.add(experience, [0]), lambda: trainer.finish(0)):
+        with pytest.raises(ValueError, match="no update is under way"):
+            call()
+    for each in (trainer, straight):
+        each.update(experience, range(8))
+    assert digest(theta_of(trainer)) == digest(theta_of(straight))
 
 
 def test_flow_grpo_without_a_window_is_refused():

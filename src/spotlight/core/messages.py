@@ -4,7 +4,7 @@ A message travels as `runtime/wire.py` frames it: the msgpack of one of these, a
 bytes. Unknown fields are refused, and a `Hello` of another schema or code version is turned away.
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
-    the training worker    Stepped, PublishedWeights, Saved
+    the training worker    Accumulated, Stepped, PublishedWeights, Saved
     agent  -> controller   NodeHello, Gone, Warned
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
@@ -123,6 +123,13 @@ class Held(Message, frozen=True, kw_only=True):
 
     weights: WeightsId
     digest: str
+
+
+class Accumulated(Message, frozen=True, kw_only=True):
+    """The gradient of one part of a step was added."""
+
+    step: int
+    part: int
 
 
 class Stepped(Message, frozen=True, kw_only=True):
@@ -250,7 +257,9 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
 class Train(Message, frozen=True, kw_only=True):
     """Take optimizer step `step` over these samples; `last` of the iteration lets the behaviour policy follow.
 
-    Every rank of the gang gets the whole order and takes its share of the items; rank 0 answers.
+    A step may come in parts, whose gradients add up; only the final one ends in the optimizer's step, and is answered
+    by Stepped, the others by Accumulated. Part 0 begins the step anew. Every rank of the gang gets the whole order and
+    takes its share of the items; rank 0 answers.
     """
 
     step: int
@@ -259,6 +268,10 @@ class Train(Message, frozen=True, kw_only=True):
     last: bool
     rank: int = 0
     ranks: int = 1
+    part: int = 0
+    samples: int | None = None
+    """Of the whole step, kept or not: what its gradient is divided by. None: these items are all."""
+    is_final: bool = True
 
 
 class Publish(Message, frozen=True, kw_only=True):
@@ -292,7 +305,7 @@ class Rejected(Message, frozen=True, kw_only=True):
 
 
 AnyMessage: TypeAlias = (
-    Hello | Pull | Commit | HandBack | Result | Alive | Held | Stepped | PublishedWeights | Saved | Failed
+    Hello | Pull | Commit | HandBack | Result | Alive | Held | Accumulated | Stepped | PublishedWeights | Saved | Failed
     | NodeHello | Gone | Warned
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered

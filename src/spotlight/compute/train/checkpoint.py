@@ -17,11 +17,15 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.core.errors import Stopped, WeightsError
 
 ADAMW = "adamw"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps per parameter."""
+OBJECTIVE = "objective"
+STALE_ONLY = (f"{WeightSet.BEFORE.value}.", f"{WeightSet.START.value}.", f"{OBJECTIVE}.")
+"""What a trainer holds only where it takes samples of the version before."""
 
 
 def save(trainer: Trainer, folder: Path) -> None:
@@ -43,7 +47,10 @@ def save(trainer: Trainer, folder: Path) -> None:
 
 
 def restore(trainer: Trainer, folder: Path) -> None:
-    """Into a trainer of the same recipe; a parameter that never had a gradient has no moments, there and here."""
+    """Into a trainer of the same recipe; a parameter that never had a gradient has no moments, there and here.
+
+    What only samples of the version before need is left where this trainer takes none.
+    """
     if not folder.is_dir():
         raise WeightsError(f"the checkpoint {folder} does not exist; resume from another one, or start the run anew.")
     try:
@@ -51,7 +58,9 @@ def restore(trainer: Trainer, folder: Path) -> None:
         for name, parameter in trainer.sets.theta.items():
             trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in saved else {}
         state = _state(trainer)
-        if state.keys() != saved:
+        if any(name.startswith(STALE_ONLY) for name in state.keys() - saved):
+            raise ValueError("it lacks what samples of the version before are compared with, which this run trains on")
+        if state.keys() != {name for name in saved if name in state or not name.startswith(STALE_ONLY)}:
             raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, not all of the same names")
         load_state(state, checkpoint_id=folder, no_dist=True)
     except (Exception, CheckpointException) as error:
@@ -97,7 +106,7 @@ def _state(trainer: Trainer) -> dict[str, Tensor]:
         for moment in MOMENTS:
             if moment in moments:
                 state[f"{ADAMW}.{moment}.{name}"] = moments[moment]
-    return state
+    return state | {f"{OBJECTIVE}.{name}": tensor for name, tensor in trainer.objective_state.items()}
 
 
 def _sync(folder: Path) -> None:

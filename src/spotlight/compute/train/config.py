@@ -1,11 +1,12 @@
 """Sections `algorithm` and `train` of a recipe, and how advantages are scaled; free of torch."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from spotlight.control.advantage import StdMode
+from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 
 
@@ -81,6 +82,9 @@ class FlowGrpoConfig(Section):
     ratio_normalisation: bool = False
     """GRPO-Guard: centre the log-ratio, measure it in the same units at every step, and weigh steps by
     1/|dt|. The rollout then stores means; use a clip near 2e-6."""
+    stale_weight_cap: float = Field(default=2.0, ge=1)
+    """Samples of the version before, where they stray from it more than twice as often as fresh ones, are clipped
+    around the iteration's first weights and weighed by the ratio of those to their own; at most by this."""
     advantage: AdvantageConfig = AdvantageConfig()
 
 
@@ -96,6 +100,25 @@ class LoraConfig(Section):
     """The adapter's output is scaled by alpha / rank."""
 
 
+class BatchesOver(StrEnum):
+    """What the rows of one forward have in common."""
+
+    PAIRS = "pairs"
+    """Nothing: any (sample, timestep) pairs share a forward, each at its own timestep."""
+    SAMPLES = "samples"
+    """Their place: one of each sample's timesteps after the other, as systems without time-step parallelism do."""
+
+
+AUTO: Literal["auto"] = "auto"
+
+
+def _is_row_count(value: Any) -> Any:
+    """Told here, because of a union pydantic would name every member that refused."""
+    if value != AUTO and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError("it takes a whole number of rows, at least 1, or auto")
+    return value
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), how rows are batched, and what is trained."""
 
@@ -109,8 +132,11 @@ class TrainConfig(Section):
     """AdamW's eps."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this global norm."""
-    micro_batch: int = Field(default=32, ge=1)
-    """Rows (a sample at one timestep) per forward; changes memory and speed, not the gradient."""
+    micro_batch: Annotated[int | Literal["auto"], BeforeValidator(_is_row_count)] = 32
+    """Rows (a sample at one timestep) per forward; changes memory and speed, not the gradient. `auto` doubles it
+    over the first batches for as long as that saves time and fits the device's memory."""
+    batches_over: BatchesOver = BatchesOver.PAIRS
+    """Whether a forward takes rows of any timesteps (`pairs`) or of one timestep of each sample (`samples`)."""
     updates_per_iteration: int = Field(default=2, ge=1)
     """Optimizer steps per iteration, over disjoint groups."""
     ema_decay: float = Field(default=0.9, ge=0, lt=1)
@@ -122,3 +148,11 @@ class TrainConfig(Section):
     timeout_s: float = Field(default=3600.0, gt=0)
     """Seconds that an optimizer step, a publication or a checkpoint may take before the trainer is taken
     for hung, killed and restarted from the newest checkpoint."""
+
+    def check_deterministic(self) -> None:
+        """Refuse what gives other bits in another run."""
+        if self.micro_batch == AUTO:
+            raise ConfigError(
+                "deterministic is on but train.micro_batch is auto, which follows measured times, and another batch "
+                "sums gradients in another order; set train.micro_batch to a number, or deterministic to false."
+            )

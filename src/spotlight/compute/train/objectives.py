@@ -1,4 +1,10 @@
-"""From rows to losses: each objective runs the forwards its loss needs, through the one velocity function."""
+"""From rows to losses: each objective runs the forwards its loss needs, through the one velocity function.
+
+A row is compared with the policy that drew its sample. For one of the version before, NFT's anchor is `before`, and
+Flow-GRPO's old log-probabilities are the recorded ones as ever; where those rows are beyond the clip too often
+(`ClipWatch`), they are clipped around `start` and weighed instead. Invariant: where the two versions are equal, stale
+rows change nothing (tests/unit/test_stale_samples.py).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +16,22 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
+from spotlight.compute.rollout.denoise import recorded_steps
 from spotlight.compute.rollout.noise import normals
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig
 from spotlight.compute.train.experience import Experience, Row
-from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss
+from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss, log_ratio
 from spotlight.compute.train.losses.nft import nft_loss, noised, preference
+from spotlight.compute.train.staleness import FRESH, STALE, ClipWatch
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
-from spotlight.core.types import Sample
+from spotlight.core.types import Sample, Sampling, Size
 
 
 @dataclass(frozen=True)
 class LossRows:
-    """Per-row losses with their gradient, and per-row figures for the log."""
+    """Per-row losses with their gradient, and figures for the log: one value for each row that a figure is of."""
 
     loss_B: Tensor
     figures: Mapping[str, Tensor]
@@ -33,28 +41,39 @@ class Objective(Protocol):
     """A loss together with the weight sets it needs."""
 
     weight_sets: frozenset[WeightSet]
+    state: Mapping[str, Tensor]
+    """What later steps depend on beside weights, to be saved and restored in place."""
 
-    def places(self, experience: Experience) -> int:
-        """Trained timesteps per sample."""
+    def places(self, experience: Experience) -> list[int]:
+        """Trained timesteps of each sample."""
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows: ...
 
+    def stepped(self, figures: Mapping[str, float]) -> None:
+        """An optimizer step was taken; `figures` are the means over its rows."""
 
-def objective(config: AlgorithmConfig, run_seed: int) -> Objective:
-    return NftObjective(config, run_seed) if isinstance(config, NftConfig) else FlowGrpoObjective(config)
+
+def objective(config: AlgorithmConfig, run_seed: int, takes_stale: bool = False) -> Objective:
+    """`takes_stale`: samples of the version before may come, and are told from the others."""
+    if isinstance(config, NftConfig):
+        return NftObjective(config, run_seed, takes_stale)
+    return FlowGrpoObjective(config, takes_stale)
 
 
 class NftObjective:
-    """Noise each finished sample to a few of its own timesteps; compare theta with old there."""
+    """Noise each finished sample to a few of its own timesteps; compare theta with the policy that drew it there."""
 
-    def __init__(self, config: NftConfig, run_seed: int) -> None:
+    def __init__(self, config: NftConfig, run_seed: int, takes_stale: bool = False) -> None:
         self.config = config
         self.run_seed = run_seed
+        self.takes_stale = takes_stale
         references = {WeightSet.REFERENCE} if config.kl_weight > 0 else set()
-        self.weight_sets = frozenset({WeightSet.OLD, *references})
+        befores = {WeightSet.BEFORE} if takes_stale else set()
+        self.weight_sets = frozenset({WeightSet.OLD, *references, *befores})
+        self.state: Mapping[str, Tensor] = {}
 
-    def places(self, experience: Experience) -> int:
-        return min(self.config.timesteps_per_sample, experience.rollout.samples[0].sampling.steps)
+    def places(self, experience: Experience) -> list[int]:
+        return [min(self.config.timesteps_per_sample, s.sampling.steps) for s in experience.rollout.samples]
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
         sampling = experience.rollout.samples[0].sampling
@@ -62,14 +81,24 @@ class NftObjective:
         x0 = experience.rollout.x0_BSC[index]
         sigma_B = self._timesteps(experience, rows, adapter.schedule(sampling.size, sampling.steps)).to(x0)
         x_t = noised(x0, self._noise(experience, rows, x0.shape[1:]).to(x0), sigma_B)
-        cond, uncond = _conditions(experience, index)
-        arguments = (x_t, sigma_B, cond, uncond, sampling.guidance, sampling.size)
-        v_old = _frozen(adapter, sets, WeightSet.OLD, arguments)
-        v_ref = _frozen(adapter, sets, WeightSet.REFERENCE, arguments) if self.config.kl_weight > 0 else None
-        v_theta = adapter.velocity(*arguments)
+        inputs = _inputs(experience, index, x_t, sigma_B)
+        stale_B = _stale(experience, rows, self.takes_stale, adapter.device)
+        v_old = _anchor(adapter, sets, inputs, stale_B)
+        v_ref = _frozen(adapter, sets, WeightSet.REFERENCE, inputs) if self.config.kl_weight > 0 else None
+        v_theta = inputs.velocity(adapter)
         r_B = preference(experience.advantage_B[index], self.config.advantage_clip)
         terms = nft_loss(v_theta, v_old, x_t, x0, sigma_B, r_B, self.config, v_ref)
-        return LossRows(terms.loss_B, {"drift": terms.drift_B, "kl": terms.kl_B})
+        figures = {"drift": terms.drift_B, "kl": terms.kl_B}
+        if self.takes_stale:
+            figures |= {
+                "drift_fresh": terms.drift_B[~stale_B],
+                "drift_stale": terms.drift_B[stale_B],
+                "stale_share": stale_B.float(),
+            }
+        return LossRows(terms.loss_B, figures)
+
+    def stepped(self, figures: Mapping[str, float]) -> None:
+        """Nothing here depends on earlier steps."""
 
     def _timesteps(self, experience: Experience, rows: Sequence[Row], sigmas: Tensor) -> Tensor:
         """Distinct steps of the sample's own schedule, chosen by its identity."""
@@ -91,13 +120,18 @@ class NftObjective:
 class FlowGrpoObjective:
     """Replay each window step from its recorded latents; compare log-probs with the recorded ones."""
 
-    def __init__(self, config: FlowGrpoConfig) -> None:
+    def __init__(self, config: FlowGrpoConfig, takes_stale: bool = False) -> None:
         self.config = config
-        self.weight_sets = frozenset({WeightSet.REFERENCE} if config.kl_weight > 0 else ())
+        self.takes_stale = takes_stale
+        references = {WeightSet.REFERENCE} if config.kl_weight > 0 else set()
+        starts = {WeightSet.START} if takes_stale else set()
+        self.weight_sets = frozenset({*references, *starts})
+        self._watch = ClipWatch()
+        self.state: Mapping[str, Tensor] = {"clip_fractions": self._watch.running_2} if takes_stale else {}
 
-    def places(self, experience: Experience) -> int:
-        places = experience.rollout.log_prob_BK.shape[1]
-        if not places:
+    def places(self, experience: Experience) -> list[int]:
+        places = [recorded_steps(sample.sampling) for sample in experience.rollout.samples]
+        if not all(places):
             raise ConfigError(
                 "Flow-GRPO was given samples without an SDE window, so there is no step that it could train; set "
                 "rollout.sampler and rollout.window_size, or use algorithm nft."
@@ -105,33 +139,23 @@ class FlowGrpoObjective:
         return places
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
-        rollout = experience.rollout
-        sampling = rollout.samples[0].sampling
-        sigmas = adapter.schedule(sampling.size, sampling.steps)
-        steps = torch.tensor([rollout.samples[row.sample].sampling.window.start + row.place for row in rows])
-        index = _index(rows, adapter.device)
-        place = torch.tensor([row.place for row in rows], device=adapter.device)
-        x, x_next = rollout.path_BKSC[index, place], rollout.path_BKSC[index, place + 1]
-        sigma_B, next_B = sigmas[steps].to(x), sigmas[steps + 1].to(x)
-        cond, uncond = _conditions(experience, index)
-        arguments = (x, sigma_B, cond, uncond, sampling.guidance, sampling.size)
-
-        def transition(v: Tensor) -> samplers.Transition:
-            return samplers.transition(sampling.sampler, x, v, sigma_B, next_B, float(sigmas[1]), sampling.noise_level)
-
+        steps = _WindowSteps.of(adapter, experience, rows)
+        stale_B = _stale(experience, rows, self.takes_stale, adapter.device)
         ref_mean = None
         if self.config.kl_weight > 0:
-            ref_mean = transition(_frozen(adapter, sets, WeightSet.REFERENCE, arguments)).mean
-        current = transition(adapter.velocity(*arguments))
+            ref_mean = steps.transition(_frozen(adapter, sets, WeightSet.REFERENCE, steps.inputs)).mean
+        proximal_B = self._proximal(adapter, sets, steps, stale_B)
+        current = steps.transition(steps.inputs.velocity(adapter))
         terms = flow_grpo_loss(
-            samplers.log_prob(sampling.sampler, x_next, current),
-            rollout.log_prob_BK[index, place],
-            experience.advantage_B[index],
+            steps.log_prob(current),
+            steps.old_log_prob_B,
+            experience.advantage_B[_index(rows, adapter.device)],
             self.config,
             current=current,
-            x_next=x_next,
-            old_mean=rollout.mean_BKSC[index, place],
+            x_next=steps.x_next,
+            old_mean=steps.old_mean,
             ref_mean=ref_mean,
+            proximal_B=proximal_B,
         )
         figures = {
             "ratio_deviation": (terms.ratio_B - 1).abs(),
@@ -140,25 +164,135 @@ class FlowGrpoObjective:
             "overflow": terms.overflow_B.float(),
             "kl": terms.kl_B,
         }
+        if self.takes_stale:
+            figures |= {
+                FRESH: terms.strayed_B[~stale_B].float(),
+                STALE: terms.strayed_B[stale_B].float(),
+                "stale_share": stale_B.float(),
+                "decoupled_share": (stale_B & (proximal_B is not None)).float(),
+            }
         return LossRows(terms.loss_B, figures)
+
+    def stepped(self, figures: Mapping[str, float]) -> None:
+        self._watch.stepped(figures)
+
+    def _proximal(self, adapter: Adapter, sets: WeightSets, steps: "_WindowSteps", stale_B: Tensor) -> Tensor | None:
+        """Log-ratio of the iteration's first weights to those that drew the row, 0 of fresh rows; None: not needed."""
+        if not (self.takes_stale and self._watch.decouples and bool(stale_B.any())):
+            return None
+        stale = steps.rows(stale_B)
+        start = stale.transition(_frozen(adapter, sets, WeightSet.START, stale.inputs))
+        proximal_B = torch.zeros(len(stale_B), dtype=torch.float64, device=stale_B.device)
+        proximal_B[stale_B] = log_ratio(
+            stale.log_prob(start),
+            stale.old_log_prob_B,
+            self.config,
+            current=start,
+            x_next=stale.x_next,
+            old_mean=stale.old_mean,
+        )
+        return proximal_B
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a forward takes beside weights."""
+
+    x_BSC: Tensor
+    sigma_B: Tensor
+    cond: ConditionBatch
+    uncond: ConditionBatch | None
+    guidance: float
+    size: Size
+
+    def velocity(self, adapter: Adapter) -> Tensor:
+        return adapter.velocity(self.x_BSC, self.sigma_B, self.cond, self.uncond, self.guidance, self.size)
+
+    def rows(self, index: Tensor) -> "_Inputs":
+        uncond = None if self.uncond is None else self.uncond.rows(index)
+        return _Inputs(self.x_BSC[index], self.sigma_B[index], self.cond.rows(index), uncond, self.guidance, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WindowSteps:
+    """Recorded steps, one per row, and how any velocity would have taken them."""
+
+    inputs: _Inputs
+    next_B: Tensor
+    sigma_second: float
+    sampling: Sampling
+    x_next: Tensor
+    old_log_prob_B: Tensor
+    old_mean: Tensor
+
+    @classmethod
+    def of(cls, adapter: Adapter, experience: Experience, rows: Sequence[Row]) -> "_WindowSteps":
+        rollout = experience.rollout
+        sampling = rollout.samples[0].sampling
+        sigmas = adapter.schedule(sampling.size, sampling.steps)
+        steps = torch.tensor([rollout.samples[row.sample].sampling.window.start + row.place for row in rows])
+        index = _index(rows, adapter.device)
+        place = torch.tensor([row.place for row in rows], device=adapter.device)
+        x = rollout.path_BKSC[index, place]
+        return cls(
+            inputs=_inputs(experience, index, x, sigmas[steps].to(x)),
+            next_B=sigmas[steps + 1].to(x),
+            sigma_second=float(sigmas[1]),
+            sampling=sampling,
+            x_next=rollout.path_BKSC[index, place + 1],
+            old_log_prob_B=rollout.log_prob_BK[index, place],
+            old_mean=rollout.mean_BKSC[index, place],
+        )
+
+    def rows(self, index: Tensor) -> "_WindowSteps":
+        return _WindowSteps(
+            inputs=self.inputs.rows(index),
+            next_B=self.next_B[index],
+            sigma_second=self.sigma_second,
+            sampling=self.sampling,
+            x_next=self.x_next[index],
+            old_log_prob_B=self.old_log_prob_B[index],
+            old_mean=self.old_mean[index],
+        )
+
+    def transition(self, v: Tensor) -> samplers.Transition:
+        x, sigma_B = self.inputs.x_BSC, self.inputs.sigma_B
+        how = self.sampling
+        return samplers.transition(how.sampler, x, v, sigma_B, self.next_B, self.sigma_second, how.noise_level)
+
+    def log_prob(self, given: samplers.Transition) -> Tensor:
+        return samplers.log_prob(self.sampling.sampler, self.x_next, given)
+
+
+def _anchor(adapter: Adapter, sets: WeightSets, inputs: _Inputs, stale_B: Tensor) -> Tensor:
+    """Velocity of the policy that drew each row; a batch of both kinds takes a forward of each, on its rows."""
+    if not bool(stale_B.any()):
+        return _frozen(adapter, sets, WeightSet.OLD, inputs)
+    if bool(stale_B.all()):
+        return _frozen(adapter, sets, WeightSet.BEFORE, inputs)
+    fresh = _frozen(adapter, sets, WeightSet.OLD, inputs.rows(~stale_B))
+    v_old = fresh.new_empty(len(stale_B), *fresh.shape[1:])
+    v_old[~stale_B] = fresh
+    v_old[stale_B] = _frozen(adapter, sets, WeightSet.BEFORE, inputs.rows(stale_B))
+    return v_old
 
 
 @torch.no_grad()
-def _frozen(
-    adapter: Adapter,
-    sets: WeightSets,
-    which: WeightSet,
-    arguments: tuple,
-) -> Tensor:
+def _frozen(adapter: Adapter, sets: WeightSets, which: WeightSet, inputs: _Inputs) -> Tensor:
     """Velocity of another weight set; always before the trained forward (see weight_sets)."""
     with sets.using(which):
-        return adapter.velocity(*arguments)
+        return inputs.velocity(adapter)
+
+
+def _stale(experience: Experience, rows: Sequence[Row], takes_stale: bool, device: torch.device) -> Tensor:
+    return torch.tensor([takes_stale and experience.is_stale(row.sample) for row in rows], device=device)
 
 
 def _index(rows: Sequence[Row], device: torch.device) -> Tensor:
     return torch.tensor([row.sample for row in rows], device=device)
 
 
-def _conditions(experience: Experience, index: Tensor) -> tuple[ConditionBatch, ConditionBatch | None]:
+def _inputs(experience: Experience, index: Tensor, x_BSC: Tensor, sigma_B: Tensor) -> _Inputs:
+    sampling = experience.rollout.samples[0].sampling
     uncond = None if experience.uncond is None else experience.uncond.rows(index)
-    return experience.cond.rows(index), uncond
+    return _Inputs(x_BSC, sigma_B, experience.cond.rows(index), uncond, sampling.guidance, sampling.size)

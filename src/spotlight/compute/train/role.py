@@ -1,5 +1,14 @@
-"""The training role of a worker: orders in, replies out; one optimizer step, publication or checkpoint at a time."""
+"""The training role of a worker: orders in, replies out; one optimizer step, publication or checkpoint at a time.
 
+    Train part 0 --> part 1 --> ... --> final part: one optimizer step
+      ^  begins the step anew, whatever was accumulated before
+
+Invariant: a step contains every sample of its parts once, and nothing of a step that was given up: a part that does
+not follow the one before it, a sample that comes twice, or a final part that does not add up is refused
+(tests/unit/test_training_role.py).
+"""
+
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -7,14 +16,25 @@ import torch
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.rollout.flight import join_payloads
 from spotlight.compute.train import checkpoint
-from spotlight.compute.train.experience import Experience
-from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.train.experience import Experience, joined, on_device
+from spotlight.compute.train.staleness import check_versions
+from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.work import Policy, WeightsId
+from spotlight.core.work import Policy, RequestId, WeightsId
+
+HOST = torch.device("cpu")
+
+
+@dataclass
+class _Parts:
+    """What was accumulated of the next step."""
+
+    taken: int = 0
+    requests: set[RequestId] = field(default_factory=set)
 
 
 class TrainingRole:
@@ -27,6 +47,8 @@ class TrainingRole:
         self._run_folder = run_folder
         self._store = NodeStore(run_folder / "weights")
         self.steps = 0
+        self._parts: _Parts | None = None
+        """None: the next step has not begun."""
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage:
         match order:
@@ -40,14 +62,25 @@ class TrainingRole:
             case m.Restore():
                 return self._restore(order)
 
-    def _train(self, order: m.Train) -> m.Stepped:
-        if order.step != self.steps:
-            raise Stopped(
-                f"the trainer holds {self.steps} steps but was asked for step {order.step}, so it would train the "
-                "wrong weights; restore it to the checkpoint first."
-            )
-        experience = self._experience(order)
-        report = self._trainer.update(experience, range(len(experience)))
+    def _train(self, order: m.Train) -> m.Stepped | m.Accumulated:
+        self._check_turn(order)
+        # Read first: a sample whose file is lost leaves what is accumulated as it is.
+        experience = self._experience(order) if order.items else None
+        samples = len(order.items) if order.samples is None else order.samples
+        parts, self._parts = self._parts, None
+        if order.part == 0 or parts is None:
+            self._trainer.begin(samples)
+            parts = _Parts()
+        if experience is not None:
+            self._trainer.add(experience, range(len(experience)))
+        parts.taken += 1
+        parts.requests.update(item.request.id for item in order.items)
+        if not order.is_final:
+            self._parts = parts
+            return m.Accumulated(step=order.step, part=order.part)
+        return self._stepped(order, self._trainer.finish(order.iteration))
+
+    def _stepped(self, order: m.Train, report: UpdateReport) -> m.Stepped:
         if order.last:
             self._trainer.end_iteration(order.iteration)
         self.steps += 1
@@ -55,16 +88,53 @@ class TrainingRole:
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
         return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures)
 
+    def _check_turn(self, order: m.Train) -> None:
+        """Refuse an order that would train the wrong weights, or a step that is not what it says."""
+        if order.step != self.steps:
+            raise Stopped(
+                f"the trainer holds {self.steps} steps but was asked for step {order.step}, so it would train the "
+                "wrong weights; restore it to the checkpoint first."
+            )
+        told = f"part {order.part} of step {order.step}"
+        parts = _Parts() if order.part == 0 or self._parts is None else self._parts
+        if order.part != parts.taken:
+            raise Stopped(
+                f"{told} was ordered but the trainer has accumulated {parts.taken} parts of it, so samples would be "
+                "missing or counted twice; order the step again from part 0."
+            )
+        if order.samples is None and not (order.part == 0 and order.is_final):
+            raise Stopped(
+                f"{told} does not say how many samples the step has, which its gradient is divided by; set samples in "
+                "every part of a step."
+            )
+        requests = [item.request.id for item in order.items]
+        if len({*requests, *parts.requests}) < len(requests) + len(parts.requests):
+            raise Stopped(
+                f"{told} has a sample that the step already has, which would count twice; order the step again from "
+                "part 0 with every sample in one part."
+            )
+        found = len(parts.requests) + len(requests)
+        if order.is_final and not found:
+            raise Stopped(f"step {order.step} has no sample, so nothing can be learned from it; give it some.")
+        if order.is_final and order.samples is not None and order.samples != found:
+            raise Stopped(
+                f"{told} is its last and says that the step has {order.samples} samples, but its parts have {found}, "
+                "so some were lost on the way; order the step again from part 0."
+            )
+        check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
+
     def _experience(self, order: m.Train) -> Experience:
         device = self._adapter.device
         requests = [item.request for item in order.items]
-        rollout = join_payloads(requests, [self._run_folder / item.payload for item in order.items], device)
+        payloads = [self._run_folder / item.payload for item in order.items]
+        # One by one, because windows may differ in length.
+        read = [join_payloads([request], [path], HOST) for request, path in zip(requests, payloads, strict=True)]
         cond = self._adapter.collate(self._adapter.encode([item.prompt for item in order.items]))
         uncond = None
         if requests[0].sample.sampling.guidance != 1.0:
             uncond = self._adapter.collate([self._adapter.unconditional()] * len(requests))
         return Experience(
-            rollout=rollout,
+            rollout=on_device(joined(read), device),
             cond=cond,
             uncond=uncond,
             advantage_B=torch.tensor([item.advantage for item in order.items], device=device),
@@ -80,6 +150,7 @@ class TrainingRole:
         return m.PublishedWeights(weights=weights, digest=stored.digest, size=stored.size, step=self.steps)
 
     def _restore(self, order: m.Restore) -> m.Saved:
+        self._parts = None
         if order.path:
             checkpoint.restore(self._trainer, self._run_folder / order.path)
         elif self.steps:

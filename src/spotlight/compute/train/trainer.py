@@ -1,20 +1,29 @@
 """The trainer: accumulate gradients over rows, step once, let the weight sets follow.
 
+    begin(samples) --add(part of them)--> add(more of them) ... --finish--> one optimizer step
+
+Between two parts anything may happen that leaves theta and its gradients alone: rollouts with other weights, a
+publication, a checkpoint.
+
 Invariant: the gradient of an update is the sum over its rows divided by the number of rows that its samples have,
-kept or not; neither the micro-batch nor the order of rows changes it (tests/property/test_trainer_property.py).
+kept or not; neither the micro-batch nor the order of rows, nor the parts that the samples come in, changes it
+(tests/property/test_trainer_property.py, tests/property/test_pipeline_gradient_property.py).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.train.config import AlgorithmConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, Row, kept_rows
+from spotlight.compute.train.batch_search import BatchSearch, DeviceMeter, FixedRows, RowsPerForward
+from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
+from spotlight.compute.train.experience import Experience, Row, kept_rows, runs
 from spotlight.compute.train.lora import select_trainable
-from spotlight.compute.train.objectives import objective
+from spotlight.compute.train.objectives import LossRows, objective
+from spotlight.compute.train.staleness import check_versions
+from spotlight.compute.train.tally import Tally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.updates import groups_by_update
 from spotlight.core.errors import Diverged
@@ -30,15 +39,37 @@ class UpdateReport:
     figures: Mapping[str, float]
 
 
+@dataclass
+class _Underway:
+    """An update that was begun."""
+
+    samples: int
+    """Announced."""
+    denominator: float | None
+    """What the gradient is divided by on the way: `places` as announced, or as the first part foretells it."""
+    places: int = 0
+    """Rows of the samples added so far, kept or not: what it is divided by in the end."""
+    tally: Tally = field(default_factory=Tally)
+
+
 class Trainer:
     """Owns theta, its copies and the optimizer."""
 
-    def __init__(self, adapter: Adapter, train: TrainConfig, algorithm: AlgorithmConfig, run_seed: int) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        train: TrainConfig,
+        algorithm: AlgorithmConfig,
+        run_seed: int,
+        keeps_before: bool = False,
+    ) -> None:
+        """`keeps_before`: samples of the version before may come, so what they are compared with is kept."""
         self.adapter = adapter
         self.train_config = train
         self.algorithm = algorithm
         self.run_seed = run_seed
-        self._objective = objective(algorithm, run_seed)
+        self.keeps_before = keeps_before
+        self._objective = objective(algorithm, run_seed, keeps_before)
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
         if train.gradient_checkpointing:
             adapter.transformer.enable_gradient_checkpointing()  # type: ignore[operator]
@@ -50,11 +81,18 @@ class Trainer:
             eps=train.optimizer_eps,
             weight_decay=train.weight_decay,
         )
+        self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
+        self._underway: _Underway | None = None
 
     @property
     def behaviour(self) -> WeightSet | None:
         """The set that rolls out: NFT publishes `old`, Flow-GRPO theta itself."""
         return WeightSet.OLD if isinstance(self.algorithm, NftConfig) else None
+
+    @property
+    def objective_state(self) -> Mapping[str, Tensor]:
+        """What the next steps depend on beside weights and moments; part of a checkpoint."""
+        return self._objective.state
 
     def run_iteration(self, experience: Experience, groups: Sequence[Sequence[int]]) -> list[UpdateReport]:
         """All updates of one iteration over disjoint groups of sample indices."""
@@ -65,37 +103,101 @@ class Trainer:
 
     def end_iteration(self, iteration: int) -> None:
         """After its last update: the behaviour policy follows."""
+        if WeightSet.BEFORE in self.sets.names:
+            self.sets.copy(WeightSet.OLD, WeightSet.BEFORE)
         if isinstance(self.algorithm, NftConfig):
             self.sets.follow(WeightSet.OLD, self.algorithm.old_decay_at(iteration))
+        if WeightSet.START in self.sets.names:
+            self.sets.follow(WeightSet.START, 0.0)
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
         """One optimizer step over these samples."""
-        places = self._objective.places(experience)
-        rows = kept_rows(experience, samples, places)
+        self.begin(len(samples))
+        self.add(experience, samples)
+        return self.finish(experience.iteration)
+
+    def begin(self, samples: int, places: int | None = None) -> None:
+        """An update over so many samples, which come in one part or several; one that was under way is dropped.
+
+        `places` is how many rows all of them have. Without it the first part is taken for typical, and gradients are
+        scaled in the end where it was not, or where other samples came than were announced.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        loss, figures = self.accumulate(experience, rows, denominator=len(samples) * places)
+        self._underway = _Underway(samples, denominator=places)
+
+    def add(self, experience: Experience, samples: Sequence[int]) -> None:
+        """Add the gradient of these samples; a part that fails half-way drops the update."""
+        underway = self._begun()
+        if self.keeps_before:
+            check_versions([experience.rollout.samples[s] for s in samples], experience.iteration, takes_stale=True)
+        counts = self._objective.places(experience)
+        places = sum(counts[sample] for sample in samples)
+        if underway.denominator is None and places:
+            underway.denominator = underway.samples * places / len(samples)
+        underway.places += places
+        rows = kept_rows(experience, samples, counts)
+        self._underway = None
+        self._accumulate(experience, rows, underway.denominator or 1.0, underway.tally)
+        self._underway = underway
+
+    def finish(self, iteration: int) -> UpdateReport:
+        """One optimizer step over all samples that were added."""
+        underway = self._begun()
+        self._underway = None
+        scale = underway.denominator / underway.places if underway.denominator and underway.places else 1.0
+        if scale != 1.0:
+            self._scale_gradients(scale)
         norm = torch.nn.utils.clip_grad_norm_(self.sets.theta.values(), self.train_config.max_grad_norm)
         if not torch.isfinite(norm):
             raise Diverged(
-                f"the gradient norm of iteration {experience.iteration} is {float(norm)}, so a step would destroy the "
+                f"the gradient norm of iteration {iteration} is {float(norm)}, so a step would destroy the "
                 "weights and was not taken; check the reward or lower train.lr, and run again."
             )
         self.optimizer.step()
         self.sets.follow(WeightSet.EMA, self.train_config.ema_decay)
-        return UpdateReport(loss, float(norm), len(rows), figures)
+        figures = underway.tally.means()
+        self._objective.stepped(figures)
+        if self.train_config.micro_batch == AUTO:
+            figures["micro_batch"] = float(self._search.chosen)
+        return UpdateReport(underway.tally.loss * scale, float(norm), underway.tally.rows, figures)
 
     def accumulate(
-        self, experience: Experience, rows: Sequence[Row], denominator: int
+        self, experience: Experience, rows: Sequence[Row], denominator: float
     ) -> tuple[float, dict[str, float]]:
-        """Add the gradient of these rows, micro-batch by micro-batch."""
-        size = self.train_config.micro_batch
-        total = 0.0
-        figures: dict[str, Tensor] = {}
-        for start in range(0, len(rows), size):
-            part = self._objective.rows(self.adapter, self.sets, experience, rows[start : start + size])
-            loss = part.loss_B.sum() / denominator
-            loss.backward()
-            total += float(loss.detach())
-            for name, value_B in part.figures.items():
-                figures[name] = figures.get(name, torch.zeros(())) + value_B.detach().sum().cpu()
-        return total, {name: float(value) / max(1, len(rows)) for name, value in figures.items()}
+        """Add the gradient of these rows, micro-batch by micro-batch; their loss and figures."""
+        tally = Tally()
+        self._accumulate(experience, rows, denominator, tally)
+        return tally.loss, tally.means()
+
+    def _accumulate(self, experience: Experience, rows: Sequence[Row], denominator: float, tally: Tally) -> None:
+        sizes = self._rows_per_forward()
+        for run in runs(rows, self.train_config.batches_over):
+            start = 0
+            while start < len(run):
+                batch = run[start : start + sizes.size(len(run) - start)]
+
+                def backward(batch: Sequence[Row] = batch) -> tuple[Tensor, LossRows]:
+                    part = self._objective.rows(self.adapter, self.sets, experience, batch)
+                    loss = part.loss_B.sum() / denominator
+                    loss.backward()
+                    return loss, part
+
+                made = sizes.run(len(batch), backward)
+                if made is not None:
+                    tally.add(*made)
+                    start += len(batch)
+
+    def _rows_per_forward(self) -> RowsPerForward:
+        rows = self.train_config.micro_batch
+        return self._search if rows == AUTO else FixedRows(rows)
+
+    def _begun(self) -> _Underway:
+        if self._underway is None:
+            raise ValueError("no update is under way, so there is nothing to add to or to finish; begin one first.")
+        return self._underway
+
+    @torch.no_grad()
+    def _scale_gradients(self, scale: float) -> None:
+        for parameter in self.sets.theta.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)

@@ -1,9 +1,11 @@
 """Named copies of the trainable weights beside the trained ones (theta).
 
 NFT keeps three: theta, `old` (the behaviour policy, which is what is published) and `ema` (what evaluation uses);
-`reference` is what a KL term is measured from. The same code serves full fine-tuning and LoRA, where the sets hold
-adapters only. Invariant: outside `using`, the module holds theta, and gradients belong to theta alone; run the other
-sets' forwards before the trained one, because recomputation in a checkpointed backward sees the weights of that moment.
+`reference` is what a KL term is measured from. Where samples of the version before may be trained on, NFT also keeps
+`before`, the policy that drew them, and Flow-GRPO `start`, theta as the iteration found it. The same code serves full
+fine-tuning and LoRA, where the sets hold adapters only. Invariant: outside `using`, the module holds theta, and
+gradients belong to theta alone; run the other sets' forwards before the trained one, because recomputation in a
+checkpointed backward sees the weights of that moment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +22,10 @@ class WeightSet(StrEnum):
     OLD = "old"
     EMA = "ema"
     REFERENCE = "reference"
+    BEFORE = "before"
+    """`old` of the iteration before."""
+    START = "start"
+    """Theta when the iteration began."""
 
 
 class WeightSets:
@@ -62,3 +68,7 @@ class WeightSets:
             torch._foreach_copy_(copies, theta)
         else:
             torch._foreach_lerp_(copies, theta, 1.0 - decay)
+
+    @torch.no_grad()
+    def copy(self, source: WeightSet, target: WeightSet) -> None:
+        torch._foreach_copy_(list(self._copies[target].values()), list(self._copies[source].values()))

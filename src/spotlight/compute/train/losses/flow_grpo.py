@@ -4,8 +4,12 @@ ratio.
 Losses are per row, in float64, and a row's loss does not depend on its neighbours: any partition into
 micro-batches sums to the same gradient. A ratio that overflows gives a finite, flat loss and is counted; NaN
 log-probabilities stay NaN, so that a broken model is noticed. B batch, S tokens, C channels.
+
+Clipped is the ratio to the policy that drew the sample. A row may be given a *proximal* policy instead (decoupled
+PPO): the ratio to that one is clipped, and the row is weighed by the truncated ratio of it to the drawing policy.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +31,8 @@ class FlowGrpoTerms:
     """The ratio that was clipped: GRPO-Guard's where that is on; capped where it overflows."""
     clipped_B: Tensor
     """The clip stopped this row's policy gradient."""
+    strayed_B: Tensor
+    """The clip around the policy that drew the sample would, whether or not that is the one in use."""
     overflow_B: Tensor
     """The ratio overflowed, so the row has no policy gradient."""
     approx_kl_B: Tensor
@@ -45,23 +51,22 @@ def flow_grpo_loss(
     x_next: Tensor | None = None,
     old_mean: Tensor | None = None,
     ref_mean: Tensor | None = None,
+    proximal_B: Tensor | None = None,
 ) -> FlowGrpoTerms:
     """Per-row loss of one step.
 
     `current` is the transition of the trained policy. GRPO-Guard needs it with `x_next` and `old_mean` of the
-    rollout; a KL weight above 0 needs it with `ref_mean`.
+    rollout; a KL weight above 0 needs it with `ref_mean`. `proximal_B` is the log-ratio (`log_ratio`) of each row's
+    proximal policy to the one that drew it; 0 where they are the same.
     """
-    # In float64, because float32 resolves a ratio near 1 to 1e-7 only and clips are as small as 2e-6.
     difference_B = log_prob_B.double() - old_log_prob_B.detach().double()
-    log_ratio_B = difference_B
-    if config.ratio_normalisation:
-        if current is None or x_next is None or old_mean is None:
-            raise ValueError(
-                "GRPO-Guard was not given the transition, x_next and old_mean that its ratio is made of; "
-                "pass them, or turn ratio_normalisation off."
-            )
-        log_ratio_B = normalised_log_ratio(current, x_next, old_mean).double()
-    loss_B, ratio_B, clipped_B, overflow_B = _clipped(log_ratio_B, advantage_B, config)
+    drawn_B = log_ratio(log_prob_B, old_log_prob_B, config, current=current, x_next=x_next, old_mean=old_mean)
+    loss_B, ratio_B, clipped_B, overflow_B = _clipped(drawn_B, advantage_B, config)
+    strayed_B = clipped_B
+    if proximal_B is not None:
+        loss_B, ratio_B, clipped_B, overflow_B = _clipped(drawn_B - proximal_B, advantage_B, config)
+        # Truncated before exp, which could overflow.
+        loss_B = loss_B * proximal_B.clamp_max(math.log(config.stale_weight_cap)).exp()
     if config.ratio_normalisation and current is not None:
         loss_B = loss_B / (current.std_B / current.diffusion_B).square()
     kl_B = torch.zeros_like(loss_B)
@@ -77,10 +82,32 @@ def flow_grpo_loss(
         loss_B=loss_B,
         ratio_B=ratio_B,
         clipped_B=clipped_B,
+        strayed_B=strayed_B,
         overflow_B=overflow_B,
         approx_kl_B=0.5 * difference_B.detach().square(),
         kl_B=kl_B.detach(),
     )
+
+
+def log_ratio(
+    log_prob_B: Tensor,
+    old_log_prob_B: Tensor,
+    config: FlowGrpoConfig,
+    *,
+    current: Transition | None = None,
+    x_next: Tensor | None = None,
+    old_mean: Tensor | None = None,
+) -> Tensor:
+    """Of a policy to the one that drew the sample, as the clip sees it: GRPO-Guard's where that is on."""
+    if not config.ratio_normalisation:
+        # In float64, because float32 resolves a ratio near 1 to 1e-7 only and clips are as small as 2e-6.
+        return log_prob_B.double() - old_log_prob_B.detach().double()
+    if current is None or x_next is None or old_mean is None:
+        raise ValueError(
+            "GRPO-Guard was not given the transition, x_next and old_mean that its ratio is made of; "
+            "pass them, or turn ratio_normalisation off."
+        )
+    return normalised_log_ratio(current, x_next, old_mean).double()
 
 
 def normalised_log_ratio(current: Transition, x_next: Tensor, old_mean: Tensor) -> Tensor:

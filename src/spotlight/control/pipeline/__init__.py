@@ -1,0 +1,1 @@
+"""Who does what when, so that no slot waits: parts of steps, rows over ranks, assisting trainers, stale samples."""

@@ -1,0 +1,256 @@
+"""A step in parts: what follows what, what is refused, and what may happen between two parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from tiny_models import PROMPTS, RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_sampling
+
+from spotlight.compute.rollout.flight import Payload
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.store import NodeStore
+from spotlight.core import messages as m
+from spotlight.core.errors import InputError, Stopped
+from spotlight.core.types import Sample, SamplerKind, Version, Window
+from spotlight.core.work import Policy, Request, WeightsId, Work
+
+NFT = NftConfig(timesteps_per_sample=2)
+FLOW = FlowGrpoConfig(clip=3e-4)
+BASE = "base"
+
+
+@dataclass
+class Story:
+    """A role, and what it is told."""
+
+    role: TrainingRole
+    trainer: Trainer
+    folder: Path
+
+    def items(self, numbers: Sequence[int], iteration: int = 0, lag: int = 0) -> tuple[m.TrainItem, ...]:
+        """Of eight samples in four groups of two, whose tensors are written where an order finds them."""
+        samples = [self._drawn(sample, iteration, lag) for sample in self._samples()]
+        made = []
+        for number in numbers:
+            sample = samples[number]
+            request = Request(work=Work.ROLLOUT, iteration=iteration, group=number // 2, sample=sample)
+            row = rolled_out(self.trainer.adapter, [sample])
+            path = self.folder / f"{iteration}-{number}-{lag}"
+            path.write_bytes(
+                Payload(
+                    request=request,
+                    weights_digest=BASE,
+                    x0_SC=row.x0_BSC[0],
+                    path_KSC=row.path_BKSC[0],
+                    log_prob_K=row.log_prob_BK[0],
+                    mean_KSC=row.mean_BKSC[0],
+                ).to_bytes()
+            )
+            advantage = (-1.0) ** number * (0.3 + 0.1 * number)
+            prompt = PROMPTS[number // 2]
+            made.append(m.TrainItem(request=request, prompt=prompt, payload=path.name, advantage=advantage, kept=True))
+        return tuple(made)
+
+    def _samples(self) -> list[Sample]:
+        if isinstance(self.trainer.algorithm, NftConfig):
+            return grouped_samples(tiny_sampling())
+        windows = (Window(0, 1), Window(1, 3), Window(0, 2), Window(2, 1))
+        samples = grouped_samples(tiny_sampling(SamplerKind.CPS, Window(0, 1)))
+        return [
+            msgspec.structs.replace(s, sampling=msgspec.structs.replace(s.sampling, window=windows[number // 2]))
+            for number, s in enumerate(samples)
+        ]
+
+    def _drawn(self, sample: Sample, iteration: int, lag: int) -> Sample:
+        return msgspec.structs.replace(sample, version=Version(iteration - lag))
+
+    def train(self, numbers: Sequence[int], step: int = 0, iteration: int = 0, lag: int = 0, **fields) -> m.AnyMessage:
+        items = self.items(numbers, iteration, lag)
+        return self.role.obey(m.Train(step=step, iteration=iteration, items=items, **{"last": True, **fields}))
+
+    @property
+    def theta(self) -> str:
+        return digest({name: p.detach() for name, p in self.trainer.sets.theta.items()})
+
+
+def story(folder: Path, algorithm: AlgorithmConfig = NFT, keeps_before: bool = False) -> Story:
+    # Batches of 4 rows: on a CPU the same rows then give the same bits whatever surrounds them.
+    train = TrainConfig(lr=1e-3, micro_batch=4)
+    trainer = Trainer(tiny_adapter(), train, algorithm, RUN_SEED, keeps_before)
+    folder.mkdir(exist_ok=True)
+    return Story(TrainingRole(trainer, trainer.adapter, BASE, folder), trainer, folder)
+
+
+@pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
+def test_step_in_parts_gives_the_weights_and_figures_of_the_step_in_one(algorithm, tmp_path):
+    whole, parted = story(tmp_path / "a", algorithm), story(tmp_path / "b", algorithm)
+    wanted = whole.train(range(8))
+    assert parted.train([0, 1, 2, 3], part=0, samples=8, is_final=False) == m.Accumulated(step=0, part=0)
+    assert parted.role.steps == 0
+    assert parted.train([4, 5], part=1, samples=8, is_final=False) == m.Accumulated(step=0, part=1)
+    made = parted.train([6, 7], part=2, samples=8)
+    assert isinstance(wanted, m.Stepped)
+    assert isinstance(made, m.Stepped)
+    assert made.figures == pytest.approx(wanted.figures, rel=1e-5, abs=1e-9)
+    assert made.figures["rows"] == wanted.figures["rows"] == (16 if algorithm is NFT else 14)
+    assert parted.role.steps == 1
+    for name, parameter in parted.trainer.sets.theta.items():
+        assert (parameter - whole.trainer.sets.theta[name]).abs().max() < 2e-5, name
+
+
+def test_orders_without_parts_are_taken_as_before(tmp_path):
+    one, named = story(tmp_path / "a"), story(tmp_path / "b")
+    assert one.train(range(8)) == named.train(range(8), part=0, samples=8, is_final=True)
+    assert one.theta == named.theta
+
+
+def test_rollouts_publication_and_checkpoint_between_parts_change_no_bit(tmp_path):
+    """The rollout is of published weights, swapped into the very module whose gradient is half made."""
+
+    def told(folder: Path, disturbed: bool) -> Story:
+        tale = story(folder)
+        resident = Resident(tale.trainer.adapter.transformer, BASE)
+        tale.train(range(8))
+        tale.role.obey(m.Publish(weights=(WeightsId(Version(1)),)))
+        resident.load(NodeStore(folder / "weights").open(WeightsId(Version(1))))
+        tale.train(range(4), step=1, iteration=1, last=False)
+        later = tale.items(range(8), iteration=1)
+        order = m.Train(step=2, iteration=1, items=later[:4], last=True, samples=8, is_final=False)
+        tale.role.obey(order)
+        before = tale.theta
+        if disturbed:
+            with resident.use(WeightsId(Version(1))):
+                assert tale.theta != before
+                drawn = rolled_out(tale.trainer.adapter, grouped_samples(tiny_sampling()))
+            assert drawn.x0_BSC.isfinite().all()
+            tale.role.obey(m.Publish(weights=(WeightsId(Version(2), Policy.AVERAGE),)))
+            tale.role.obey(m.Save(step=2, path="checkpoints/step_2"))
+        tale.role.obey(msgspec.structs.replace(order, items=later[4:], part=1, is_final=True))
+        assert tale.theta != before
+        return tale
+
+    assert told(tmp_path / "a", disturbed=True).theta == told(tmp_path / "b", disturbed=False).theta
+
+
+def test_part_0_drops_what_was_accumulated(tmp_path):
+    straight, restarted = story(tmp_path / "a"), story(tmp_path / "b")
+    restarted.train([0, 1, 6, 7], part=0, samples=8, is_final=False)
+    restarted.train([4, 5], part=1, samples=8, is_final=False)
+    for tale in (straight, restarted):
+        tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+        tale.train([4, 5, 6, 7], part=1, samples=8)
+    assert straight.theta == restarted.theta
+
+
+@pytest.mark.parametrize(("part", "taken"), [(1, 0), (2, 1), (3, 1)])
+def test_part_that_does_not_follow_is_refused(part, taken, tmp_path):
+    tale = story(tmp_path)
+    if taken:
+        tale.train([0, 1], part=0, samples=8, is_final=False)
+    start = tale.theta
+    with pytest.raises(Stopped, match=rf"part {part} of step 0 .* accumulated {taken} parts .* from part 0"):
+        tale.train([2, 3], part=part, samples=8)
+    assert tale.theta == start
+    assert tale.role.steps == 0
+
+
+def test_part_of_another_step_is_refused(tmp_path):
+    tale = story(tmp_path)
+    tale.train([0, 1], part=0, samples=4, is_final=False)
+    with pytest.raises(Stopped, match="holds 0 steps but was asked for step 1"):
+        tale.train([2, 3], step=1, part=1, samples=4)
+
+
+def test_parts_after_a_restore_begin_with_part_0(tmp_path):
+    tale = story(tmp_path)
+    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    tale.role.obey(m.Restore(step=0, path="checkpoints/step_0"))
+    with pytest.raises(Stopped, match=r"part 1 of step 0 .* accumulated 0 parts"):
+        tale.train([4, 5, 6, 7], part=1, samples=8)
+
+
+def test_sample_that_comes_twice_is_refused_and_the_right_part_may_still_come(tmp_path):
+    straight, tale = story(tmp_path / "a"), story(tmp_path / "b")
+    for each in (straight, tale):
+        each.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    with pytest.raises(Stopped, match="part 1 of step 0 has a sample that the step already has"):
+        tale.train([3, 4, 5, 6], part=1, samples=8)
+    for each in (straight, tale):
+        each.train([4, 5, 6, 7], part=1, samples=8)
+    assert straight.theta == tale.theta
+
+
+def test_final_part_that_does_not_add_up_is_refused(tmp_path):
+    tale = story(tmp_path)
+    tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    start = tale.theta
+    with pytest.raises(Stopped, match="has 8 samples, but its parts have 6"):
+        tale.train([4, 5], part=1, samples=8)
+    assert tale.theta == start
+
+
+def test_part_that_does_not_say_how_many_samples_there_are_is_refused(tmp_path):
+    tale = story(tmp_path)
+    with pytest.raises(Stopped, match="part 0 of step 0 does not say how many samples"):
+        tale.train([0, 1], part=0, is_final=False)
+    tale.train([0, 1], part=0, samples=4, is_final=False)
+    with pytest.raises(Stopped, match="part 1 of step 0 does not say how many samples"):
+        tale.train([2, 3], part=1)
+
+
+def test_samples_given_up_on_the_way_are_left_out_of_the_mean(tmp_path):
+    """The first part announced eight; two of them never came."""
+    wanted, made = story(tmp_path / "a"), story(tmp_path / "b")
+    whole = wanted.train(range(6))
+    made.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    stepped = made.train([4, 5], part=1, samples=6)
+    assert isinstance(whole, m.Stepped)
+    assert isinstance(stepped, m.Stepped)
+    assert stepped.figures == pytest.approx(whole.figures, rel=1e-5, abs=1e-9)
+
+
+def test_final_part_may_be_empty_but_a_step_may_not(tmp_path):
+    tale = story(tmp_path)
+    with pytest.raises(Stopped, match="step 0 has no sample"):
+        tale.train([])
+    tale.train([0, 1, 2, 3], part=0, samples=4, is_final=False)
+    assert isinstance(tale.train([], part=1, samples=4), m.Stepped)
+
+
+def test_part_whose_tensors_are_lost_can_be_ordered_again(tmp_path):
+    straight, tale = story(tmp_path / "a"), story(tmp_path / "b")
+    for each in (straight, tale):
+        each.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    items = tale.items([4, 5, 6, 7])
+    (tmp_path / "b" / items[2].payload).unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        tale.role.obey(m.Train(step=0, iteration=0, items=items, last=True, part=1, samples=8))
+    for each in (straight, tale):
+        each.train([4, 5, 6, 7], part=1, samples=8)
+    assert straight.theta == tale.theta
+
+
+@pytest.mark.parametrize(("lag", "keeps_before"), [(1, False), (2, True), (3, True), (-1, True)])
+@pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
+def test_sample_of_a_version_that_must_not_be_trained_on_is_refused(algorithm, lag, keeps_before, tmp_path):
+    tale = story(tmp_path, algorithm, keeps_before)
+    start = tale.theta
+    with pytest.raises(Stopped, match=rf"drawn with version {5 - lag} but iteration 5 .*; draw it again"):
+        tale.train(range(4), iteration=5, lag=lag)
+    assert tale.theta == start
+
+
+@pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
+def test_samples_one_version_old_are_trained_on_where_they_are_expected(algorithm, tmp_path):
+    tale = story(tmp_path, algorithm, keeps_before=True)
+    tale.train([0, 1, 2, 3], iteration=5, lag=1, part=0, samples=8, is_final=False)
+    stepped = tale.train([4, 5, 6, 7], iteration=5, part=1, samples=8)
+    assert isinstance(stepped, m.Stepped)
+    assert stepped.figures["stale_share"] == pytest.approx(0.5 if algorithm is NFT else 8 / 14)
