@@ -96,6 +96,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ours", choices=EXPLORING, default="spotlight", help="with --merge: the setup that is compared"
     )
+    parser.add_argument("--numbers", default="", help="with --merge: where remembered numbers had been computed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     return parser.parse_args()
 
@@ -105,7 +106,8 @@ def main() -> None:
     if args.merge:
         import headline_results
 
-        headline_results.present([headline_cells.load(path) for path in args.merge], args.ours, args.out, args.json)
+        cells = [headline_cells.load(path) for path in args.merge]
+        headline_results.present(cells, args.ours, args.numbers, args.out, args.json)
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:

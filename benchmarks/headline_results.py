@@ -80,7 +80,7 @@ def races(cells: Sequence[Cell], ours: str) -> list[Race]:
     return whole
 
 
-def present(cells: list[Cell], ours: str, out: Path, as_json: bool) -> None:
+def present(cells: list[Cell], ours: str, numbers: str, out: Path, as_json: bool) -> None:
     field, prices = races(cells, ours), PriceTable.load(None)
     figures = {
         **overall(field, prices.rows[PRICED]),
@@ -93,6 +93,7 @@ def present(cells: list[Cell], ours: str, out: Path, as_json: bool) -> None:
         **provenance(),
         "seeds": sorted({race.seed for race in field}),
         "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
+        "remembered": numbers,
         "figures": {name: msgspec.to_builtins(figure) for name, figure in figures.items()},
         "cells": [summary(cell) for cell in cells],
     }
