@@ -134,6 +134,7 @@ RATIOS: dict[str, Ratio] = {
     "speedup_vs_reserved_only": lambda race, share, price: speedup(race, BASELINE, share, price),
     "speedup_vs_spot_no_explore": lambda race, share, price: speedup(race, "spot-no-explore", share, price),
     "speedup_vs_on_demand_all": lambda race, share, price: speedup(race, "on-demand-all", share, price),
+    "cost_ratio_vs_reserved_only": lambda race, share, price: cost_of(race, BASELINE, share, price),
     "cost_ratio_vs_on_demand_all": lambda race, share, price: cost_of(race, "on-demand-all", share, price),
     "cost_ratio_vs_cheapest": lambda race, share, price: cost_ratio(race, min, share, price),
     "cost_ratio_vs_dearest": lambda race, share, price: cost_ratio(race, max, share, price),
