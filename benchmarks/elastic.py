@@ -107,8 +107,8 @@ class CrewFate(VariedFate):
 class CrewPace(ProfiledPace):
     degree: int = 1
 
-    def step(self, rows: int, capacity: int, degree: int) -> float:
-        return super().step(rows, capacity, self.degree)
+    def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
+        return super().step(rows, capacity, self.degree, is_exact)
 
 
 class Rounds:

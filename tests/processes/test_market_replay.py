@@ -27,7 +27,7 @@ class Unhurried:
     """A pool whose every act has taken effect when it returns, so that a busy machine tells the same story."""
 
     def __init__(self, pool: LocalPool, controller: ControllerStub) -> None:
-        self.nodes, self.kill_node = pool.nodes, pool.kill_node
+        self.current, self.kill_node = pool.current, pool.kill_node
         self._pool, self._controller = pool, controller
 
     async def add_node(self, spec: NodeSpec) -> NodeId:

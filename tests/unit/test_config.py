@@ -192,7 +192,7 @@ def test_trace_is_not_used_by_a_run_without_spot_nodes():
 
 
 def test_deterministic_run_with_batches_that_follow_the_clock_is_refused():
-    with pytest.raises(ConfigError, match="train.micro_batch is auto"):
+    with pytest.raises(ConfigError, match="micro_batch is auto"):
         load_config("words-nft", ["deterministic=true", "train.micro_batch=auto"])
     assert load_config("words-nft", ["train.micro_batch=auto"]).train.micro_batch == "auto"
 

@@ -1,5 +1,7 @@
 """What nodes are told to expect: their share of what waits, and only when it can change a layout."""
 
+import msgspec
+
 from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory
 from spotlight.control.ledger import Ledger
@@ -20,9 +22,8 @@ class Waiting:
         self.directory = Directory()
         for name, count in slots.items():
             node = NodeId(f"{name}.1")
-            self.directory.nodes[node] = m.NodeHello(
-                schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=count
-            )
+            hello = m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=count)
+            self.directory.node_came(hello)
         self.ledger = Ledger()
         self.scheduler = Scheduler(self.ledger)
         self.demands = Demands(TOKENS)
@@ -99,7 +100,16 @@ def test_node_that_came_back_is_told_anew():
     queue = Waiting(a=2)
     queue.add(5)
     told = queue.news()
-    hello = queue.directory.nodes.pop(NodeId("a.1"))
+    hello = queue.directory.nodes[NodeId("a.1")]
+    assert queue.directory.node_went(hello.node)
     assert queue.news() == {}
-    queue.directory.nodes[NodeId("a.1")] = hello
+    queue.directory.node_came(hello)
     assert queue.news() == told
+
+
+def test_node_that_comes_is_told_and_those_who_know_already_are_not():
+    queue = Waiting(a=2)
+    queue.add(50)
+    assert set(queue.news()) == {NodeId("a.1")}
+    queue.directory.node_came(msgspec.structs.replace(queue.directory.nodes[NodeId("a.1")], node=NodeId("b.1")))
+    assert queue.news() == {NodeId("b.1"): Demand(waiting=((TOKENS, 2),))}

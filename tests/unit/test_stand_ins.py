@@ -27,6 +27,9 @@ class RememberingPool:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self.up[name] for name in sorted(self.up))
 
+    def current(self, name: str) -> NodeId | None:
+        return self.up.get(name)
+
     async def add_node(self, spec: NodeSpec) -> NodeId:
         lives = sum(what == "rented" and node.startswith(f"{spec.name}.") for _, what, node in self.done)
         node = self.up[spec.name] = spec.incarnation(lives + 1)

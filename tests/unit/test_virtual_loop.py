@@ -50,3 +50,17 @@ def test_waiting_for_what_nobody_can_bring_is_an_error():
 
     with pytest.raises(NothingLeft, match="nothing can ever happen"):
         run_virtually(main())
+
+
+def test_exception_that_a_timer_lets_escape_is_raised_at_the_end_and_others_still_run():
+    seen: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(1.0, lambda: 1 / 0)
+        loop.call_later(2.0, seen.append, "later")
+        await asyncio.sleep(3.0)
+
+    with pytest.raises(ZeroDivisionError):
+        run_virtually(main())
+    assert seen == ["later"]

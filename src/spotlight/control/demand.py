@@ -20,9 +20,12 @@ class Demands:
         self._tokens = tokens
         """Image tokens of one sample of this run."""
         self._told: dict[NodeId, Demand] = {}
-        self._nodes: list[NodeId] = []
-        self._slots: list[int] = []
-        """Of these nodes, when they were last looked at: a node's slots never change."""
+        self._node_changes = -1
+        """How often nodes had come or gone when they were last looked at."""
+        self._slots: dict[NodeId, int] = {}
+        """Of each node at that time; a node's slots never change."""
+        self._everywhere = 0
+        """All of these slots."""
         self._sizes: tuple[int, ...] = ()
         """Numbers of slots that leave a choice."""
         self._expected: dict[int, Demand] = {}
@@ -30,26 +33,37 @@ class Demands:
 
     def news(self, directory: Directory, scheduler: Scheduler) -> list[tuple[NodeId, Demand]]:
         """What has changed since the last time, by node."""
-        nodes = list(directory.nodes)
-        are_same = nodes == self._nodes
-        if not are_same:
-            self._nodes, self._slots = nodes, [directory.nodes[node].slots for node in nodes]
-            self._sizes = tuple(sorted(set(self._slots) - {1}))
+        came = self._look(directory) if directory.node_changes != self._node_changes else []
         expected = self._shares(scheduler) if self._sizes else {}
-        if are_same and expected == self._expected:
-            return []
+        # Where nothing else is expected than before, only those who came can lack a word.
+        concerned = came if expected == self._expected else list(self._slots)
         self._expected = expected
-        before = self._told
-        slots = zip(self._nodes, self._slots, strict=True)
-        self._told = {node: expected.get(count, NOTHING) for node, count in slots}
-        return [(node, self._told[node]) for node in sorted(nodes) if before.get(node, NOTHING) != self._told[node]]
+        news: list[tuple[NodeId, Demand]] = []
+        for node in sorted(concerned):
+            demand = expected.get(self._slots[node], NOTHING)
+            if self._told.get(node, NOTHING) != demand:
+                self._told[node] = demand
+                news.append((node, demand))
+        return news
+
+    def _look(self, directory: Directory) -> list[NodeId]:
+        """Who is there now; returns those who were not."""
+        self._node_changes = directory.node_changes
+        came = sorted(directory.nodes.keys() - self._slots.keys())
+        for gone in sorted(self._slots.keys() - directory.nodes.keys()):
+            self._everywhere -= self._slots.pop(gone)
+            self._told.pop(gone, None)
+        for node in came:
+            self._slots[node] = directory.nodes[node].slots
+            self._everywhere += self._slots[node]
+        self._sizes = tuple(sorted(set(self._slots.values()) - {1}))
+        return came
 
     def _shares(self, scheduler: Scheduler) -> dict[int, Demand]:
         """By slots of a node: those with as many expect the same."""
-        waiting = sum([scheduler.waiting(work) for work in Work])
+        waiting = scheduler.all_waiting
         pressing = scheduler.unfinished(Work.EVALUATION) > 0
-        everywhere = sum(self._slots)
-        shares = {count: min(count, -(-waiting * count // everywhere)) for count in self._sizes}
+        shares = {count: min(count, -(-waiting * count // self._everywhere)) for count in self._sizes}
         return {
             count: Demand(waiting=((self._tokens, share),) if share else (), pressing=pressing)
             for count, share in shares.items()

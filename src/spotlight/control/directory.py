@@ -35,9 +35,21 @@ class Directory:
     prompts: dict[PromptId, Prompt] = field(default_factory=dict)
     weights: dict[WeightsId, PublishedSet] = field(default_factory=dict)
     nodes: dict[NodeId, m.NodeHello] = field(default_factory=dict)
+    """Changed by `node_came` and `node_went` alone."""
+    node_changes: int = 0
+    """How often one came or went: whoever remembers something of all nodes need not look at them to see that."""
     workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
     """Changed by `introduce` and `forget` alone."""
     _by_node: dict[NodeId, dict[WorkerId, None]] = field(default_factory=dict)
+
+    def node_came(self, hello: m.NodeHello) -> None:
+        self.nodes[hello.node] = hello
+        self.node_changes += 1
+
+    def node_went(self, node: NodeId) -> bool:
+        """Whether it was known."""
+        self.node_changes += 1
+        return self.nodes.pop(node, None) is not None
 
     def introduce(self, worker: WorkerId, known: KnownWorker) -> None:
         self.forget(worker)

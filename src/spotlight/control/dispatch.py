@@ -8,9 +8,8 @@ accepted sample has its file, whatever is lost, doubled or late (tests/storm).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -35,6 +34,7 @@ from spotlight.core.events import (
     WorkerJoined,
     WorkerLost,
 )
+from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 
@@ -54,8 +54,7 @@ class Payloads(Protocol):
         """Store what is worth it of a finished sample; the name to find it by, and its digest."""
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """A message on its way to a worker, or to a node as a whole."""
 
     node: NodeId
@@ -96,6 +95,15 @@ class Dispatcher:
         """Sentences for people that no event tells."""
         self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
         """Replies of the training worker, for whoever commands it."""
+        self._by_kind: Mapping[type[Message], Callable[[WorkerId, Any, bytes, float], None]] = {
+            m.Pull: self._pull,
+            m.Alive: self._alive,
+            m.Commit: self._commit,
+            m.HandBack: self._hand_back,
+            m.Result: self._result,
+            m.Held: self._held,
+        }
+        """What is done about a known worker's words, but for rare ones: looked up, since these are nearly all."""
 
     # -- what the loop asks for ----------------------------------------------------------------------------------------
 
@@ -143,7 +151,7 @@ class Dispatcher:
     # -- what nodes and workers say ------------------------------------------------------------------------------------
 
     def node_joined(self, hello: m.NodeHello) -> None:
-        self.directory.nodes[hello.node] = hello
+        self.directory.node_came(hello)
         self._emit(
             NodeJoined(
                 node=hello.node, slot_class=hello.slot_class, slots=hello.slots, zone=hello.zone, price=hello.price
@@ -153,7 +161,7 @@ class Dispatcher:
 
     def node_lost(self, node: NodeId, cause: str, now: float) -> None:
         """The connection to its agent broke: all of it is gone."""
-        if self.directory.nodes.pop(node, None) is None:
+        if not self.directory.node_went(node):
             return
         for worker in self.directory.workers_of(node):
             self.worker_lost(worker, cause, ReleaseReason.LOST, now)
@@ -172,6 +180,14 @@ class Dispatcher:
     def handle(self, node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
         """One message of a worker (or of the node's agent), then whatever it makes possible."""
         worker, message = envelope.worker, envelope.message
+        act = self._by_kind.get(type(message))
+        if act is not None and worker is not None and worker in self.directory.workers:
+            act(worker, message, blob, now)
+        else:
+            self._handle_rare(node, worker, message, now)
+        self.serve(now)
+
+    def _handle_rare(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage, now: float) -> None:
         match message:
             case m.Warned():
                 self._warn(node, message, now)
@@ -191,12 +207,13 @@ class Dispatcher:
                 self._trouble(node, message.problem)
             case m.Hello() if worker is not None:
                 self._hello(worker, message, now)
-            case _ if worker is not None and worker in self.directory.workers:
-                self._from_worker(worker, message, blob, now)
-            case _ if worker is not None:
+            case _ if worker is not None and worker not in self.directory.workers:
                 # Fenced for silence or never introduced: whatever it holds is not its own any more.
                 self._outbox.append(Outgoing(node, worker, m.Drain()))
-        self.serve(now)
+            case m.Failed() if worker is not None and message.request is not None:
+                self._attempt_failed(worker, message.request, message, now)
+            case _ if worker is not None:
+                self.to_gang.append((worker, message))
 
     def tick(self, now: float) -> None:
         """Fence the silent, move stragglers' work, serve who waits."""
@@ -242,29 +259,19 @@ class Dispatcher:
         if hello.trains:
             self.to_gang.append((worker, hello))
 
-    def _from_worker(self, worker: WorkerId, message: m.AnyMessage, blob: bytes, now: float) -> None:
-        match message:
-            case m.Pull():
-                self.scheduler.pull(worker, message.free_rows, message.row_steps_per_s, now, message.answered)
-            case m.Alive():
-                self.scheduler.heard(worker, message.progress, now)
-                self._account(worker, message.spans, now)
-                self._recall_doomed(worker, now)
-            case m.Commit():
-                self._commit(worker, message, blob, now)
-            case m.HandBack():
-                step = message.step if blob else 0
-                if blob and self._is_live(message.request, message.attempt):
-                    self._flights.keep(message.request, step, blob)
-                self.scheduler.hand_back(worker, message.request, message.attempt, step, now)
-            case m.Result():
-                self._result(worker, message, blob, now)
-            case m.Held():
-                self._held(worker, message)
-            case m.Failed() if message.request is not None:
-                self._attempt_failed(worker, message.request, message, now)
-            case _:
-                self.to_gang.append((worker, message))
+    def _pull(self, worker: WorkerId, pull: m.Pull, blob: bytes, now: float) -> None:
+        self.scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered)
+
+    def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
+        self.scheduler.heard(worker, alive.progress, now)
+        self._account(worker, alive.spans, now)
+        self._recall_doomed(worker, now)
+
+    def _hand_back(self, worker: WorkerId, given: m.HandBack, blob: bytes, now: float) -> None:
+        step = given.step if blob else 0
+        if blob and self.ledger.is_live(given.request, given.attempt):
+            self._flights.keep(given.request, step, blob)
+        self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
     def _commit(self, worker: WorkerId, commit: m.Commit, blob: bytes, now: float) -> None:
         """Kept if it is of the live attempt; if the one that it builds on is missing, the whole flight is asked for."""
@@ -279,7 +286,7 @@ class Dispatcher:
 
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
         """Accept once; everything else is refused by the ledger and told."""
-        live = self._is_live(result.request, result.attempt)
+        live = self.ledger.is_live(result.request, result.attempt)
         expected: str | None = None
         payload: tuple[str, str] | None = None
         if live:
@@ -315,7 +322,7 @@ class Dispatcher:
             self._failures.pop(result.request, None)
             self._losses.pop(result.request, None)
 
-    def _held(self, worker: WorkerId, held: m.Held) -> None:
+    def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
         published = self.directory.weights.get(held.weights)
         if published is None:
@@ -328,7 +335,7 @@ class Dispatcher:
         self._tell_scheduler(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
-        if not self._is_live(request, failed.attempt):
+        if not self.ledger.is_live(request, failed.attempt):
             return
         failures = self._failures[request] = self._failures.get(request, 0) + 1
         self._flights.forget(request)
@@ -340,7 +347,7 @@ class Dispatcher:
         """What it did, one thing after the other: spans told late would overlap, so none begins within the last."""
         known = self.directory.workers[worker]
         for span in spans:
-            start, end = (self._run_clock(now - ago) for ago in (span.start, span.end))
+            start, end = self._run_clock(now - span.start), self._run_clock(now - span.end)
             start = max(start, known.accounted_to)
             if start < end:
                 known.accounted_to = end
@@ -379,13 +386,6 @@ class Dispatcher:
         holds = self.directory.workers[worker].holds
         holds &= set(self.directory.weights)
         self.scheduler.holds(worker, sorted(holds))
-
-    def _is_live(self, request: RequestId, attempt: int) -> bool:
-        return (
-            request in self.ledger
-            and self.ledger.state(request) is SampleState.LEASED
-            and self.ledger.attempt(request) == attempt
-        )
 
     def _send_weights(self, node: NodeId) -> None:
         keep = tuple(sorted(self.directory.weights))

@@ -10,13 +10,12 @@ doubled or late; and nothing is kept of a sample that is finished or not wanted 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spotlight.core.work import RequestId
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     step: int
     blob: bytes
 
@@ -32,13 +31,18 @@ class Flights:
 
     def fits(self, request: RequestId, since: int) -> bool:
         """Whether a part that builds on this step can be kept: the one of that step arrived."""
-        return not since or any(part.step == since for part in self._flights.get(request, ()))
+        if not since:
+            return True
+        known = self._flights.get(request, ())
+        # Nearly always it builds on the newest.
+        return bool(known) and (known[-1].step == since or any(part.step == since for part in known))
 
     def keep(self, request: RequestId, step: int, blob: bytes, since: int = 0) -> None:
         """A part that fits; an older one that comes late changes nothing."""
         known = self._flights.get(request, ())
         if not known or step > known[-1].step:
-            self._flights[request] = (*(part for part in known if part.step <= since), _Part(step, blob))
+            base = known if not known or known[-1].step <= since else [part for part in known if part.step <= since]
+            self._flights[request] = (*base, _Part(step, blob))
 
     def at(self, request: RequestId, step: int) -> bytes | None:
         """The whole flight that goes on from this step: its parts, one after the other."""

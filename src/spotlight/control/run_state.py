@@ -11,12 +11,15 @@ import numpy as np
 
 from spotlight.control.advantage import LaggedStd
 from spotlight.core.events import (
+    Accepted,
     AnyEvent,
     Checkpointed,
     Compared,
     Evaluated,
     Fidelity,
+    Holding,
     IterationDone,
+    Leased,
     Previewed,
     Published,
     Restored,
@@ -24,6 +27,7 @@ from spotlight.core.events import (
     RunStarted,
     RunStopped,
     Selected,
+    Worked,
 )
 from spotlight.core.work import WeightsId
 
@@ -56,6 +60,9 @@ class RunState:
 
     def apply(self, event: AnyEvent) -> None:
         match event:
+            case Leased() | Accepted() | Worked() | Holding():
+                # Nearly all of a journal, and nothing that the loop asks for.
+                pass
             case RunStarted():
                 self.started = event
                 self.attempts = 1

@@ -127,6 +127,7 @@ class Journal:
         self._now = now
         self._config = config
         self._disk = disk
+        self._syncs = config.sync is not Sync.NEVER
         self._encode = msgspec.msgpack.Encoder().encode
         self._next_seq = recovery.records
         self._last_at = recovery.last.at if recovery.last else 0.0
@@ -178,28 +179,24 @@ class Journal:
 
     def now(self) -> float:
         """Seconds of run time: what a record appended now would bear."""
-        return max(self._last_at, self._now() - self._origin)
+        at = self._now() - self._origin
+        return at if at > self._last_at else self._last_at
 
     def append(self, event: AnyEvent) -> Record:
-        return self.append_many((event,))[0]
+        """The same as of several, without the lists: nearly all records come one by one."""
+        at = self._begin()
+        record = Record(self._next_seq, at, event)
+        self._put(pack_frame(self._encode(record)), 1, at)
+        if self._syncs:
+            self._sync_after({type(event)})
+        return record
 
     def append_many(self, events: Iterable[AnyEvent]) -> list[Record]:
         """Append several with one write and at most one sync: all of them, or none."""
-        if self._failed or self._handle < 0:
-            raise JournalUnwritable(
-                f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
-                "resume the run to go on."
-            )
-        at = self.now()
+        at = self._begin()
         records = [Record(self._next_seq + index, at, event) for index, event in enumerate(events)]
-        data = b"".join([pack_frame(self._encode(record)) for record in records])
-        if self._size > HEADER.size and self._size + len(data) > self._config.segment_bytes:
-            self._rotate()
-        self._write(data)
-        self._next_seq += len(records)
-        self._last_at = at
-        self._unsynced = True
-        if self._config.sync is not Sync.NEVER:
+        self._put(b"".join([pack_frame(self._encode(record)) for record in records]), len(records), at)
+        if self._syncs:
             self._sync_after({type(record.event) for record in records})
         return records
 
@@ -234,7 +231,7 @@ class Journal:
         if self._handle < 0:
             return
         try:
-            if self._config.sync is not Sync.NEVER and not self._failed:
+            if self._syncs and not self._failed:
                 self.sync()
         finally:
             os.close(self._handle)
@@ -249,6 +246,23 @@ class Journal:
     ) -> None:
         self.close()
 
+    def _begin(self) -> float:
+        """What records that are appended now bear."""
+        if self._failed or self._handle < 0:
+            raise JournalUnwritable(
+                f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
+                "resume the run to go on."
+            )
+        return self.now()
+
+    def _put(self, data: bytes, records: int, at: float) -> None:
+        if self._size > HEADER.size and self._size + len(data) > self._config.segment_bytes:
+            self._rotate()
+        self._write(data)
+        self._next_seq += records
+        self._last_at = at
+        self._unsynced = True
+
     def _sync_after(self, kinds: set[type[object]]) -> None:
         if Checkpointed in kinds:
             # What it covers is deleted next, so it may not be lost.
@@ -262,10 +276,11 @@ class Journal:
             self.sync()
 
     def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
+        view, write = memoryview(data), self._disk.write
         try:
-            while rest:
-                rest = rest[self._disk.write(self._handle, rest) :]
+            done = write(self._handle, view)
+            while done < len(data):
+                done += write(self._handle, view[done:])
         except OSError as error:
             self._cut_back()
             raise self._unwritable(error) from error

@@ -1,12 +1,14 @@
 """The controller's ear and mouth: feeds the dispatcher, sends what it says, wakes whoever waits for a change.
 
-One per run. Consumes messages and losses; a waiting `until` is woken by every message, loss and tick. The simulator
-drives the same class through `receive` and its own `send`; `SocketDoor` is the real door.
+One per run. Consumes messages and losses. What an `until` waits for is looked at after every message, loss and tick,
+and whoever waits is woken only when it is so. The simulator drives the same class through `receive` and its own `send`;
+`SocketDoor` is the real door.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from spotlight import __version__
@@ -21,6 +23,14 @@ TICK_S = 0.25
 """Between looks at silent workers and stragglers; a tenth of the shortest silence that is worth fencing for."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiter:
+    """One that waits, and what for."""
+
+    is_so: Callable[[], bool]
+    woken: asyncio.Future[None]
+
+
 class Hub:
     """Delivers in and out; everything runs in one event loop, so the dispatcher is never entered twice."""
 
@@ -31,13 +41,13 @@ class Hub:
         self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
         """Ends a worker's process for good; the pool's, once there is one."""
         self.tick_s = TICK_S
-        self._changed = asyncio.Event()
+        self._waiters: list[_Waiter] = []
         self._failure: BaseException | None = None
 
     def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
         if self._failure is None:
             self.dispatcher.handle(node, envelope, blob, self.clock.now())
-            self.flush()
+            self._speak()
 
     def node_joined(self, hello: m.NodeHello) -> None:
         if self._failure is None:
@@ -50,13 +60,18 @@ class Hub:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is waiting and wake those who wait for a change."""
+        """Give work to those who asked, send what is waiting, and wake those who wait for what is so now."""
         self.dispatcher.serve(self.clock.now())
+        self._speak()
+
+    def _speak(self) -> None:
         for outgoing in self.dispatcher.take_outbox():
             self._send(outgoing)
         if self.dispatcher.failure is not None:
             self.fail(self.dispatcher.failure)
-        self._changed.set()
+        for waiter in self._waiters:
+            if not waiter.woken.done() and waiter.is_so():
+                waiter.woken.set_result(None)
 
     def fail(self, failure: BaseException) -> None:
         """Whoever waits gets this instead: nothing that dies in the background may leave the run hanging.
@@ -65,15 +80,21 @@ class Hub:
         restart, which releases everything, puts that right.
         """
         self._failure = self._failure or failure
-        self._changed.set()
+        for waiter in self._waiters:
+            if not waiter.woken.done():
+                waiter.woken.set_result(None)
 
-    async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until it is so; looked at after every change."""
-        while not done():
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is so; looked at after every change, and once more by who waited: it may have passed."""
+        while not is_so():
             if self._failure is not None:
                 raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
+            waiter = _Waiter(is_so, asyncio.get_running_loop().create_future())
+            self._waiters.append(waiter)
+            try:
+                await waiter.woken
+            finally:
+                self._waiters.remove(waiter)
         if self._failure is not None:
             raise self._failure
 
@@ -82,7 +103,7 @@ class Hub:
             await asyncio.sleep(self.tick_s)
             if self._failure is None:
                 self.dispatcher.tick(self.clock.now())
-                self.flush()
+                self._speak()
 
 
 async def _nobody_kills(worker: WorkerId) -> None:

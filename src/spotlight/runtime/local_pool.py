@@ -118,6 +118,9 @@ class LocalPool:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self._nodes[name].node for name in sorted(self._nodes))
 
+    def current(self, name: str) -> NodeId | None:
+        return self._nodes[name].node if name in self._nodes else None
+
     async def add_node(self, spec: NodeSpec) -> NodeId:
         self._forget_restart(spec.name)
         await self._need_nursery()
@@ -144,8 +147,7 @@ class LocalPool:
 
     async def kill_node(self, node: NodeId) -> None:
         self._forget_restart(node.rpartition(".")[0])
-        here = self._find(node)
-        if here is None:
+        if (here := self._find(node)) is None:
             return
         # Once reaped, its number may be another's.
         if here.process.returncode is None:
@@ -295,8 +297,7 @@ class LocalPool:
 
     def _forget_restart(self, name: str) -> None:
         """Whoever adds or kills a node decides about it now."""
-        restart = self._restarts.pop(name, None)
-        if restart is not None:
+        if (restart := self._restarts.pop(name, None)) is not None:
             restart.cancel()
 
     # -- small things --------------------------------------------------------------------------------------------------
@@ -309,8 +310,7 @@ class LocalPool:
         return next((here for here in self._nodes.values() if here.node == node), None)
 
     def _order(self, node: NodeId, order: Order) -> None:
-        here = self._find(node)
-        if here is not None and here.process.stdin is not None:
+        if (here := self._find(node)) is not None and here.process.stdin is not None:
             # A node that is going needs no orders, and one that reads none must not stop the controller.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(here.process.stdin.fileno(), msgspec.json.encode(order) + b"\n")

@@ -135,5 +135,4 @@ class StandIns:
 
 def _current(pool: Pool, known: NodeId) -> NodeId:
     """The pool may have restarted it since."""
-    name = known.rpartition(".")[0]
-    return next((node for node in pool.nodes() if node.rpartition(".")[0] == name), known)
+    return pool.current(known.rpartition(".")[0]) or known

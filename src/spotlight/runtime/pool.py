@@ -82,6 +82,9 @@ class Pool(Protocol):
     def nodes(self) -> tuple[NodeId, ...]:
         """Those that are up now, in the order of their names."""
 
+    def current(self, name: str) -> NodeId | None:
+        """The incarnation of the node of this name that is up now."""
+
     async def warn(self, node: NodeId, kind: NoticeKind, seconds: float) -> None:
         """Tell the node that it goes in so many seconds; it tells the controller. Nothing is killed by this."""
 

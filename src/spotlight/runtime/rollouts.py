@@ -17,6 +17,7 @@ from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Ve
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.hub import Hub
 
+ROLLOUT, AUDIT = Work.ROLLOUT, Work.AUDIT
 SEEDS_PER_PROMPT = 1 << 20
 """Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
 
@@ -75,7 +76,7 @@ class Samples:
     def _start(self, iteration: int, group: int) -> int | None:
         """The seed of the noise that a whole group starts from, whatever is rolled out of it; None: its own."""
         shared = self.rollout.initial_noise is InitialNoise.SHARED
-        return seeds_at(self.positions(iteration)[group], 1)[0] if shared else None
+        return seeds_at(iteration * self.rollout.prompts + group, 1)[0] if shared else None
 
     def _requests(
         self,
@@ -88,13 +89,14 @@ class Samples:
         version: int,
         start: int | None,
     ) -> list[Request]:
+        prompt_id = prompt.id
         return [
             Request(
                 work=work,
                 iteration=iteration,
                 group=group,
                 sample=Sample(
-                    prompt=prompt.id, seed=seed, sampling=sampling, version=Version(version), shared_start=start
+                    prompt=prompt_id, seed=seed, sampling=sampling, version=Version(version), shared_start=start
                 ),
             )
             for seed in seeds
@@ -142,7 +144,7 @@ class Rollouts:
 
     def are_finished(self, iteration: int) -> bool:
         ledger = self._hub.dispatcher.ledger
-        return not any(ledger.outstanding(iteration, work) for work in (Work.ROLLOUT, Work.AUDIT))
+        return not ledger.outstanding(iteration, ROLLOUT) and not ledger.outstanding(iteration, AUDIT)
 
     def compare(self, iteration: int) -> Compared:
         """Advantages within groups; a dropped sample counts as one without a usable reward."""

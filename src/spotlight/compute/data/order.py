@@ -10,6 +10,8 @@ from spotlight.core.errors import InputError
 from spotlight.core.rng import Purpose, derive_key, shuffled
 from spotlight.core.types import Prompt
 
+EPOCHS_KEPT_PER_TASK = 2
+
 
 class PromptOrder:
     """An endless, seeded sequence over a finite prompt set."""
@@ -22,6 +24,8 @@ class PromptOrder:
             by_task.setdefault(prompt.scene.tag if prompt.scene else "", []).append(prompt)
         self._tasks = [by_task[tag] for tag in sorted(by_task)]
         self._run_seed = run_seed
+        self._epochs: dict[tuple[int, int], list[Prompt]] = {}
+        """By task and epoch, the newest few: neighbours in the order share them."""
 
     def take(self, start: int, count: int) -> list[Prompt]:
         """Prompts number start .. start+count-1."""
@@ -31,4 +35,10 @@ class PromptOrder:
         task = number % len(self._tasks)
         prompts = self._tasks[task]
         epoch, index = divmod(number // len(self._tasks), len(prompts))
-        return shuffled(prompts, derive_key(Purpose.ORDER, self._run_seed, task, epoch))[index]
+        order = self._epochs.get((task, epoch))
+        if order is None:
+            if len(self._epochs) >= EPOCHS_KEPT_PER_TASK * len(self._tasks):
+                self._epochs.clear()
+            order = shuffled(prompts, derive_key(Purpose.ORDER, self._run_seed, task, epoch))
+            self._epochs[task, epoch] = order
+        return order[index]

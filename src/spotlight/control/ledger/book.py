@@ -13,6 +13,8 @@ from spotlight.core.events import Accepted, StepCommitted
 from spotlight.core.types import Frontier, WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
+LEASED = SampleState.LEASED
+
 
 class Book:
     """All samples of a run, read."""
@@ -38,6 +40,11 @@ class Book:
 
     def request(self, request: RequestId) -> Request:
         return self._known(request).request
+
+    def is_live(self, request: RequestId, attempt: int) -> bool:
+        """Whether somebody makes the sample, and this is the attempt."""
+        entry = self._entries.get(request)
+        return entry is not None and entry.attempt == attempt and entry.state is LEASED
 
     def attempt(self, request: RequestId) -> int:
         """The latest attempt, 0 before the first."""

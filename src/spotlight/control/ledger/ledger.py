@@ -41,6 +41,11 @@ from spotlight.core.work import Request, RequestId, Work
 Emit: TypeAlias = Callable[[AnyEvent], object]
 
 
+QUEUED, LEASED, ACCEPTED = SampleState.QUEUED, SampleState.LEASED, SampleState.ACCEPTED
+PREVIEW = Work.PREVIEW
+"""Looked up once: these are on the way of every sample, and looking into an enumeration is slow."""
+
+
 def ignore(event: AnyEvent) -> None:
     """Tells nobody."""
 
@@ -74,10 +79,10 @@ class Ledger(Book):
 
     def lease(self, request: RequestId, worker: WorkerId, step: int = 0) -> int:
         """Give a queued sample to a worker, which goes on from `step`; returns the attempt, its fence."""
-        entry = self._expect(request, SampleState.QUEUED, "leased")
+        entry = self._expect(request, QUEUED, "leased")
         attempt = entry.attempt + 1
         self._tell(entry, Leased(request=request, attempt=attempt, worker=worker, step=step))
-        self._move(entry, SampleState.LEASED)
+        self._move(entry, LEASED)
         entry.attempt, entry.holder, entry.step = attempt, worker, step
         self._leases.setdefault(worker, {})[request] = None
         return attempt
@@ -85,7 +90,7 @@ class Ledger(Book):
     def release(self, request: RequestId, attempt: int, reason: ReleaseReason, step: int = 0, redone: int = 0) -> bool:
         """End a live attempt without a result; False, and nothing is told, if it is not the live one."""
         entry = self._entries.get(request)
-        if entry is None or entry.state is not SampleState.LEASED or entry.attempt != attempt:
+        if entry is None or entry.state is not LEASED or entry.attempt != attempt:
             return False
         self._tell(entry, Released(request=request, attempt=attempt, reason=reason, step=step, redone=redone))
         self._end_lease(entry)
@@ -103,7 +108,7 @@ class Ledger(Book):
             return self._refuse(entry, accepted, reason or RefusalReason.UNKNOWN)
         self._tell(entry, accepted)
         self._end_lease(entry)
-        self._move(entry, SampleState.ACCEPTED)
+        self._move(entry, ACCEPTED)
         entry.accepted = accepted
         return None
 
@@ -207,7 +212,7 @@ class Ledger(Book):
 
     def _tell(self, entry: Entry, event: AnyEvent) -> None:
         """The one place that knows that previews are told to nobody."""
-        if entry.batch.work is not Work.PREVIEW:
+        if entry.batch.work is not PREVIEW:
             self._emit(event)
 
     def _move(self, entry: Entry, to: SampleState) -> None:
@@ -340,15 +345,15 @@ class Ledger(Book):
 
 
 def _refusal(entry: Entry | None, accepted: Accepted, expected_digest: str | None) -> RefusalReason | None:
-    if entry is None or entry.state is SampleState.DROPPED:
+    if entry is None:
         return RefusalReason.UNKNOWN
-    if entry.state in (SampleState.ACCEPTED, SampleState.TRAINED):
-        return RefusalReason.DUPLICATE
     # The worker counts too: attempts of previews start over when the controller restarts.
-    live = entry.state is SampleState.LEASED and entry.attempt == accepted.attempt and entry.holder == accepted.worker
-    if not live:
-        return RefusalReason.FENCED
-    return None if accepted.digest == expected_digest else RefusalReason.WRONG_WEIGHTS
+    if entry.state is LEASED and entry.attempt == accepted.attempt and entry.holder == accepted.worker:
+        return None if accepted.digest == expected_digest else RefusalReason.WRONG_WEIGHTS
+    if entry.state is SampleState.DROPPED:
+        return RefusalReason.UNKNOWN
+    is_there = entry.state in (ACCEPTED, SampleState.TRAINED)
+    return RefusalReason.DUPLICATE if is_there else RefusalReason.FENCED
 
 
 def _check_told(agrees: bool, event: AnyEvent) -> None:

@@ -12,12 +12,17 @@ tests/unit/test_market_cost.py).
     NodeJoined opens the node's slots; NodeLost, RunStopped and the last record before RunResumed close them
 """
 
+from functools import lru_cache
+
 import msgspec
 
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.lost_work import LostWork
 from spotlight.core.events import (
+    Accepted,
     Crewing,
+    Holding,
+    Leased,
     NodeJoined,
     NodeLost,
     Record,
@@ -30,7 +35,12 @@ from spotlight.core.events import (
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, SlotClass
 
+IDLE = Activity.IDLE
+WORKERS_KNOWN = 1 << 15
+"""Whose names are not taken apart again for every record: more than the largest runs have at a time."""
 
+
+@lru_cache(maxsize=WORKERS_KNOWN)
 def slot_of(worker: WorkerId) -> str:
     """The slot of a worker, `spot-1.3/0` of `spot-1.3/0.2`: one life of the node, any life of the process."""
     node, _, process = worker.rpartition("/")
@@ -52,12 +62,17 @@ class OpenSlot(msgspec.Struct, kw_only=True):
     @property
     def line(self) -> str:
         """Of the bill."""
-        return f"{self.slot_class.value} {self.price}{' stand-in' if is_stand_in(self.node) else ''}"
+        return _line(self.slot_class, self.price, self.node)
 
     @property
     def gap(self) -> Activity:
         """What time is spent on that nobody reports."""
         return Activity.START if self.worker is None else Activity.IDLE
+
+
+@lru_cache(maxsize=WORKERS_KNOWN)
+def _line(slot_class: SlotClass, price: str, node: str) -> str:
+    return f"{slot_class.value} {price}{' stand-in' if is_stand_in(node) else ''}"
 
 
 class Tally(msgspec.Struct, kw_only=True):
@@ -89,6 +104,11 @@ class CostMeter(msgspec.Struct, kw_only=True):
 
     def apply(self, record: Record) -> None:
         match record.event:
+            case Worked() as worked:
+                self._work(worked, record.at)
+            case Leased() | Accepted() | Holding():
+                # With `Worked`, nearly all of a journal.
+                pass
             case NodeJoined() as joined:
                 self._close_node(joined.node, record.at)
                 for number in range(joined.slots):
@@ -103,8 +123,6 @@ class CostMeter(msgspec.Struct, kw_only=True):
                 slot = self.open.get(slot_of(worker))
                 if slot is not None and slot.worker == worker:
                     self._turn(slot_of(worker), None, record.at)
-            case Worked() as worked:
-                self._work(worked, record.at)
             case Crewing() as told:
                 self._regroup(told, record.at)
             case RunResumed():
@@ -115,7 +133,8 @@ class CostMeter(msgspec.Struct, kw_only=True):
             case _:
                 pass
         self.lost.apply(record.event, self._line_of)
-        self.at = max(self.at, record.at)
+        if record.at > self.at:
+            self.at = record.at
 
     def tallies(self, at: float | None = None) -> list[Tally]:
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
@@ -142,11 +161,12 @@ class CostMeter(msgspec.Struct, kw_only=True):
         slot = self.open.get(slot_of(worked.worker))
         if slot is None or slot.worker != worked.worker:
             return
-        self._pass(slot, min(worked.start, at))
-        if worked.activity is Activity.IDLE:
-            self._pass(slot, min(worked.end, at))
+        end = worked.end if worked.end < at else at
+        self._pass(slot, worked.start if worked.start < at else at)
+        if worked.activity is IDLE:
+            self._pass(slot, end)
         else:
-            self._account(slot, worked.activity, min(worked.end, at))
+            self._account(slot, worked.activity, end)
 
     def _regroup(self, told: Crewing, at: float) -> None:
         """Whose crew is another one now has waited for it, as far as nothing else is reported of that time."""
@@ -179,6 +199,8 @@ class CostMeter(msgspec.Struct, kw_only=True):
 
     def _pass(self, slot: OpenSlot, until: float) -> None:
         """Time of which nothing was reported."""
+        if until <= slot.until:
+            return
         for activity, seconds in _gap(slot, until):
             self._account(slot, activity, slot.until + seconds)
 
@@ -190,13 +212,18 @@ class CostMeter(msgspec.Struct, kw_only=True):
 
 def _gap(slot: OpenSlot, until: float) -> list[tuple[Activity, float]]:
     """What an open slot did since it was last accounted for, as far as nobody reports: in order, with seconds."""
-    start, end = (min(max(time, slot.until), until) for time in slot.regroup)
-    if slot.worker is None or until <= slot.until or end <= start:
+    began, ended = slot.regroup
+    overlaps = began < ended and began < until and ended > slot.until
+    if slot.worker is None or until <= slot.until or not overlaps:
         return [(slot.gap, max(0.0, until - slot.until))]
+    start, end = max(began, slot.until), min(ended, until)
     return [(slot.gap, start - slot.until), (Activity.REGROUP, end - start), (slot.gap, until - end)]
 
 
 def _tally(tallies: dict[str, Tally], slot: OpenSlot) -> Tally:
-    return tallies.setdefault(
-        slot.line, Tally(slot_class=slot.slot_class, price=slot.price, stands_in=is_stand_in(slot.node))
-    )
+    line = slot.line
+    tally = tallies.get(line)
+    if tally is None:
+        stands_in = is_stand_in(slot.node)
+        tally = tallies[line] = Tally(slot_class=slot.slot_class, price=slot.price, stands_in=stands_in)
+    return tally

@@ -21,11 +21,13 @@ from spotlight.core.events import (
     AnyEvent,
     Dropped,
     ExplorationClosed,
+    Holding,
     Leased,
     Previewed,
     Released,
     Restored,
     StepCommitted,
+    Worked,
 )
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, RequestId, Work
@@ -73,15 +75,17 @@ class LostWork(msgspec.Struct, kw_only=True):
                 line = line_of(event.worker)
                 if line is not None:
                     self.held[event.request] = Held(line, event.attempt, event.step)
+            case Accepted():
+                began = self._end(event.request, event.attempt)
+                if began is not None:
+                    self._count(began.line, event.request, event.steps, 0)
+            case Worked() | Holding():
+                pass
             case Released():
                 began = self._end(event.request, event.attempt)
                 if began is not None:
                     did = max(0, event.step + event.redone - began.step)
                     self._count(began.line, event.request, did, event.redone)
-            case Accepted():
-                began = self._end(event.request, event.attempt)
-                if began is not None:
-                    self._count(began.line, event.request, event.steps, 0)
             case Dropped():
                 self.held.pop(event.request, None)
             case Previewed():
@@ -128,6 +132,9 @@ class LostWork(msgspec.Struct, kw_only=True):
 
     def _count(self, line: str, request: RequestId, done: int, redone: int) -> None:
         activity = ACTIVITIES.get(request.partition("/")[0], Activity.ROLLOUT)
-        steps = self.steps.setdefault(line, {}).setdefault(activity, Steps())
+        by_activity = self.steps.setdefault(line, {})
+        steps = by_activity.get(activity)
+        if steps is None:
+            steps = by_activity[activity] = Steps()
         steps.done += done
         steps.redone += redone

@@ -15,6 +15,7 @@ from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.speeds import Measured, usable_speed
 from spotlight.control.scheduler.workers import Standing, Worker
 
+SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
 """Sums of speeds are not exact; a share that is full but for this is full."""
 
@@ -53,7 +54,7 @@ class Balance:
 
     def recount(self, worker: Worker) -> None:
         """A worker counts while it can be relied on: in service, and asking or busy."""
-        counts = worker.standing is Standing.SERVING and (worker.free_rows > 0 or bool(worker.leases))
+        counts = worker.standing is SERVING and (worker.free_rows > 0 or bool(worker.leases))
         if counts == worker.counted:
             return
         if not counts:

@@ -16,6 +16,8 @@ from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
+QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
+
 
 class Booking:
     """All tickets."""
@@ -36,7 +38,7 @@ class Booking:
         """A request that the ledger has queued waits for a worker."""
         request_id = request.id
         state = self._ledger.state(request_id)
-        if request_id in self._tickets or state is not SampleState.QUEUED:
+        if request_id in self._tickets or state is not QUEUED:
             raise InvariantBroken(
                 f"request {request_id} is {state} and cannot be scheduled, or is scheduled already; only what is "
                 "queued in the ledger is added, once; report this as a bug."
@@ -91,10 +93,10 @@ class Booking:
         if ticket is None or ticket.holder is None:
             return
         state = self._ledger.state(request) if request in self._ledger else SampleState.DROPPED
-        if state is SampleState.LEASED:
+        if state is LEASED:
             return
         self._take_away(ticket)
-        if state is SampleState.QUEUED:
+        if state is QUEUED:
             # Refused for its weights: what it committed was made with them too.
             ticket.step = 0
             self._enqueue_again(ticket)

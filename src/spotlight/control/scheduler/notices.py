@@ -9,6 +9,7 @@ from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.work import NoticeKind
 
+SERVING = Standing.SERVING
 RANKING = (Standing.SERVING, Standing.PREVIEWS_ONLY, Standing.LEAVING, Standing.DRAINING)
 
 
@@ -37,6 +38,8 @@ def largest_that_fits(worker: Worker, now: float, settings: SchedulerSettings) -
 
 def too_late(worker: Worker, now: float, settings: SchedulerSettings) -> list[Ticket]:
     """What the worker holds and cannot finish before its deadline, if it finishes as many as it can."""
+    if worker.standing is SERVING:
+        return []
     if worker.standing is Standing.DRAINING:
         return sorted(worker.leases.values(), key=lambda ticket: ticket.place)
     if worker.standing is not Standing.LEAVING:

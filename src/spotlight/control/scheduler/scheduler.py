@@ -114,7 +114,7 @@ class Scheduler:
         known = self._heard(worker, now)
         if known is None or (answered is not None and answered < known.assignments):
             return
-        known.free_rows = min(free_rows, known.rows)
+        known.free_rows = free_rows if free_rows < known.rows else known.rows
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
@@ -294,11 +294,16 @@ class Scheduler:
 
     def waiting(self, work: Work) -> int:
         """Requests of this kind that nobody holds."""
-        return sum(backlog.queues[work.rank].count for backlog in self._booking.backlogs())
+        return sum([backlog.queues[work.rank].count for backlog in self._booking.backlogs()])
 
     def unfinished(self, work: Work) -> int:
         """Requests of this kind that wait or are held."""
-        return sum(backlog.unfinished[work.rank] for backlog in self._booking.backlogs())
+        return sum([backlog.unfinished[work.rank] for backlog in self._booking.backlogs()])
+
+    @property
+    def all_waiting(self) -> int:
+        """Requests of any kind that nobody holds."""
+        return self._booking.waiting
 
     def steps_under_way(self, work: Work) -> int:
         """Denoising steps that live attempts of this kind have done, as far as their workers have told."""
@@ -340,6 +345,10 @@ class Scheduler:
 
 
 def _assignments(worker: Worker, taken: Sequence[Ticket]) -> list[Assignment]:
+    if len(taken) == 1:
+        ticket = taken[0]
+        lease = Lease(ticket.request, ticket.attempt, ticket.step)
+        return [Assignment(worker.id, ticket.backlog.weights, (lease,))]
     return [
         Assignment(
             worker.id,

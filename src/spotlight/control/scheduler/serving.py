@@ -10,6 +10,7 @@ from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.work import Work
 
+LEAVING = Standing.LEAVING
 ALL_RANKS = range(len(Work))
 RANKS = {
     Standing.SERVING: ALL_RANKS,
@@ -24,9 +25,7 @@ def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple
     for rank in RANKS[worker.standing]:
         found = _oldest(worker, rank)
         if found is not None:
-            late = worker.standing is Standing.LEAVING and not notices.fits(
-                worker, found[1].head().remaining, now, settings
-            )
+            late = worker.standing is LEAVING and not notices.fits(worker, found[1].head().remaining, now, settings)
             return None if late else found
     return None
 

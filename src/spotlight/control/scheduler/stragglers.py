@@ -81,12 +81,16 @@ def suspects(
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
     rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
-    busy = [worker for worker in workers if worker.leases]
-    return [
-        worker
-        for worker in busy
-        if worker.step_s(len(worker.leases), rows) > limit_s or (worker.lags and _stalls(worker, stalled_s))
-    ]
+    found: list[Worker] = []
+    for worker in workers:
+        held = len(worker.leases)
+        if held:
+            # `Worker.step_s`, written out: this looks at all workers.
+            smallest = worker.rows if worker.rows < rows else rows
+            step_s = (held if held > smallest else smallest) / worker.speed
+            if step_s > limit_s or (worker.lags and _stalls(worker, stalled_s)):
+                found.append(worker)
+    return found
 
 
 def _stalls(worker: Worker, seconds: float) -> bool:

@@ -47,7 +47,8 @@ class Ticket:
     @property
     def remaining(self) -> int:
         """Row-steps until it is finished; the last bit of work counts as a step too."""
-        return max(self.steps - self.reached, 1)
+        left = self.steps - self.reached
+        return left if left > 1 else 1
 
     @property
     def key(self) -> Key:

@@ -66,7 +66,8 @@ class Worker:
         A result that is being scored is still leased while its row is free again, so a worker may hold up to twice
         its rows; beyond that its pull is out of date.
         """
-        return min(self.free_rows, 2 * self.rows - len(self.leases))
+        limit = 2 * self.rows - len(self.leases)
+        return self.free_rows if self.free_rows < limit else limit
 
     def step_s(self, rows: int, saturating_rows: int) -> float:
         """Seconds of one step of a batch of so many rows."""

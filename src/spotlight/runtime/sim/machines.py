@@ -30,6 +30,10 @@ class SimPool:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self._world.nodes[name].id for name in self._world.names())
 
+    def current(self, name: str) -> NodeId | None:
+        known = self._world.nodes.get(name)
+        return None if known is None else known.id
+
     async def warn(self, node: NodeId, kind: NoticeKind, seconds: float) -> None:
         self._world.warn(_name(node), kind, seconds)
 

@@ -3,6 +3,10 @@
 from enum import StrEnum
 
 
+class Struck(Exception):
+    """The worker dies here."""
+
+
 class Moment(StrEnum):
     """Where a worker may be struck; the crash windows of exactly-once, by name."""
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -49,7 +50,9 @@ class Pipe:
     def put(self, frame: Frame, blob: bytes) -> None:
         if self._is_cut:
             return
-        self._last = max(self._last, self._loop.time() + self._delay())
+        arrives_at = self._loop.time() + self._delay()
+        if arrives_at > self._last:
+            self._last = arrives_at
         self._on_their_way.append((frame, blob))
         self._loop.call_at(self._last, self._next)
 
@@ -98,8 +101,9 @@ class SimNode:
         self.spec = spec
         self._world = world
         self._loop = asyncio.get_running_loop()
-        self.up = Pipe(lambda: world.fate.latency_s(node), lambda frame, blob: world.arrived(node, frame, blob))
-        self.down = Pipe(lambda: world.fate.latency_s(node), self._hear)
+        latency_s = partial(world.fate.latency_s, node)
+        self.up = Pipe(latency_s, partial(world.arrived, node))
+        self.down = Pipe(latency_s, self._hear)
         self._loads: dict[WeightsId, m.Load] = {}
         self._copied: dict[WeightsId, tuple[str, str]] = {}
         """Of each set: the announced digest, and that of the bytes that were copied."""
@@ -193,26 +197,26 @@ class SimNode:
     def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive or (self._may_crew and self.crews.heard(worker.id, message)):
             return
-        if isinstance(message, m.HandBack):
+        if self._may_crew and isinstance(message, m.HandBack):
             self._leases.ended(worker.id, message.request, message.attempt)
-            self._changed()
+            self.crews.changed()
         self._send(worker.id, message, blob)
 
     def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
-        self._leases.ended(worker.id, result.request, result.attempt)
-        self._changed()
+        if self._may_crew:
+            self._leases.ended(worker.id, result.request, result.attempt)
+            self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
         fate = self._world.fate
         is_lost = fate.is_unscorable(request)
         score = m.Score(float("nan")) if is_lost else self._world.numerics.score(request, result.digest)
         scored = msgspec.structs.replace(result, score=score, problem="no reward" if is_lost else "")
         tensors = b"" if request.work is Work.PREVIEW else blob
+        self._loop.call_later(fate.score_s(request, self.id), self._judged, worker.id, scored, tensors)
 
-        def verdict() -> None:
-            self._judging[worker.id] -= 1
-            self._send(worker.id, scored, tensors)
-
-        self._loop.call_later(fate.score_s(request, self.id), verdict)
+    def _judged(self, worker: WorkerId, scored: m.Result, tensors: bytes) -> None:
+        self._judging[worker] -= 1
+        self._send(worker, scored, tensors)
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.fate.misread(self._copied[load.weights][1], worker)
@@ -276,13 +280,13 @@ class SimNode:
 
     def _hear(self, frame: Frame, blob: bytes) -> None:
         envelope = self._world.frames.unpack(frame)
-        match envelope.message:
-            case m.Load() as load:
-                self._load(load, envelope.worker)
-            case Demand() as demand:
-                self.crews.demand(demand)
-            case message:
-                self._relay(envelope.worker, message, blob)
+        message = envelope.message
+        if isinstance(message, m.Load):
+            self._load(message, envelope.worker)
+        elif isinstance(message, Demand):
+            self.crews.demand(message)
+        else:
+            self._relay(envelope.worker, message, blob)
 
     def _load(self, load: m.Load, worker: WorkerId | None) -> None:
         known = self._copied.get(load.weights)
@@ -300,11 +304,13 @@ class SimNode:
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
         for known in self._addressed(worker):
-            self._leases.told(known.id, message)
-            if isinstance(message, m.Load):
-                self.crews.dropped((message.weights, *message.keep))
+            if self._may_crew:
+                self._leases.told(known.id, message)
+                if isinstance(message, m.Load):
+                    self.crews.dropped((message.weights, *message.keep))
             known.tell(message, blob)
-        self._changed()
+        if self._may_crew:
+            self.crews.changed()
 
     def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
         """All of them, or the one of that name, if it is still there."""
@@ -312,10 +318,6 @@ class SimNode:
             return [known for _, known in sorted(self.workers.items())]
         known = self.workers.get(int(worker.rpartition("/")[2].partition(".")[0]))
         return [known] if known is not None and known.id == worker else []
-
-    def _changed(self) -> None:
-        if self._may_crew:
-            self.crews.changed()
 
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:

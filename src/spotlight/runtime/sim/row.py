@@ -1,9 +1,12 @@
 """One sample in flight on a simulated worker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from spotlight.core import messages as m
+from spotlight.core.types import Prompt, PromptId
 from spotlight.core.work import Activity, Request, Work
+from spotlight.runtime.sim.fakes import FlightPart
 from spotlight.runtime.sim.numerics import Numerics
 
 _ACTIVITY = {
@@ -12,6 +15,12 @@ _ACTIVITY = {
     Work.EVALUATION: Activity.EVALUATION,
     Work.PREVIEW: Activity.PREVIEW,
 }
+
+
+@lru_cache(maxsize=1 << 12)
+def prompt_id(prompt: Prompt) -> PromptId:
+    """Its hash, which is asked for again with each of its samples."""
+    return prompt.id
 
 
 @dataclass(eq=False)
@@ -27,6 +36,10 @@ class Row:
     """The step that this worker took it up at."""
     told: int = 0
     """Step of its last commit."""
+    request: Request = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.request = self.granted.request
 
     def advance(self, steps: int, numerics: Numerics) -> None:
         self.step += steps
@@ -35,9 +48,10 @@ class Row:
         else:
             self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
 
-    @property
-    def request(self) -> Request:
-        return self.granted.request
+    def flight(self, since: int = 0) -> bytes:
+        """What is new of it since that step."""
+        part = FlightPart(request=self.request.id, step=self.step, since=since, digest=self.digest, latent=self.latent)
+        return part.to_bytes()
 
     @property
     def activity(self) -> Activity:
@@ -54,5 +68,6 @@ class Row:
     @property
     def steps_ahead(self) -> int:
         """Until there is something to tell of it: its end, or a commit."""
-        ahead = self.request.sample.sampling.steps - self.step
-        return min(ahead, self.told + self.granted.commit_every - self.step) if self.granted.commit_every else ahead
+        ahead, every = self.request.sample.sampling.steps - self.step, self.granted.commit_every
+        commit = self.told + every - self.step
+        return commit if every and commit < ahead else ahead

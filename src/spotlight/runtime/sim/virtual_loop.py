@@ -13,15 +13,14 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from heapq import heapify, heappop, heappush
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 Outcome = TypeVar("Outcome")
-Arguments = TypeVarTuple("Arguments")
 RESOLUTION_S = 1e-9
 """Timers closer than this are due together; sums of floating-point delays differ by less."""
 MANY = 100
 """Timers among which cancelled ones are looked for."""
-COLLECTIONS = (200_000, 50, 100)
+COLLECTIONS = (10_000_000, 50, 100)
 """How rarely garbage is looked for: nearly all of it is freed without, and every look goes over all that lives."""
 EPOCH_S = 1_700_000_000.0
 """Where wall time begins: any date, always the same."""
@@ -31,48 +30,88 @@ class NothingLeft(RuntimeError):
     """No timer is set and nothing is ready: the program waits for something that cannot happen any more."""
 
 
-class _Timer(float):
-    """When it is due; compared as the number that it is."""
+class Call:
+    """Something to be called soon."""
 
-    __slots__ = ("handle",)
-    handle: asyncio.TimerHandle
+    __slots__ = ("args", "callback")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+
+class Timer(float):
+    """Something to be called when it is due; compared as the number that it is."""
+
+    __slots__ = ("args", "callback", "loop")
+    callback: Callable[..., object] | None
+    args: tuple[object, ...]
+    loop: "VirtualLoop"
+
+    def cancel(self) -> None:
+        if self.callback is not None:
+            self.callback = None
+            self.loop.timer_cancelled(self)
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return float(self)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """One thread, no files, no real time.
 
-    Timers are not those of asyncio, which are compared in Python: of ten thousand workers, that is most of what a loop
-    does. All else is as there, the order of timers of one instant included.
+    Timers and calls are not those of asyncio, which are compared in Python and keep a context each: of ten thousand
+    workers, that is most of what a loop does. So everything runs in one context: nobody here keeps anything in context
+    variables while waiting. All else is as there, the order of timers of one instant included.
     """
 
-    _ready: deque[asyncio.Handle]
+    _ready: deque[Call | Timer]  # type: ignore[assignment]
     _stopping: bool
 
     def __init__(self) -> None:
         super().__init__(selectors.SelectSelector())
         self._now = 0.0
-        self._timers: list[_Timer] = []
+        self._timers: list[Timer] = []
         self._cancelled = 0
         """Timers among them that are due no more."""
 
     def time(self) -> float:
         return self._now
 
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[*Arguments], object],
-        *args: *Arguments,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        timer = _Timer(when)
-        timer.handle = asyncio.TimerHandle(when, callback, args, self, context)
-        heappush(self._timers, timer)
-        return timer.handle
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Call:
+        call = Call(callback, args)
+        self._ready.append(call)
+        return call
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Timer:
+        timer = Timer(when)
+        timer.callback = callback
+        timer.args = args
+        timer.loop = self
+        heappush(self._timers, timer)
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Timer:
+        return self.call_at(self._now + delay, callback, *args)
+
+    def timer_cancelled(self, timer: Timer) -> None:
         """Called by a timer of this loop; one that is due already is not among those that wait."""
-        self._cancelled += handle.when() >= self._now + RESOLUTION_S
+        self._cancelled += timer >= self._now + RESOLUTION_S
 
     def _run_once(self) -> None:
         """What is ready, once each; where nothing is, time passes at once until the next timer is due."""
@@ -81,23 +120,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not ready and not self._stopping:
             if not timers:
                 raise NothingLeft("everybody waits and no timer is set, so that nothing can ever happen again.")
-            self._now = max(self._now, float(timers[0]))
+            if timers[0] > self._now:
+                self._now = float(timers[0])
         due = self._now + RESOLUTION_S
         while timers and timers[0] < due:
-            ready.append(heappop(timers).handle)
+            ready.append(heappop(timers))
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+            call = ready.popleft()
+            callback = call.callback
+            if callback is None:
+                continue
+            call.callback = None
+            try:
+                callback(*call.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"{callback!r} raised", "exception": error})
 
     def _tidy(self) -> None:
         """Cancelled timers go when they come up, or all at once when they are the most."""
         timers = self._timers
         if len(timers) > MANY and self._cancelled > len(timers) / 2:
-            self._timers = [timer for timer in timers if not timer.handle.cancelled()]
+            self._timers = [timer for timer in timers if timer.callback is not None]
             heapify(self._timers)
             self._cancelled = 0
-        while self._timers and self._timers[0].handle.cancelled():
+        while self._timers and self._timers[0].callback is None:
             heappop(self._timers)
             self._cancelled -= 1
 

@@ -21,21 +21,17 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
 from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.membership import SimMembership
-from spotlight.runtime.sim.moments import Moment
+from spotlight.runtime.sim.moments import Moment, Struck
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
-from spotlight.runtime.sim.row import Row
+from spotlight.runtime.sim.row import Row, prompt_id
 from spotlight.runtime.sim.surroundings import Surroundings
 from spotlight.runtime.sim.trainer import SimTrainer
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
 """Of a step: what arrives this close after a boundary arrived at it."""
-
-
-class Struck(Exception):
-    """The worker dies here."""
 
 
 @dataclass(eq=False)
@@ -94,7 +90,6 @@ class SimWorker:
     async def live(self) -> str:
         """Until it exits; returns why. Being killed is the task's cancellation."""
         await self._pass(self.pace.start_s)
-        trains = self.trainer is not None
         hello = m.Hello(
             schema=SCHEMA,
             code=__version__,
@@ -102,7 +97,7 @@ class SimWorker:
             slot_class=self.slot_class,
             rows=self.rows,
             pid=1,
-            trains=trains,
+            trains=self.trainer is not None,
             kind=self.kind,
         )
         self._say(hello)
@@ -121,15 +116,21 @@ class SimWorker:
 
     async def _turn(self) -> None:
         while self._inbox:
-            await self._awake.wait()
-            await self._obey(*self._inbox.popleft())
+            if not self._awake.is_set():
+                await self._awake.wait()
+            message, blob = self._inbox.popleft()
+            if isinstance(message, m.Grant):
+                self._take(message, blob)
+            else:
+                await self._obey(message)
         still_s = self.crew.still_s()
         self._pull()
         if self._live and not still_s:
             await self._step()
             return
         await self._orders(still_s or None)
-        await self._awake.wait()
+        if not self._awake.is_set():
+            await self._awake.wait()
 
     async def _orders(self, seconds: float | None) -> bool:
         """Until something arrives, or for so long; whether something did."""
@@ -143,31 +144,30 @@ class SimWorker:
                 timer.cancel()
 
     async def _step(self) -> None:
-        first = min(self._live.values(), key=lambda row: row.request.work.rank)
-        is_exact = self._is_exact(first)
-        batch = [
-            row
-            for row in self._live.values()
-            if row.request.weights == first.request.weights and self._is_exact(row) is is_exact
-        ]
+        batch = list(self._live.values())
+        first = min(batch, key=lambda row: row.request.work.rank) if len(batch) > 1 else batch[0]
+        weights, is_exact = first.request.weights, self._is_exact(first)
+        if len(batch) > 1:
+            batch = [row for row in batch if row.request.weights == weights and self._is_exact(row) is is_exact]
         began, steps = self._loop.time(), 1
-        guided = sum(row.request.sample.sampling.guidance != 1.0 for row in batch)
+        guided = sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
         seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree, is_exact)
         if self.crew.degree > 1:
-            if not await self.crew.lead(first.request.weights, is_exact, len(batch) + guided, seconds):
+            if not await self.crew.lead(weights, is_exact, len(batch) + guided, seconds):
                 return
         else:
             if self.pace.runs_ahead:
                 self._ahead = (batch, began, seconds)
-                steps = await self._run_ahead(min(row.steps_ahead for row in batch), seconds)
+                steps = await self._run_ahead(min([row.steps_ahead for row in batch]), seconds)
                 self._ahead = None
             else:
                 await self._pass(seconds)
             self._measure(len(batch), (self._loop.time() - began) / steps)
-        await self._awake.wait()
+        if not self._awake.is_set():
+            await self._awake.wait()
         for row in batch:
             row.advance(steps, self.numerics)
-        finished = sum(row.is_finished for row in batch)
+        finished = sum([row.is_finished for row in batch])
         if finished and (decoding_s := self.pace.decode(finished)):
             await self._pass(decoding_s)
         self._worked(first.activity, began)
@@ -196,7 +196,7 @@ class SimWorker:
             self._finish(row)
         elif row.owes_commit:
             commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.told)
-            self._say(commit, self._flight(row, row.told))
+            self._say(commit, row.flight(row.told))
             row.told = row.step
 
     def _finish(self, row: Row) -> None:
@@ -208,8 +208,7 @@ class SimWorker:
         result = m.Result(
             request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
         )
-        tensors = self.numerics.tensors(row.request, digest, self.latent_salt)
-        self.around.finished(self, result, row.request, tensors)
+        self.around.finished(self, result, row.request, self.numerics.tensors(row.request, digest, self.latent_salt))
 
     def _measure(self, rows: int, seconds: float) -> None:
         if rows * 2 >= self.rows and seconds > 0:
@@ -224,10 +223,8 @@ class SimWorker:
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    async def _obey(self, message: m.AnyMessage, blob: bytes) -> None:
+    async def _obey(self, message: m.AnyMessage) -> None:
         match message:
-            case m.Grant():
-                self._take(message, blob)
             case m.Load():
                 await self._load(message)
             case m.Recall():
@@ -276,7 +273,7 @@ class SimWorker:
             raise OverflowError(f"{request.id} was granted to {self.id}, whose {self.rows} rows are all in flight")
         if digest is None:
             return f"{request.weights} is not held"
-        if granted.prompt.id != request.sample.prompt:
+        if prompt_id(granted.prompt) != request.sample.prompt:
             return f"{request.id} came with another prompt"
         if granted.step and blob is None:
             raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
@@ -301,7 +298,7 @@ class SimWorker:
         if row is not None:
             self._say(
                 m.HandBack(request=request, attempt=row.granted.attempt, step=row.step),
-                self._flight(row) if row.step else b"",
+                row.flight() if row.step else b"",
             )
             delay_s = self.around.haunts_after(self.id)
             if delay_s is not None:
@@ -379,15 +376,12 @@ class SimWorker:
 
     async def _pass(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        await self._awake.wait()
+        if not self._awake.is_set():
+            await self._awake.wait()
 
     def _at(self, moment: Moment) -> None:
         if self.around.struck(moment, self.id):
             raise Struck(moment.value)
-
-    def _flight(self, row: Row, since: int = 0) -> bytes:
-        part = FlightPart(request=row.request.id, step=row.step, since=since, digest=row.digest, latent=row.latent)
-        return part.to_bytes()
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
         self._say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))

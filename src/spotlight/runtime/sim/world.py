@@ -108,7 +108,7 @@ class World:
         if hub is None:
             return
         try:
-            if frame == HANG_UP:
+            if frame is HANG_UP:
                 self._dying.pop(node, None)
                 self._note(f"<- {node} hung up")
                 for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
@@ -226,23 +226,26 @@ class World:
             owed.update({granted.request.id: granted.attempt for granted in outgoing.message.leases})
 
     def _hear(self, hub: Hub, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
-        worker, message = envelope.worker, envelope.message
+        message = envelope.message
         self.events += 1
         if self.trace.is_kept:
-            self.trace.add(self.now, f"<- {worker or node} {told(message)}")
+            self._heed(node, envelope.worker, message)
+        if isinstance(message, m.NodeHello):
+            hub.node_joined(message)
+            return
+        if isinstance(message, Crewed):
+            self.crews += len(message.crews)
+        hub.receive(node, envelope, blob)
+
+    def _heed(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
+        self.trace.add(self.now, f"<- {worker or node} {told(message)}")
         match message:
-            case m.NodeHello():
-                hub.node_joined(message)
-                return
             case m.Result() | m.HandBack() | m.Failed() if worker is not None and message.request is not None:
                 owed = self.owed.get(worker, {})
                 if owed.get(message.request) == message.attempt:
                     del owed[message.request]
             case m.Gone():
                 self.owed.pop(message.worker, None)
-            case Crewed():
-                self.crews += len(message.crews)
-        hub.receive(node, envelope, blob)
 
     def _bring(self, name: str) -> None:
         spec = self._wanted.get(name)
