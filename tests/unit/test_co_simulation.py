@@ -109,3 +109,12 @@ def test_numbers_of_other_settings_are_refused(tmp_path):
     Memory(subject="something else").save(tmp_path / "numbers")
     with pytest.raises(InputError, match=r"other settings.*choose another file"):
         Memory.load(tmp_path / "numbers", "this")
+
+
+def test_numbers_are_of_what_is_learned_not_of_how_it_is_batched():
+    def subject(*changes: str) -> str:
+        return subject_of(load_config("words-nft", (*SMALL, *changes)))
+
+    assert subject("train.micro_batch=4", "train.batches_over=samples", "cluster.spot=3") == subject()
+    assert subject("train.lr=1e-5") != subject()
+    assert subject("algorithm.beta=0.5") != subject()

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from spotlight.compute.parallel.crew import StaleForward
@@ -72,6 +73,7 @@ class Work:
 
     samples: tuple = ()
     weights: tuple = (WEIGHTS,)
+    used: list = field(default_factory=list)
 
     def progress(self):
         return self.samples
@@ -83,7 +85,8 @@ class Work:
         return "d"
 
     @contextmanager
-    def use(self, weights):
+    def use(self, weights, is_exact=True):
+        self.used.append((weights, is_exact))
         yield
 
 
@@ -97,7 +100,7 @@ class Story:
 
     def __post_init__(self) -> None:
         self.shared = Shared()
-        work = Work(self.samples)
+        self.work = work = Work(self.samples)
         self.membership = Membership(
             self.me, self.shared, work, work, self.said.append, PATIENCE_S, self._connect, lambda: self.now
         )
@@ -199,6 +202,14 @@ def test_follower_without_the_leaders_weights_breaks_the_crew_instead_of_mixing_
     story.shared.problem = WeightsError("digest is another")
     story.obey(forward(1))
     assert isinstance(story.said[-1], Broke)
+
+
+def test_follower_computes_with_rounded_weights_where_its_leader_does():
+    """Halves of one forward with two kinds of weights would be neither's picture."""
+    story = Story()
+    story.joined()
+    story.obey(msgspec.structs.replace(forward(1), is_exact=False), forward(1))
+    assert story.work.used == [(WEIGHTS, False), (WEIGHTS, True)]
 
 
 def test_forward_that_the_adapter_finds_stale_changes_nothing():

@@ -36,6 +36,17 @@ def test_rollouts_are_served_group_by_group_however_they_were_added(world):
     assert world.give(world.join("a")) == first + second + later
 
 
+def test_previews_are_served_in_the_order_of_issue_so_that_no_group_goes_without(world):
+    """Training may end at any time; group by group, the last groups would have had none."""
+    issued = [
+        *world.issue(request(0, group=0, work=Work.PREVIEW)),
+        *world.issue(request(0, group=1, work=Work.PREVIEW)),
+        *world.issue(request(1, group=0, work=Work.PREVIEW)),
+        *world.issue(request(1, group=1, work=Work.PREVIEW)),
+    ]
+    assert world.give(world.join("a")) == issued
+
+
 def test_handed_back_work_is_served_before_everything_else_of_its_class(world):
     first, second = world.issue(*requests(2, iteration=1))
     a, b = world.join("a"), world.join("b")

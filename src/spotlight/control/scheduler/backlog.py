@@ -1,7 +1,8 @@
 """Work that waits for one set of weights, in the order of service, and the capacity there is to do it.
 
-Invariant: within a class what came back is served first, then iteration by iteration, group by group; the sums kept
-here equal those over the tickets (tests/unit/test_scheduler.py, tests/property/test_scheduler_property.py).
+Invariant: within a class what came back is served first, then iteration by iteration, group by group (previews in the
+order of issue); the sums kept here equal those over the tickets (tests/unit/test_scheduler.py,
+tests/property/test_scheduler_property.py).
 """
 
 from heapq import heappop, heappush

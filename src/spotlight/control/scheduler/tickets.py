@@ -11,12 +11,13 @@ is lost and nothing is served twice (tests/property/test_scheduler_property.py).
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from spotlight.core.work import Request, RequestId
+from spotlight.core.work import Request, RequestId, Work
 
 if TYPE_CHECKING:
     from spotlight.control.scheduler.backlog import Backlog
     from spotlight.control.scheduler.workers import Worker
 
+PREVIEW = Work.PREVIEW
 Key: TypeAlias = tuple[bool, int, int, int]
 
 
@@ -52,5 +53,10 @@ class Ticket:
 
     @property
     def key(self) -> Key:
-        """Order within a class: what came back, then iteration by iteration, group by group."""
-        return (not self.was_returned, self.request.iteration, self.request.group, self.place)
+        """Order within a class: what came back, then iteration by iteration, group by group.
+
+        Previews in the order of issue: they end when training does, and by then every group should have had some.
+        """
+        request = self.request
+        group = 0 if request.work is PREVIEW else request.group
+        return (not self.was_returned, request.iteration, group, self.place)

@@ -81,9 +81,14 @@ def key_of(request: Request, weights_digest: str) -> bytes:
     return hashlib.blake2b(repr(parts).encode(), digest_size=12).digest()
 
 
+HOW_IT_IS_BATCHED = frozenset({"micro_batch", "batches_over", "gradient_checkpointing", "timeout_s"})
+"""Settings of `train` that change the last bits of a step at most."""
+
+
 def subject_of(config: RunConfig) -> str:
     """All that a verdict or a step depends on beside identity and weights, up to its last bits: no device, no batch."""
     settings = config.model_dump(mode="json")
-    parts = {name: settings[name] for name in ("seed", "data", "algorithm", "train")}
+    parts = {name: settings[name] for name in ("seed", "data", "algorithm")}
+    parts["train"] = {name: value for name, value in settings["train"].items() if name not in HOW_IT_IS_BATCHED}
     parts |= {"model": facts_of(config.model.name).digest, "reward": settings["reward"]["name"], "code": __version__}
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
