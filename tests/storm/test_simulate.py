@@ -77,6 +77,26 @@ def test_spot_slots_shorten_rollouts_and_leave_training_as_it_is(tmp_path):
     assert done["spot-no-explore"].train_s == pytest.approx(done["reserved-only"].train_s, rel=0.01)
 
 
+def test_previews_are_charged_by_their_own_operation(tmp_path):
+    """The profile has rounded previews quicker than other samples; without the operation they take as long."""
+    others = {operation: times for operation, times in PROFILE.operations.items() if operation != "preview_step"}
+    alike = msgspec.structs.replace(PROFILE, operations=others)
+    took = {}
+    for name, profile in (("rounded", PROFILE), ("alike", alike)):
+        _, events = run(config("explore-inline"), tmp_path / name, profile)
+        took[name] = [event.seconds for event in events if isinstance(event, ExplorationClosed)][-1]
+    assert took["rounded"] < 0.9 * took["alike"]
+
+
+def test_fixed_previews_are_drawn_after_training_where_nobody_is_beside_it(tmp_path):
+    nobody = ("cluster.spot=0",)
+    closed = {}
+    for name, changes in (("awaited", ("explore.overrun=9",)), ("cut off", ()), ("bandit", ("explore.plan=bandit",))):
+        _, events = run(config("spotlight-fixed", (*nobody, *changes)), tmp_path / name)
+        closed[name] = {event.finished for event in events if isinstance(event, ExplorationClosed)}
+    assert closed == {"awaited": {16 * 24}, "cut off": {0}, "bandit": {0}}
+
+
 def test_exploration_beside_training_costs_no_time_and_inline_does(tmp_path):
     seconds = {}
     for setup in ("spot-no-explore", "spotlight-fixed", "explore-inline"):

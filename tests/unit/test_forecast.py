@@ -118,6 +118,14 @@ def test_overrun_lets_previews_finish_and_is_waited_for():
     assert enough.phases.exploration == pytest.approx(32 * 5 - TRAIN_S)
 
 
+def test_fixed_previews_with_nobody_beside_training_are_drawn_afterwards_by_all():
+    alone = fleet(reserved=2, spot=0)
+    one = forecast(work(explore=EXPLORE.model_copy(update={"overrun": 3.0})), alone, TIMES, RATES)
+    assert one.previews_finished == 64
+    assert one.phases.exploration == 32 * 5
+    assert forecast(work(explore=EXPLORE), alone, TIMES, RATES).previews_planned == 0
+
+
 def test_inline_previews_take_all_slots_and_everybody_waits():
     one = explored(timing=Timing.INLINE)
     assert one.previews_finished == 64

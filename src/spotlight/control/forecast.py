@@ -274,7 +274,8 @@ def _previews(work: Workload, fleet: Fleet, times: Durations, train_s: float) ->
     if explore is None:
         return Previews()
     inline = explore.timing is Timing.INLINE
-    slots = fleet.all_slots if inline else fleet.beside_training
+    afterwards = not inline and not fleet.beside_training and explore.is_drawn_afterwards
+    slots = fleet.all_slots if inline or afterwards else fleet.beside_training
     line = Line(times, fleet, slots, min(explore.steps, work.steps), work.passes, Operation.PREVIEW_STEP)
     most = explore.most_seeds * work.prompts
     fit = msgspec.structs.replace(line, slots=fleet.beside_training).fits(train_s, most)
@@ -282,9 +283,10 @@ def _previews(work: Workload, fleet: Fleet, times: Durations, train_s: float) ->
     if not planned:
         return Previews(fit=fit)
     needed_s = line.seconds(planned)
-    patience_s = math.inf if inline else (1 + explore.overrun) * train_s
+    beside_s = 0.0 if inline or afterwards else train_s
+    patience_s = math.inf if inline else beside_s + explore.overrun * train_s
     finished = planned if needed_s <= patience_s else line.fits(patience_s, planned)
-    over_s = min(needed_s, patience_s) if inline else max(0.0, min(needed_s, patience_s) - train_s)
+    over_s = max(0.0, min(needed_s, patience_s) - beside_s)
     unselected = max(0, finished - work.samples)
     return Previews(
         planned=planned,

@@ -8,7 +8,7 @@ seeds; with `explore.timing: inline` they begin only when training has ended, an
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,7 +21,7 @@ from spotlight.control.ledger import SampleState
 from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Previewed, Selected
-from spotlight.core.types import Version, WorkerId
+from spotlight.core.types import Version
 from spotlight.core.work import Request, Work
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.rollouts import SEEDS_PER_PROMPT, Samples, seeds_at
@@ -136,17 +136,15 @@ class Exploration:
         return self._hub.clock.now()
 
     def _speeds(self) -> tuple[float | None, ...]:
-        """Row-steps per second of the slots that will preview, as far as they are known.
+        """Row-steps per second of the slots that will not train, as far as they are known.
 
         Where previews are awaited, who happens to be here must not matter: the plan is made for one slot.
         """
         if self._patience.is_endless:
             return (None,)
         dispatcher = self._hub.dispatcher
-        workers: Sequence[WorkerId] = sorted(dispatcher.directory.workers)
-        if self._patience.timing is Timing.BESIDE:
-            # With nobody beside training, who trains draws them afterwards, where that is waited for.
-            workers = dispatcher.directory.rolling() or (workers if self._patience.overrun else ())
+        inline = self._patience.timing is Timing.INLINE
+        workers = sorted(dispatcher.directory.workers) if inline else dispatcher.directory.rolling()
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:

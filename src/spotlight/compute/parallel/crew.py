@@ -113,7 +113,7 @@ class SharedAdapter:
         return v_BSC
 
     def follow(self, forward: Forward, held_digest: str) -> None:
-        """A follower's half of the leader's `velocity`, inside `resident.use(forward.weights)`.
+        """A follower's half of the leader's `velocity`, inside `resident.use(forward.weights, forward.is_exact)`.
 
         `held_digest` is that of the weights in use here. StaleForward changes nothing; any other error ends the group.
         """

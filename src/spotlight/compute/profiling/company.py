@@ -50,8 +50,8 @@ class Company:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """All of them compute inside the block."""
-        self._order(WORK)
         try:
+            self._order(WORK)
             yield
         finally:
             self._order(REST)
@@ -66,13 +66,13 @@ class Company:
         self._await(order)
 
     def _await(self, order: bytes) -> None:
-        for neighbour in self._neighbours:
-            assert neighbour.stdout is not None
-            if neighbour.stdout.read(1) != order:
-                raise EnvironmentProblem(
-                    f"of {self} that were to work beside the measurement, one is gone, so that its figures would be "
-                    "those of an idle machine; free memory, for each loads the model, or ask for fewer with --beside."
-                )
+        # All are heard before anything is said of one, so that no answer is left for the next order.
+        answers = [neighbour.stdout.read(1) for neighbour in self._neighbours if neighbour.stdout is not None]
+        if any(answer != order for answer in answers):
+            raise EnvironmentProblem(
+                f"of {self} that were to work beside the measurement, one is gone, so that its figures would be "
+                "those of an idle machine; free memory, for each loads the model, or ask for fewer with --beside."
+            )
 
     def _end(self) -> None:
         for neighbour in self._neighbours:

@@ -194,7 +194,7 @@ def publish(subject: Subject, watch: Stopwatch) -> Times:
             store.keep([weights])
 
         seconds = watch.times(write, warm_ups=0)
-    how = f"{subject.trained_bytes / 1e6:.0f} MB of trained weights to the host, digested and written to a local disk."
+    how = f"{subject.trained_bytes / 1e6:.0f} MB of trained weights to the host, named and written to a local disk."
     return _one(how, seconds)
 
 

@@ -5,7 +5,8 @@ own parameters (tests/unit/test_weight_store.py): a set names all trainable para
 same base weights, and its digest is read back from the module when it is loaded.
 
 Previews may use a set that is rounded to the type of the base weights: beside weights in bf16, adapters in fp32 cost
-more than half as much again, and a preview only ranks. Where all weights are of one type nothing is rounded.
+a quarter to a third more than rounded ones, and a preview only ranks. Where all weights are of one type nothing is
+rounded.
 
 On a CPU the parameters are the pages of the node's store, without a copy; nothing may write to them, so `use` turns
 gradients off. On another device a set is copied there once.
@@ -40,6 +41,8 @@ class Resident:
         # Adapters sit beside the large weights; the few that a model keeps in a wider type do not decide.
         types = {parameter.dtype for parameter in (self._frozen or self._trainable).values()}
         self._narrow = min(types, key=lambda dtype: dtype.itemsize)
+        self.rounds = any(p.dtype.itemsize > self._narrow.itemsize for p in self._trainable.values())
+        """Whether a rounded set differs from the exact one: the base weights are narrower than what is trained."""
         self._written = {name: p._version for name, p in module.named_parameters()}
         self._sets: dict[WeightsId, Mapping[str, Tensor]] = {}
         self._digests: dict[WeightsId, str] = {}
@@ -80,6 +83,7 @@ class Resident:
                 "that is no longer asked for."
             )
         self._sets[weights] = bring()
+        self._rounded.pop(weights, None)
         found = self.held_digest(weights)
         if found != expected_digest:
             del self._sets[weights]
@@ -140,17 +144,14 @@ class Resident:
             for name, tensor in own.items():
                 self._trainable[name].data = tensor
 
-    @property
-    def rounds(self) -> bool:
-        """Whether a rounded set differs from the exact one: the base weights are narrower than what is trained."""
-        return any(parameter.dtype.itemsize > self._narrow.itemsize for parameter in self._trainable.values())
-
     def _rounded_set(self, weights: WeightsId) -> Mapping[str, Tensor]:
         """Of the base weights' type, made when it is first asked for."""
         exact = self._sets.get(weights, {})
         if not self.rounds:
             return exact
         if weights not in self._rounded:
+            # The base weights are previewed with before the first version only.
+            self._rounded.pop(WeightsId(BASE), None)
             exact = exact or {name: parameter.data for name, parameter in self._trainable.items()}
             self._rounded[weights] = {name: tensor.to(self._narrow) for name, tensor in exact.items()}
         return self._rounded[weights]

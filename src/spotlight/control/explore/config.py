@@ -78,7 +78,7 @@ class ExploreConfig(Section):
     """When previews are drawn."""
     overrun: float = Field(default=0.0, ge=0)
     """How far planned previews may run over the end of training, as a share of its time; what is unfinished then is
-    discarded."""
+    discarded. Where no slot is free beside training, a fixed plan is drawn in this time alone."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: what is unfinished when training ends costs nothing, a slot without work does. Where training
@@ -112,6 +112,14 @@ class ExploreConfig(Section):
     def is_cut_off(self) -> bool:
         """Whether nobody waits for unfinished previews, so that planning too many costs nothing."""
         return self.timing is Timing.BESIDE and self.overrun == 0
+
+    @property
+    def is_drawn_afterwards(self) -> bool:
+        """Whether previews that nobody could draw beside training are drawn by who has trained, and waited for.
+
+        A learned plan holds what fits beside training, which is nothing then.
+        """
+        return self.plan is PlanKind.FIXED and not self.is_cut_off
 
     @property
     def planned_share(self) -> float:

@@ -164,7 +164,7 @@ class Planner:
         speed = sum(measured) / len(measured) * len(given.speeds) if measured else None
         trained_s = self.state.time.train_s
         budget_s = 0.0 if trained_s is None else trained_s * self.settings.planned_share
-        if not given.speeds:
+        if not given.speeds and not self.settings.is_drawn_afterwards:
             return _planned(
                 given, _nobody(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
             )

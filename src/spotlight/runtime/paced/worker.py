@@ -74,11 +74,8 @@ class PacedResident(Resident):
     def __init__(self, model: PacedAdapter, base_digest: str, capacity: int, held: Held) -> None:
         super().__init__(model.transformer, base_digest, capacity)
         self._held = held
-
-    @property
-    def rounds(self) -> bool:
-        """As the model that it stands in for."""
-        return self._held.pace.rounds
+        # As the model that it stands in for.
+        self.rounds = held.pace.rounds
 
     def load(self, stored: MappedWeights) -> str:
         return self._held.device.take(lambda: Resident.load(self, stored), lambda _: self._held.pace.load_s)

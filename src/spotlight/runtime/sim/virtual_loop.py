@@ -94,6 +94,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.append(call)
         return call
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Call:
+        """There is one thread only."""
+        return self.call_soon(callback, *args)
+
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
     ) -> Timer:
