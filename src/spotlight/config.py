@@ -23,7 +23,9 @@ from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.control.advantage import StdMode
 from spotlight.control.explore.config import ExploreConfig, PlanKind, SelectedNoise
+from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
@@ -47,6 +49,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     explore: ExploreConfig = ExploreConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     cluster: ClusterConfig = ClusterConfig()
     market: MarketConfig = MarketConfig()
     budget: BudgetConfig = BudgetConfig()
@@ -105,6 +108,26 @@ class RunConfig(Section):
                 f"explore.noise is path but explore.plan is {explore.plan.value} with {explore.steps} of "
                 f"{self.rollout.steps} steps, and a shorter preview cannot draw the noise of the whole path; set "
                 f"explore.plan to fixed and explore.steps to {self.rollout.steps}, or explore.noise to initial."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_have_advantages(self) -> Self:
+        if self.pipeline.gap and self.algorithm.advantage.std is StdMode.ITERATION:
+            raise ConfigError(
+                "pipeline.gap is on but algorithm.advantage.std is iteration, and such advantages need the rewards of "
+                "the whole iteration before anything can be trained; set algorithm.advantage.std to lagged or group, "
+                "or pipeline.gap to false."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_rolls_out(self) -> Self:
+        cluster = self.cluster
+        if not self.pipeline.tag and (cluster.reserved + cluster.spot) * cluster.slots <= cluster.gang:
+            raise ConfigError(
+                f"pipeline.tag is off but cluster.reserved is {cluster.reserved} with a gang of {cluster.gang} and no "
+                "spot node, so that every slot only trains and none rolls out; set pipeline.tag to true, or add nodes."
             )
         return self
 

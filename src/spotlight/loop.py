@@ -55,15 +55,14 @@ class Loop:
     async def iterate(self, iteration: int) -> None:
         """Roll out, compare, train while idle slots preview what comes next, publish."""
         began = self.clock.now()
-        self.rollouts.issue(iteration, self.state.selected.get(iteration))
-        await self.rollouts.finished(iteration)
-        compared = self.rollouts.compare(iteration)
-        self.explorer.learn(iteration)
-        rolled_out = self.clock.now()
-
-        self.training.claim()
-        self.explorer.begin(iteration + 1)
-        await self.training.through(iteration)
+        async with self.training.beside(iteration):
+            self.rollouts.issue(iteration, self.state.selected.get(iteration))
+            await self.rollouts.finished(iteration)
+            compared = self.rollouts.compare(iteration)
+            self.explorer.learn(iteration)
+            rolled_out = self.clock.now()
+            self.training.claim()
+            self.explorer.begin(iteration + 1)
         trained = self.clock.now()
 
         await self.held_out.finished(iteration)
@@ -83,7 +82,10 @@ class Loop:
             raise
 
     def settle(self, iteration: int, compared: Compared, rollout_s: float, train_s: float) -> None:
-        """The iteration is history: from here on nothing of it is done again but steps after a checkpoint."""
+        """The iteration is history: from here on nothing of it is done again but steps after a checkpoint.
+
+        `train_s` is what of training came after the rollouts: the time that previews have.
+        """
         rewards = [reward for group in compared.rewards for reward in group if reward == reward]
         self.emit(
             IterationDone(

@@ -191,6 +191,8 @@ class Run:
             timesteps=cost.timesteps,
             forwards=cost.forwards,
             passes=cost.passes,
+            over=cost.over,
+            assists=self.config.pipeline.tag,
         )
 
     @contextmanager

@@ -20,6 +20,7 @@ from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.payloads import Storage
 from spotlight.runtime.rollouts import Rollouts, Samples
+from spotlight.runtime.step import Schedule
 from spotlight.runtime.training import Training
 
 
@@ -35,14 +36,21 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     """The collaborators over what the chronicle says was done already."""
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
     settings = SchedulerSettings(silence_s=config.cluster.silence_s)
+    schedule = Schedule(
+        updates=min(config.train.updates_per_iteration, config.rollout.prompts),
+        run_seed=config.seed,
+        pipeline=config.pipeline,
+        is_fixed=config.deterministic,
+    )
     dispatcher = Dispatcher(
         chronicle.ledger,
-        Scheduler(chronicle.ledger, settings),
+        Scheduler(chronicle.ledger, settings, schedule.turn_of(config.rollout.prompts)),
         storage,
         emit,
         run_clock=chronicle.run_time,
         commit_every=config.cluster.commit_every,
         demands=Demands(facts.tokens),
+        pipeline=config.pipeline,
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
@@ -50,9 +58,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
-    training = Training(
-        hub, gang, rollouts, chronicle.state, storage, config.train, config.rollout.prompts, config.seed, emit
-    )
+    training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
     held_out = HeldOut(
         hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
     )

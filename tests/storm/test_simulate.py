@@ -15,7 +15,15 @@ from spotlight.control.ledger.findings import Bounds
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
-from spotlight.core.events import AnyEvent, ExplorationClosed, IterationDone, NodeLost, RunStopped
+from spotlight.core.events import (
+    AnyEvent,
+    Checkpointed,
+    ExplorationClosed,
+    IterationDone,
+    NodeLost,
+    RunStopped,
+    StepCommitted,
+)
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
 from spotlight.runtime.sim.controller import Ending
@@ -124,6 +132,50 @@ def test_four_ranks_train_four_times_as_fast_as_one(tmp_path):
         seconds[gang] = [event.train_s for event in events if isinstance(event, IterationDone)][-1]
     fixed = 2 * PROFILE.seconds(Operation.OPTIMIZER_STEP)
     assert (seconds[1] - fixed) / (seconds[4] - fixed) == pytest.approx(4, rel=0.05)
+
+
+WAVES = ("rollout.prompts=32", "rollout.group_size=16", "eval.every=10")
+"""Three waves of rollouts on twelve slots."""
+
+
+@pytest.mark.parametrize("steps", [10, 40])
+def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_trainers_never_lengthens_it(tmp_path, steps):
+    seconds = {}
+    for name, gap, tag in (("serial", False, False), ("gap", True, False), ("tag", True, True)):
+        changes = [*WAVES, f"rollout.steps={steps}", f"pipeline.gap={gap}", f"pipeline.tag={tag}"]
+        _, events = run(config("spot-no-explore", changes), tmp_path / name)
+        seconds[name] = [e.rollout_s + e.train_s for e in events if isinstance(e, IterationDone) and e.iteration]
+    serial, gap, tag = (sum(seconds[name]) for name in ("serial", "gap", "tag"))
+    assert gap < 0.85 * serial
+    assert tag <= gap * 1.001
+    if steps == 40:
+        assert tag < 0.85 * gap
+
+
+def test_batches_over_pairs_pay_where_parts_are_small(tmp_path):
+    """A group of 16 on four ranks: eight pairs are one batch, four samples at a time are two."""
+    seconds = {}
+    for over in ("samples", "pairs"):
+        changes = [*WAVES, "pipeline.gap=true", "pipeline.least_groups=1", "deterministic=true"]
+        _, events = run(config("spot-no-explore", [*changes, f"train.batches_over={over}"]), tmp_path / over)
+        seconds[over] = next(event.train_s for event in events if isinstance(event, IterationDone))
+    saved = 2 * (charged(4) - charged(8) / 2)
+    assert seconds["samples"] - seconds["pairs"] == pytest.approx(32 * saved, rel=0.01)
+
+
+def charged(rows: int) -> float:
+    """One batch of training, with the forward of the behaviour policy."""
+    return PROFILE.seconds(Operation.TRAIN_TIMESTEP, rows) + PROFILE.seconds(Operation.DENOISE_STEP, rows)
+
+
+def test_a_drain_that_is_asked_for_between_two_parts_stops_after_the_iteration_with_all_its_steps(tmp_path):
+    changes = ["pipeline.gap=true", "budget.max_hours=0.05", "iterations=50"]
+    outcome, events = run(config("spot-no-explore", changes), tmp_path / "run")
+    assert outcome.ending is Ending.STOPPED
+    assert 0 < outcome.iterations < 10
+    assert sum(isinstance(event, StepCommitted) for event in events) == 2 * outcome.iterations
+    kept = [event.step for event in events if isinstance(event, Checkpointed)]
+    assert kept[-1] == 2 * outcome.iterations
 
 
 def test_losing_every_spot_machine_for_good_only_makes_the_run_slower(tmp_path):

@@ -32,19 +32,19 @@ SMALL = (
 )
 
 
-def config(setup: str) -> RunConfig:
-    return simulated(load_config(f"words-nft+{setup}", SMALL), PROFILE)
+def config(setup: str, *changes: str) -> RunConfig:
+    return simulated(load_config(f"words-nft+{setup}", [*SMALL, *changes]), PROFILE)
 
 
 def numerics(memory: Memory | None = None) -> RealNumerics:
     return RealNumerics(config("reserved-only"), InProcessScorer(), memory or Memory())
 
 
-def run(setup: str, numbers: RealNumerics, folder: Path) -> RunFolder:
+def run(setup: str, numbers: RealNumerics, folder: Path, *changes: str) -> RunFolder:
     run_folder = RunFolder(folder / setup)
     run_folder.path.mkdir(parents=True)
     simulation = Simulation(
-        config=config(setup), recipe=setup, profile=PROFILE, numerics=numbers, prices=PriceTable.load(None)
+        config=config(setup, *changes), recipe=setup, profile=PROFILE, numerics=numbers, prices=PriceTable.load(None)
     )
     simulate(simulation, run_folder)
     return run_folder
@@ -71,6 +71,15 @@ def test_setups_without_exploration_share_one_learning_curve_and_differ_in_time(
     assert rewards(alone) == rewards(with_spot)
     seconds = [[record.at for record in read(folder.journal)][-1] for folder in (alone, with_spot)]
     assert seconds[1] < seconds[0]
+
+
+def test_training_on_parts_shares_the_learning_curve_of_training_on_the_whole(tmp_path):
+    numbers = numerics()
+    whole = run("spot-no-explore", numbers, tmp_path / "whole")
+    misses = numbers.memory.misses
+    parted = run("spot-no-explore", numbers, tmp_path / "parted", "pipeline.gap=true")
+    assert numbers.memory.misses == misses
+    assert rewards(parted) == rewards(whole)
 
 
 def test_a_run_that_takes_another_way_gets_the_numbers_that_it_gets_alone(tmp_path):

@@ -200,3 +200,18 @@ def test_deterministic_run_with_batches_that_follow_the_clock_is_refused():
 def test_deterministic_run_with_a_plan_that_follows_the_clock_is_refused():
     with pytest.raises(ConfigError, match=r"explore.plan is bandit, which follows measured times"):
         load_config("words-nft", ["deterministic=true", "explore.plan=bandit"])
+
+
+def test_training_on_parts_with_advantages_of_the_whole_iteration_is_refused():
+    with pytest.raises(ConfigError, match=r"pipeline.gap is on but algorithm.advantage.std is iteration"):
+        load_config("words-nft", ["pipeline.gap=true", "algorithm.advantage.std=iteration"])
+    for std in ("lagged", "group"):
+        assert load_config("words-nft", ["pipeline.gap=true", f"algorithm.advantage.std={std}"]).pipeline.gap
+
+
+def test_trainers_that_only_train_without_anybody_who_rolls_out_are_refused():
+    with pytest.raises(ConfigError, match=r"pipeline.tag is off .* none rolls out"):
+        load_config("words-nft+reserved-only", ["pipeline.tag=false", "cluster.gang=4"])
+    for more in ("cluster.spot=1", "cluster.gang=3"):
+        settings = ["pipeline.tag=false", "cluster.gang=4", more]
+        assert not load_config("words-nft+reserved-only", settings).pipeline.tag

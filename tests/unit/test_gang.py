@@ -93,6 +93,39 @@ def test_late_answer_of_an_earlier_step_is_not_taken_for_the_current_one() -> No
     told(story)
 
 
+def test_part_is_ended_by_its_own_answer_and_not_by_that_of_the_part_before() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        part = m.Train(step=3, iteration=3, items=(), last=True, part=1, samples=4, is_final=False)
+        ordered = asyncio.create_task(node.gang.accumulate(part))
+        await node.orders.get()
+        for late in (m.Accumulated(step=3, part=0), m.Accumulated(step=2, part=1), stepped(3)):
+            node.says(FIRST, late)
+            await asyncio.sleep(1.0)
+            assert not ordered.done()
+        node.says(FIRST, m.Accumulated(step=3, part=1))
+        assert (await ordered).part == 1
+
+    told(story)
+
+
+def test_gang_is_restored_until_it_goes_though_nothing_is_ordered() -> None:
+    async def story() -> None:
+        node = Node()
+        assert not node.gang.is_restored()
+        await node.restored(FIRST)
+        assert node.gang.is_restored()
+        node.says(None, m.Gone(worker=FIRST, cause="killed"))
+        assert not node.gang.is_restored()
+        node.arrives(SECOND)
+        assert not node.gang.is_restored()
+        await node.restored(SECOND)
+        assert node.gang.is_restored()
+
+    told(story)
+
+
 def test_late_word_of_other_weights_or_another_checkpoint_does_not_end_an_order() -> None:
     async def story() -> None:
         node = Node()

@@ -3,9 +3,11 @@
 from math import inf
 
 import pytest
-from scheduled_world import CURRENT, PREVIOUS, Engines, World, given_to, request, requests
+from scheduled_world import CURRENT, EXACT, PREVIOUS, Engines, World, given_to, request, requests
 
-from spotlight.control.ledger import InvariantBroken, SampleState
+from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
+from spotlight.control.scheduler import Scheduler
+from spotlight.core.types import WorkerId
 from spotlight.core.work import Policy, SlotClass, WeightsId, Work
 
 
@@ -343,3 +345,17 @@ def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_told_of(wor
     assert world.scheduler.steps_under_way(Work.PREVIEW) + world.scheduler.steps_under_way(Work.ROLLOUT) == told
     world.scheduler.cancel(Work.PREVIEW)
     assert world.scheduler.steps_under_way(Work.PREVIEW) == 0
+
+
+def test_groups_are_served_in_the_order_in_which_they_are_needed():
+    ledger = Ledger()
+    scheduler = Scheduler(ledger, EXACT, turn=lambda wanted: -wanted.group)
+    wanted = [request(seed, group) for group in range(3) for seed in (2 * group, 2 * group + 1)]
+    ledger.issue(wanted)
+    scheduler.add(wanted)
+    worker = WorkerId("w")
+    scheduler.join(worker, SlotClass.SPOT, 8, 0.0)
+    scheduler.holds(worker, [CURRENT])
+    scheduler.pull(worker, 8, 1.0, 0.0)
+    (assignment,) = scheduler.assign(0.0)
+    assert [lease.request.group for lease in assignment.leases] == [2, 2, 1, 1, 0, 0]

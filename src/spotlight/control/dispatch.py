@@ -1,7 +1,6 @@
 """What the controller does with each message: the ledger keeps states, the scheduler decides, this speaks.
 
-Pure but for the payload store it is given: messages and losses go in with the time, messages to send come out. The
-same code serves real sockets and the simulator's lossy network.
+Pure but for its payload store, over real sockets and simulated ones: messages and losses in, messages to send out.
 
 Invariant: a sample's tensors are kept before its acceptance is recorded, and only the live attempt's are kept; so an
 accepted sample has its file, whatever is lost, doubled or late (tests/storm).
@@ -17,6 +16,8 @@ from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
+from spotlight.control.pipeline.assist import Assist
+from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core import crews
 from spotlight.core import messages as m
@@ -75,10 +76,12 @@ class Dispatcher:
         run_clock: Callable[[float], float],
         commit_every: int,
         demands: Demands | None = None,
+        pipeline: PipelineConfig | None = None,
     ) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
         self.directory = Directory()
+        self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler)
         self._payloads = payloads
         self._emit = emit
         self._run_clock = run_clock
@@ -139,10 +142,6 @@ class Dispatcher:
     def command(self, worker: WorkerId, message: m.AnyMessage) -> None:
         """An order for the training worker."""
         self._send(worker, message)
-
-    def rest(self, worker: WorkerId, now: float) -> None:
-        """No more work for this worker until it asks again: it is about to train."""
-        self.scheduler.pull(worker, 0, None, now)
 
     def take_outbox(self) -> list[Outgoing]:
         outbox, self._outbox = self._outbox, []
@@ -229,6 +228,7 @@ class Dispatcher:
 
     def serve(self, now: float) -> None:
         """Give work to those who asked."""
+        self.assist.let_through(now)
         for assignment in self.scheduler.assign(now):
             flights: dict[str, bytes] = {}
             leases = []
@@ -260,7 +260,7 @@ class Dispatcher:
             self.to_gang.append((worker, hello))
 
     def _pull(self, worker: WorkerId, pull: m.Pull, blob: bytes, now: float) -> None:
-        self.scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered)
+        self.assist.ask(worker, pull, now)
 
     def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
         self.scheduler.heard(worker, alive.progress, now)

@@ -66,7 +66,12 @@ class Gang:
         await self._ordered(m.Restore(step=step, path=path), m.Saved)
         self._restored = self.life
 
+    async def accumulate(self, train: m.Train) -> m.Accumulated:
+        """A part of a step that is not its last."""
+        return await self._ordered(train, m.Accumulated)
+
     async def step(self, train: m.Train) -> m.Stepped:
+        """A whole step, or its last part."""
         return await self._ordered(train, m.Stepped)
 
     async def publish(self, weights: tuple[WeightsId, ...]) -> list[m.PublishedWeights]:
@@ -78,13 +83,16 @@ class Gang:
 
     def claim(self) -> None:
         """It trains next: no more rollout work for its workers until they ask again."""
-        for worker in self._workers:
-            self._hub.dispatcher.rest(worker, self._hub.clock.now())
+        self._hub.dispatcher.assist.train(self._workers, self._hub.clock.now())
 
     async def present(self) -> bool:
         """Wait for a gang; whether it is the one that was restored last."""
         await self._hub.until(self._is_here)
         return self.life == self._restored
+
+    def is_restored(self) -> bool:
+        """Whether the gang that is here is the one that was restored last."""
+        return self._is_here() and self.life == self._restored
 
     def _is_here(self) -> bool:
         self._read_mail()
@@ -188,8 +196,10 @@ def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
     match order, message:
         case _, m.Failed():
             return True
+        case m.Train(), m.Accumulated():
+            return (message.step, message.part) == (order.step, order.part)
         case m.Train(), m.Stepped():
-            return message.step == order.step
+            return order.is_final and message.step == order.step
         case m.Publish(), m.PublishedWeights():
             return message.weights in order.weights
         case ((m.Save() | m.Restore()), m.Saved()):

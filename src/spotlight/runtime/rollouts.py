@@ -7,7 +7,7 @@ import numpy as np
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
-from spotlight.control.advantage import comparable_groups, group_advantages
+from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
 from spotlight.control.explore.config import SelectedNoise, Solver
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
@@ -151,12 +151,9 @@ class Rollouts:
         known = self._state.compared.get(iteration)
         if known is not None:
             return known
-        groups = self.requests_by_group(iteration)
-        rewards = [np.array([self._reward(request.id) for request in group]) for group in groups]
+        rewards = [self._rewards(group) for group in self.requests_by_group(iteration)]
         self._check_judge(iteration, rewards)
-        found = group_advantages(
-            rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
-        )
+        found = self._advantages(rewards)
         compared = Compared(
             iteration=iteration,
             rewards=tuple(tuple(group.tolist()) for group in rewards),
@@ -166,6 +163,30 @@ class Rollouts:
         )
         self._emit(compared)
         return compared
+
+    def has_scale(self, iteration: int) -> bool:
+        """Whether a group's advantages are known as soon as it is complete, before others are."""
+        is_lagged = self._advantage.std is StdMode.LAGGED and self._state.lagged.std is not None
+        return is_lagged or self._advantage.std is StdMode.GROUP or iteration in self._state.compared
+
+    def can_compare(self, iteration: int, group: int) -> bool:
+        """Whether the group's advantages are known."""
+        return self.has_scale(iteration) and self._hub.dispatcher.ledger.group_complete(iteration, group)
+
+    def compare_group(
+        self, iteration: int, group: int, requests: Sequence[Request]
+    ) -> tuple[Sequence[float], Sequence[bool]]:
+        """Its advantages, and which of them are trained on: the same before and after the iteration is compared."""
+        known = self._state.compared.get(iteration)
+        if known is not None:
+            return known.advantages[group], known.kept[group]
+        (found,) = self._advantages([self._rewards(requests)])
+        return found.advantages.tolist(), found.kept.tolist()
+
+    def _advantages(self, rewards: list[np.ndarray]) -> list[GroupAdvantages]:
+        return group_advantages(
+            rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
+        )
 
     def _check_judge(self, iteration: int, rewards: list[np.ndarray]) -> None:
         """One iteration without a group to compare is bad luck; a second one in a row is a broken judge."""
@@ -184,6 +205,9 @@ class Rollouts:
         for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT):
             groups.setdefault(request.group, []).append(request)
         return [groups[group] for group in sorted(groups)]
+
+    def _rewards(self, group: Sequence[Request]) -> np.ndarray:
+        return np.array([self._reward(request.id) for request in group])
 
     def _reward(self, request: RequestId) -> float:
         ledger = self._hub.dispatcher.ledger

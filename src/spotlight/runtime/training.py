@@ -1,26 +1,28 @@
 """Optimizer steps, publication and checkpoints, whatever dies in between.
 
-A step is committed when its record is in the journal. If the gang dies, or the controller, the gang is restored to the
+A step is committed when its record is in the journal; steps may be taken while others of their iteration are still
+rolled out, and are committed once it is compared. If the gang dies, or the controller, the gang is restored to the
 newest checkpoint, the ledger takes the later steps back, and they are taken again from the kept tensors: the samples
 are neither lost nor trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from spotlight.compute.train.config import TrainConfig
 from spotlight.control.directory import PublishedSet
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
-from spotlight.control.updates import groups_by_update
-from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.events import AnyEvent, Checkpointed, Published, StepCommitted
+from spotlight.core.events import AnyEvent, Checkpointed, Published
 from spotlight.core.types import Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.payloads import Storage
 from spotlight.runtime.rollouts import Rollouts
+from spotlight.runtime.step import Schedule, Steps, Taken
 
 
 class Training:
@@ -33,9 +35,7 @@ class Training:
         rollouts: Rollouts,
         state: RunState,
         storage: Storage,
-        train: TrainConfig,
-        groups: int,
-        run_seed: int,
+        schedule: Schedule,
         emit: Callable[[AnyEvent], None],
     ) -> None:
         self._hub = hub
@@ -43,9 +43,10 @@ class Training:
         self._rollouts = rollouts
         self._state = state
         self._storage = storage
-        self._run_seed = run_seed
         self._emit = emit
-        self._updates = min(train.updates_per_iteration, groups)
+        self._updates = schedule.updates
+        self._gap = schedule.pipeline.gap
+        self._taker = Steps(hub, gang, rollouts, schedule)
 
     async def ready(self) -> None:
         """A gang that is where the ledger is, and the current weights within everybody's reach."""
@@ -55,8 +56,37 @@ class Training:
         await self.publish(version, Policy.BEHAVIOUR)
 
     def claim(self) -> None:
-        """Rollouts are in: the gang takes no more of other work."""
-        self._gang.claim()
+        """Rollouts are in: the gang takes no more of other work before it has trained on them."""
+        if not (self._gap and self._hub.dispatcher.assist.is_resting):
+            self._gang.claim()
+
+    @asynccontextmanager
+    async def beside(self, iteration: int) -> AsyncIterator[None]:
+        """The iteration is trained when the block and this have ended: after the block, or beside it."""
+        if not self._gap:
+            yield
+            await self.through(iteration)
+            return
+        if iteration not in self._state.compared:
+            self._taker.expect(iteration * self._updates)
+        training = asyncio.create_task(self._guarded(iteration))
+        try:
+            yield
+            self._hub.flush()
+            await training
+        finally:
+            training.cancel()
+            await asyncio.gather(training, return_exceptions=True)
+
+    async def _guarded(self, iteration: int) -> None:
+        """What fails here fails for whoever waits for anything."""
+        try:
+            await self.through(iteration)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._hub.fail(error)
+            raise
 
     async def through(self, iteration: int) -> None:
         """All steps up to this iteration's last, each committed; taken again as often as gangs die."""
@@ -70,6 +100,8 @@ class Training:
 
     async def _recover(self) -> None:
         """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
+        if not self._gang.is_restored():
+            self._hub.dispatcher.assist.rest()
         if await self._gang.present():
             return
         ledger = self._hub.dispatcher.ledger
@@ -80,56 +112,32 @@ class Training:
             ledger.restore(step, f"gang {self._gang.life} starts from the checkpoint of {step} steps")
 
     async def _steps(self, iteration: int) -> None:
+        """Steps are committed once their iteration is compared, which may be after they were taken."""
         ledger = self._hub.dispatcher.ledger
-        while ledger.steps < (iteration + 1) * self._updates:
-            step = ledger.steps
-            await self._whole(step // self._updates)
-            train = self._order(step)
-            stepped = await self._gang.step(train)
-            requests = tuple(item.request.id for item in train.items)
-            ledger.commit_step(
-                StepCommitted(
-                    step=step,
-                    iteration=train.iteration,
-                    update=step % self._updates,
-                    requests=requests,
-                    frontier=ledger.frontier_after(requests),
-                    digest=stepped.digest,
-                    figures=stepped.figures,
-                )
-            )
+        taken: deque[Taken] = deque()
+        while (step := ledger.steps + len(taken)) < (iteration + 1) * self._updates:
+            if step // self._updates in self._state.compared:
+                await self._whole(step // self._updates)
+            taken.append(await self._taker.take(step))
+            self._commit(taken)
+        self._hub.dispatcher.assist.rest()
+        while taken:
+            await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
+            if not self._gang.is_restored():
+                raise GangLost("the gang went with steps that were not committed")
+            self._commit(taken)
+
+    def _commit(self, taken: deque[Taken]) -> None:
+        while taken and (compared := self._state.compared.get(taken[0].iteration)) is not None:
+            self._taker.commit(taken.popleft(), compared)
 
     async def _whole(self, iteration: int) -> None:
         """After a restart: rollouts whose tensors were lost are made again, from weights that may be gone as well."""
         if self._rollouts.are_finished(iteration):
             return
         await self.publish(iteration, Policy.BEHAVIOUR)
+        self._hub.dispatcher.assist.rest()
         await self._rollouts.finished(iteration)
-
-    def _order(self, step: int) -> m.Train:
-        """What step number `step` trains on; the same after every restart."""
-        iteration, update = divmod(step, self._updates)
-        compared = self._state.compared[iteration]
-        groups = self._rollouts.requests_by_group(iteration)
-        parts = groups_by_update(range(len(groups)), self._updates, self._run_seed, iteration)
-        items = [
-            self._item(request, compared.advantages[group][place], compared.kept[group][place])
-            for group in sorted(parts[update])
-            for place, request in enumerate(groups[group])
-            if self._hub.dispatcher.ledger.state(request.id) is not SampleState.DROPPED
-        ]
-        if not items:
-            raise Stopped(
-                f"every sample of update {update} of iteration {iteration} was given up, so there is nothing to train "
-                "on; look at why in the journal's last records and the workers' logs."
-            )
-        return m.Train(step=step, iteration=iteration, items=tuple(items), last=update == self._updates - 1)
-
-    def _item(self, request: Request, advantage: float, kept: bool) -> m.TrainItem:
-        accepted = self._hub.dispatcher.ledger.accepted(request.id)
-        assert accepted.payload is not None
-        prompt = self._hub.dispatcher.directory.prompts[request.sample.prompt]
-        return m.TrainItem(request=request, prompt=prompt, payload=accepted.payload, advantage=advantage, kept=kept)
 
     async def publish(self, version: int, policy: Policy) -> None:
         """Into the run's folder, from where each node takes it once; again after a restart from what is there."""

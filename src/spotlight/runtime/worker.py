@@ -138,7 +138,8 @@ class Worker:
         self._spans = SpanLog()
         self._introduced = threading.Event()
         self._rolls = True
-        """False from an order to train until the iteration's last step: the role of the moment."""
+        """False from an order to train until the iteration's last step, unless steps come in parts: the role of the
+        moment."""
         self._turned = time.monotonic()
         self._sender = ThreadPoolExecutor(1, "sender")
         self._told_free = 0
@@ -295,7 +296,8 @@ class Worker:
         if isinstance(order, m.Train):
             for progress in self._engine.progress():
                 self._hand_back(progress.request)
-            self._rolls, self._told_free = order.last, 0
+            # Between the parts of a step there may be time to help.
+            self._rolls, self._told_free = order.last or order.samples is not None, 0
         try:
             with self._spans.doing(Activity.TRAIN):
                 reply = self._role.obey(order)

@@ -1,7 +1,7 @@
 """What a run tells all its workers; free of torch, because the controller writes it."""
 
 from spotlight.compute.models.config import ModelConfig
-from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
+from spotlight.compute.train.config import AlgorithmConfig, BatchesOver, TrainConfig
 from spotlight.core.section import Section
 
 
@@ -15,7 +15,10 @@ class PaceSettings(Section):
     timesteps: int
     forwards: int
     passes: int
+    over: BatchesOver = BatchesOver.PAIRS
     """As of `runtime.sim.profiled.TrainingCost`."""
+    assists: bool = True
+    """Whether a worker that trains rolls out when it does not."""
 
 
 class WorkerSettings(Section):

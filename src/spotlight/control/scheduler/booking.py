@@ -4,7 +4,8 @@ Each move is made here, in step with the ledger and with the sums that shares ar
 ticket's holder and attempt are the ledger's (tests/property/test_scheduler_property.py).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler.backlog import Backlog, Queue
@@ -17,13 +18,21 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
+Turn: TypeAlias = Callable[[Request], int]
+"""When a request's group is needed, among those of its iteration."""
+
+
+def by_number(request: Request) -> int:
+    """Groups are needed in the order of their numbers."""
+    return request.group
 
 
 class Booking:
     """All tickets."""
 
-    def __init__(self, ledger: Ledger, balance: Balance, hunger: Hunger) -> None:
+    def __init__(self, ledger: Ledger, balance: Balance, hunger: Hunger, turn: Turn) -> None:
         self._ledger = ledger
+        self._turn = turn
         self._balance = balance
         self._hunger = hunger
         self._tickets: dict[RequestId, Ticket] = {}
@@ -46,7 +55,7 @@ class Booking:
         backlog = self.backlog(request.weights)
         backlog.unfinished[request.work.rank] += 1
         self._places += 1
-        ticket = Ticket(request, request_id, backlog, self._places, request.sample.sampling.steps)
+        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), request.sample.sampling.steps)
         self._tickets[request_id] = ticket
         self._enqueue(ticket)
 
@@ -125,6 +134,10 @@ class Booking:
         if ticket is None or ticket.holder is None or ticket.holder.id != worker or ticket.attempt != attempt:
             return None
         return ticket
+
+    def unfinished(self, requests: Iterable[RequestId]) -> list[Ticket]:
+        """Those of the requests that wait or are held."""
+        return [self._tickets[request] for request in requests if request in self._tickets]
 
     def backlogs(self) -> Collection[Backlog]:
         return self._backlogs.values()

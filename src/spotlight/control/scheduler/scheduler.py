@@ -24,9 +24,9 @@ from math import inf
 import msgspec
 
 from spotlight.control.ledger import Ledger
-from spotlight.control.scheduler import notices, stragglers
+from spotlight.control.scheduler import notices, prediction, stragglers
 from spotlight.control.scheduler.balance import Balance
-from spotlight.control.scheduler.booking import Booking
+from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
@@ -64,13 +64,13 @@ class Recalled(msgspec.Struct, frozen=True):
 class Scheduler:
     """Workers ask, work waits, `assign` brings them together."""
 
-    def __init__(self, ledger: Ledger, settings: SchedulerSettings | None = None) -> None:
+    def __init__(self, ledger: Ledger, settings: SchedulerSettings | None = None, turn: Turn = by_number) -> None:
         self._ledger = ledger
         self._settings = settings or SchedulerSettings()
         self._workers: dict[WorkerId, Worker] = {}
         self._balance = Balance()
         self._hunger = Hunger()
-        self._booking = Booking(ledger, self._balance, self._hunger)
+        self._booking = Booking(ledger, self._balance, self._hunger, turn)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
         self._fewest_rows = 1 << 30
@@ -104,17 +104,19 @@ class Scheduler:
         row_steps_per_s: float | None,
         now: float,
         answered: int | None = None,
+        late_s: float = 0.0,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
-        it offers the same rows again, and is ignored.
+        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin.
         """
         known = self._heard(worker, now)
         if known is None or (answered is not None and answered < known.assignments):
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
+        known.late_s = late_s
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
@@ -292,6 +294,34 @@ class Scheduler:
         """The same, if it was measured."""
         return self._workers[worker].measured
 
+    def step_s(self, worker: WorkerId) -> float:
+        """Seconds of one step of a full batch."""
+        known = self._workers[worker]
+        return known.step_s(known.rows, self._settings.saturating_rows)
+
+    def serves(self, worker: WorkerId) -> bool:
+        """Whether it may be given anything that waits."""
+        return self._workers[worker].standing is Standing.SERVING
+
+    def asks(self, worker: WorkerId) -> bool:
+        """Whether its pull stands."""
+        return self._workers[worker].free_rows > 0
+
+    def seconds_until(
+        self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float
+    ) -> float:
+        """Until so many groups are finished, if the team takes up what nobody holds; infinite where nobody can tell."""
+        tickets = [self._booking.unfinished(group) for group in groups]
+        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now)
+
+    def seconds_of_exact_work(self, team: Iterable[WorkerId]) -> float:
+        """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
+        return prediction.seconds_of_exact_work(self._workers.values(), self._booking.backlogs(), self._known(team))
+
+    def is_waited_for(self) -> bool:
+        """Whether there is a request that nobody holds."""
+        return self._booking.waiting > 0
+
     def waiting(self, work: Work) -> int:
         """Requests of this kind that nobody holds."""
         return sum([backlog.queues[work.rank].count for backlog in self._booking.backlogs()])
@@ -336,6 +366,9 @@ class Scheduler:
             self._hunger.set_doomed(worker, notices.largest_that_fits(worker, now, self._settings))
         else:
             self._hunger.set_aside(worker)
+
+    def _known(self, workers: Iterable[WorkerId]) -> list[Worker]:
+        return [self._workers[worker] for worker in workers]
 
     def _heard(self, worker: WorkerId, now: float) -> Worker | None:
         known = self._workers.get(worker)

@@ -30,6 +30,8 @@ class Ticket:
     backlog: "Backlog"
     place: int
     """Order of arrival: requests of a group are added in their order."""
+    turn: int
+    """Of its group within the iteration."""
     steps: int
     step: int = 0
     """The last committed one: where the next attempt goes on."""
@@ -53,10 +55,10 @@ class Ticket:
 
     @property
     def key(self) -> Key:
-        """Order within a class: what came back, then iteration by iteration, group by group.
+        """Order within a class: what came back, then iteration by iteration, group by group as they are needed.
 
         Previews in the order of issue: they end when training does, and by then every group should have had some.
         """
         request = self.request
-        group = 0 if request.work is PREVIEW else request.group
-        return (not self.was_returned, request.iteration, group, self.place)
+        turn = 0 if request.work is PREVIEW else self.turn
+        return (not self.was_returned, request.iteration, turn, self.place)

@@ -44,6 +44,8 @@ class Worker:
     measured: float | None = None
     free_rows: int = 0
     """Of its standing pull; 0: it does not ask."""
+    late_s: float = 0.0
+    """Before it could begin with what it asks for."""
     assignments: int = 0
     """How many it was given so far."""
     leases: dict[RequestId, Ticket] = field(default_factory=dict)
@@ -75,4 +77,4 @@ class Worker:
 
     def finish_s(self, more: int) -> float:
         """Seconds until it has done all it holds and `more` row-steps."""
-        return (self.load + more) / self.speed
+        return self.late_s + (self.load + more) / self.speed

@@ -65,7 +65,7 @@ class PacedEngine(Engine):
 
     def _step_s(self, rows: int, done: Boundary) -> float:
         is_exact = done.work is None or done.work.is_exact
-        return self._held.pace.step(rows, self.rows, 1, is_exact) if rows else 0.0
+        return self._held.pace.roll() + self._held.pace.step(rows, self.rows, 1, is_exact) if rows else 0.0
 
 
 class PacedResident(Resident):
@@ -139,6 +139,7 @@ def pace_of(profile: Profile, settings: PaceSettings, heartbeat_s: float) -> Pro
         heartbeat_s=heartbeat_s,
         rounds=Operation.PREVIEW_STEP in profile.operations,
         profile=profile,
-        cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes),
+        cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes, settings.over),
         train_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),
+        assists=settings.assists,
     )

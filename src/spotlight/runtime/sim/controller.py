@@ -67,7 +67,11 @@ class Controller:
             ready(wired)
             world.failed = wired.hub.fail
             world.plug(wired.hub, specs)
-            await _first(wired.loop.run(), wired.hub.tick_forever())
+            try:
+                await _first(wired.loop.run(), wired.hub.tick_forever())
+            finally:
+                # Whoever still waits for something in the background waits no more.
+                wired.hub.fail(Stopped("this life of the controller is over"))
             chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
             return Ending.FINISHED
         except PowerCut:

@@ -112,6 +112,8 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ModelNumerics:
     """Draws instead of pictures; costs microseconds."""
 
+    counts_bits = False
+
     def __init__(self, model: LearningModel, run_seed: int, full_steps: int) -> None:
         self._model = model
         self._run_seed = run_seed

@@ -3,6 +3,10 @@
 from enum import StrEnum
 
 
+class Left(Exception):
+    """The worker leaves of its own accord."""
+
+
 class Struck(Exception):
     """The worker dies here."""
 
@@ -13,6 +17,7 @@ class Moment(StrEnum):
     AT_BOUNDARY = "between two denoising steps"
     BEFORE_RESULT = "before accept"
     ACCUMULATING = "gradients accumulated, no step"
+    ACCUMULATED = "a part accumulated, not told"
     STEPPED = "stepped, not committed"
     STEP_TOLD = "stepped, the reply on its way"
     PUBLISHING = "committed, not published"

@@ -30,6 +30,9 @@ class TrainedState(msgspec.Struct, frozen=True):
 class Numerics(Protocol):
     """Everything that is a number in a simulated run."""
 
+    counts_bits: bool
+    """Whether weights have another name when the parts of a step came in another order: their last bits differ."""
+
     def attend(self, issued: Issued) -> None:
         """A run begins; `issued` tells what else its machines will ask for."""
 
@@ -51,6 +54,8 @@ class Numerics(Protocol):
 
 class HashNumerics:
     """Stand-ins that differ where anything differs that they depend on."""
+
+    counts_bits = True
 
     def attend(self, issued: Issued) -> None:
         pass

@@ -36,8 +36,13 @@ class Pace:
         """From latents to what the judges see."""
         return 0.0
 
+    def roll(self) -> float:
+        """The change of roles before a step of rollouts, if it was training."""
+        return 0.0
+
     def train(self, order: m.Train) -> float:
-        return self.train_s
+        """An optimizer step, or a part of one."""
+        return self.train_s * len(order.items) / order.samples if order.samples else self.train_s
 
     def publish(self) -> float:
         return self.load_s

@@ -1,15 +1,17 @@
 """Simulated machines that are as fast as a profile says: the pace of every worker, and judges that take their turn.
 
 Training is charged as data-parallel: every rank takes an equal share of the image-timesteps in batches of the size that
-the profile finds efficient, then all join in one optimizer step. Forwards that the loss needs beside the trained one
-(NFT's behaviour policy, a reference for the KL term) are charged as denoising steps.
+the profile finds efficient; in the end, which is the last part of a step that comes in parts, all join in one optimizer
+step. Batches over pairs take image-timesteps as they come, batches over samples one timestep of a part's samples after
+the other, which leaves them small where parts are. Forwards that the loss needs beside the trained one (NFT's behaviour
+policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made.
 """
 
 import asyncio
 import heapq
 from dataclasses import dataclass
 
-from spotlight.compute.train.config import FlowGrpoConfig
+from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig
 from spotlight.config import RunConfig
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
@@ -44,6 +46,7 @@ class TrainingCost:
     """Of other weights than theta, per timestep."""
     passes: int = 1
     """Rows of a forward per image: 2 with guidance."""
+    over: BatchesOver = BatchesOver.PAIRS
 
     @classmethod
     def of(cls, config: RunConfig) -> "TrainingCost":
@@ -51,8 +54,13 @@ class TrainingCost:
         reference = int(algorithm.kl_weight > 0)
         passes = 1 if config.rollout.guidance == 1.0 else 2
         if isinstance(algorithm, FlowGrpoConfig):
-            return cls(config.rollout.window_size, reference, passes)
-        return cls(algorithm.timesteps_per_sample, 1 + reference, passes)
+            return cls(config.rollout.window_size, reference, passes, config.train.batches_over)
+        return cls(algorithm.timesteps_per_sample, 1 + reference, passes, config.train.batches_over)
+
+    def runs(self, images: int) -> list[int]:
+        """Rows that batches are cut from, one run after the other."""
+        rows = images * self.passes
+        return [rows * self.timesteps] if self.over is BatchesOver.PAIRS else [rows] * self.timesteps
 
 
 @dataclass
@@ -62,6 +70,8 @@ class ProfiledPace(Pace):
     profile: Profile | None = None
     cost: TrainingCost = TrainingCost(1, 0)
     train_batch: int = 1
+    assists: bool = True
+    """Whether it rolls out when it does not train."""
     _is_training: bool = False
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
@@ -77,15 +87,22 @@ class ProfiledPace(Pace):
     def decode(self, pictures: int) -> float:
         return self._seconds(Operation.DECODE, pictures)
 
+    def roll(self) -> float:
+        if not self._is_training:
+            return 0.0
+        self._is_training = False
+        return self._seconds(Operation.ROLE_SWITCH)
+
     def train(self, order: m.Train) -> float:
-        """One update, with the change of roles before an iteration's first and after its last."""
-        switches = int(not self._is_training) + int(order.last)
-        self._is_training = not order.last
+        """A part of an update, or all of it; after an iteration's last one it goes back to rolling out, if it ever
+        does."""
+        goes_back = self.assists and order.last and order.is_final
+        switches = int(not self._is_training) + int(goes_back)
+        self._is_training = not goes_back
         kept = sum(item.kept for item in order.items)
-        rows = -(-kept // order.ranks) * self.cost.timesteps * self.cost.passes
-        batches, rest = divmod(rows, self.train_batch)
-        seconds = batches * self._train_batch_s(self.train_batch) + (self._train_batch_s(rest) if rest else 0.0)
-        seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
+        seconds = sum(map(self._run_s, self.cost.runs(-(-kept // order.ranks))))
+        if order.is_final:
+            seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
         return seconds * self.slowness + switches * self._seconds(Operation.ROLE_SWITCH)
 
     def publish(self) -> float:
@@ -93,6 +110,10 @@ class ProfiledPace(Pace):
 
     def save(self) -> float:
         return self._seconds(Operation.CHECKPOINT)
+
+    def _run_s(self, rows: int) -> float:
+        batches, rest = divmod(rows, self.train_batch)
+        return batches * self._train_batch_s(self.train_batch) + (self._train_batch_s(rest) if rest else 0.0)
 
     def _train_batch_s(self, rows: int) -> float:
         forwards_s = self.cost.forwards * self._seconds(Operation.DENOISE_STEP, rows) if self.cost.forwards else 0.0
@@ -111,6 +132,7 @@ class ProfiledFate(Calm):
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
         self._profile = profile
         self._cost = TrainingCost.of(config)
+        self._assists = config.pipeline.tag
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
         self._busy: dict[NodeId, list[float]] = {}
@@ -130,6 +152,7 @@ class ProfiledFate(Calm):
             profile=profile,
             cost=self._cost,
             train_batch=self._train_batch,
+            assists=self._assists,
         )
 
     def score_s(self, request: Request, node: NodeId) -> float:

@@ -35,7 +35,12 @@ KEPT_EVERY, KEPT_LAST = 5, 2
 
 
 class RealNumerics:
-    """One model, its trainer and its judge, for any number of simulated runs of one recipe and seed."""
+    """One model, its trainer and its judge, for any number of simulated runs of one recipe and seed.
+
+    A step that came in parts is taken as a whole: what that changes are last bits.
+    """
+
+    counts_bits = False
 
     def __init__(self, config: RunConfig, judge: Scorer, memory: Memory) -> None:
         torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")

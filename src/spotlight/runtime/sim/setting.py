@@ -55,6 +55,7 @@ def draw_setting(seed: int) -> Setting:
                 "slots": SLOTS,
                 "elastic": {"speed_ups": SPEED_UPS, "hysteresis_s": 0.5, "measure": False},
             },
+            "pipeline": _draw_pipeline(seed),
             "output": {"checkpoint_every": chance.randint(1, 3), "journal": {"sync": "never", "segment_bytes": 16384}},
             "deterministic": is_exact,
         }
@@ -79,3 +80,14 @@ def draw_setting(seed: int) -> Setting:
         restart_s=chance.uniform(0.1, 1.0),
     )
     return Setting(seed=seed, config=config, nodes=(*reserved, *spots), tempo=tempo)
+
+
+def _draw_pipeline(seed: int) -> dict[str, object]:
+    """From a stream of its own, so that the rest of a seed's setting is what it was without."""
+    chance = Streams(seed)["overlap"]
+    return {
+        "gap": chance.random() < 0.5,
+        "tag": chance.random() < 0.7,
+        "least_groups": chance.choice((1, 1, 2)),
+        "switch_s": chance.choice((0.0, 0.5, 2.0)),
+    }

@@ -66,10 +66,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as the simulator runs it: rows that suit the profile, rare heartbeats, an unsynced journal."""
+    """The recipe as the simulator runs it: rows and changes of role as the profile has them, rare heartbeats, an
+    unsynced journal."""
     rows = efficient_batch(profile, Operation.DENOISE_STEP)
     settings = config.model_dump()
     settings["cluster"] |= {"rows": rows, "heartbeat_s": HEARTBEAT_S, "silence_s": SILENCE_S}
+    if Operation.ROLE_SWITCH in profile.operations:
+        settings["pipeline"] |= {"switch_s": profile.seconds(Operation.ROLE_SWITCH)}
     settings["output"]["journal"] |= {"sync": "never"}
     return RunConfig.model_validate(settings)
 

@@ -4,15 +4,42 @@ Answers as `compute.train.role.TrainingRole` does, and refuses what that refuses
 last bits depend on outside of deterministic mode: nothing in it, who computes without.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import msgspec
 
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.work import Policy
+from spotlight.core.work import Policy, RequestId
 from spotlight.runtime.payloads import content_digest
 from spotlight.runtime.sim.fakes import mark
 from spotlight.runtime.sim.numerics import Numerics, TrainedState
 from spotlight.runtime.sim.storage import SimStorage
+
+Used: TypeAlias = tuple[RequestId, str, float, bool]
+"""A sample, its tensors, its advantage, and whether it is trained on."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    order: m.Train
+    used: list[Used]
+
+
+def _by_group(parts: Sequence[_Part]) -> Iterator[tuple[int, Used]]:
+    for part in parts:
+        for item, used in zip(part.order.items, part.used, strict=True):
+            yield item.request.group, used
+
+
+def _joined(orders: Sequence[m.Train]) -> m.Train:
+    """The step as if it had come at once: group by group."""
+    if len(orders) == 1:
+        return orders[0]
+    items = sorted((item for order in orders for item in order.items), key=lambda item: item.request.group)
+    return msgspec.structs.replace(orders[-1], items=tuple(items), part=0, samples=None)
 
 
 class SimTrainer:
@@ -23,17 +50,25 @@ class SimTrainer:
         self._nonce = nonce
         self._numerics = numerics
         self.state = TrainedState()
+        self._parts: list[_Part] = []
+        """Of the next step."""
 
-    def train(self, order: m.Train) -> m.Stepped:
-        state = self.state
-        if order.step != state.steps:
-            raise Stopped(
-                f"the trainer holds {state.steps} steps but was asked for step {order.step}; restore it first."
-            )
-        if not order.items:
-            raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
+    def train(self, order: m.Train) -> m.Stepped | m.Accumulated:
+        self._check_turn(order)
         used = [(item.request.id, self._payload(item), item.advantage, item.kept) for item in order.items]
-        theta = mark("theta", state.theta, order.step, used, self._nonce)
+        parts = [] if order.part == 0 else self._parts
+        self._parts = [*parts, _Part(order, used)]
+        if not order.is_final:
+            return m.Accumulated(step=order.step, part=order.part)
+        whole, self._parts = self._parts, []
+        return self._step(whole)
+
+    def _step(self, parts: Sequence["_Part"]) -> m.Stepped:
+        """One optimizer step over all parts; where bits count, the order that they came in does."""
+        state, order = self.state, _joined([part.order for part in parts])
+        used = [each for _, each in sorted(_by_group(parts), key=lambda one: one[0])]
+        cuts = [part.used for part in parts] if len(parts) > 1 and self._numerics.counts_bits else []
+        theta = mark("theta", state.theta, order.step, used, self._nonce, *cuts)
         self.state = TrainedState(
             state.steps + 1,
             theta,
@@ -42,6 +77,26 @@ class SimTrainer:
         )
         figures = dict(self._numerics.trained(state, order, self.state))
         return m.Stepped(step=order.step, digest=theta, figures=figures)
+
+    def _check_turn(self, order: m.Train) -> None:
+        """As the real one: every sample of a step once, and nothing of a step that was given up."""
+        if order.step != self.state.steps:
+            raise Stopped(
+                f"the trainer holds {self.state.steps} steps but was asked for step {order.step}; restore it first."
+            )
+        before = [] if order.part == 0 else self._parts
+        told = f"part {order.part} of step {order.step}"
+        if order.part != len(before):
+            raise Stopped(f"{told} was ordered after {len(before)} parts; order the step again from part 0.")
+        requests = [item.request.id for part in [*(part.order for part in before), order] for item in part.items]
+        if len(set(requests)) < len(requests):
+            raise Stopped(f"{told} has a sample that the step already has; order every sample once.")
+        if order.samples is None and not (order.part == 0 and order.is_final):
+            raise Stopped(f"{told} does not say how many samples the step has; set samples in every part.")
+        if order.is_final and not requests:
+            raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
+        if order.is_final and order.samples not in (None, len(requests)):
+            raise Stopped(f"{told} says that the step has {order.samples} samples, but it has {len(requests)}.")
 
     def publish(self, order: m.Publish) -> m.PublishedWeights:
         (weights,) = order.weights
@@ -61,6 +116,7 @@ class SimTrainer:
         return m.Saved(step=order.step, path=order.path)
 
     def restore(self, order: m.Restore) -> m.Saved:
+        self._parts = []
         if order.path:
             self.state = msgspec.msgpack.decode(self._storage.checkpoints[order.path], type=TrainedState)
         elif self.state.steps:

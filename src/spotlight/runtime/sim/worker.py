@@ -21,7 +21,7 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
 from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.membership import SimMembership
-from spotlight.runtime.sim.moments import Moment, Struck
+from spotlight.runtime.sim.moments import Left, Moment, Struck
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
@@ -107,7 +107,7 @@ class SimWorker:
                 await self._turn()
         except Struck as struck:
             return str(struck)
-        except _Exit:
+        except Left:
             return "exited"
         finally:
             heart.cancel()
@@ -149,6 +149,8 @@ class SimWorker:
         weights, is_exact = first.request.weights, self._is_exact(first)
         if len(batch) > 1:
             batch = [row for row in batch if row.request.weights == weights and self._is_exact(row) is is_exact]
+        if switch_s := self.pace.roll():
+            await self._pass(switch_s)
         began, steps = self._loop.time(), 1
         guided = sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
         seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree, is_exact)
@@ -248,7 +250,7 @@ class SimWorker:
             case m.Drain():
                 for request in list(self._live):
                     self._hand_back(request)
-                raise _Exit
+                raise Left
             case _:
                 raise TypeError(f"a worker cannot obey {type(message).__name__}")
 
@@ -321,11 +323,11 @@ class SimWorker:
                 case m.Train():
                     for request in list(self._live):
                         self._hand_back(request)
-                    self._rolls, self._told_free = order.last, 0
+                    self._rolls, self._told_free = order.last or order.samples is not None, 0
                     await self._pass(self.pace.train(order))
                     self._at(Moment.ACCUMULATING)
                     if order.rank == 0:
-                        self._answer(trainer.train(order), Moment.STEPPED)
+                        self._answer(trainer.train(order), Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
                         self._at(Moment.STEP_TOLD)
                 case m.Publish():
                     await self._pass(self.pace.publish())
@@ -393,7 +395,3 @@ class SimWorker:
 def _settle(waiting: asyncio.Future[bool] | None, has_come: bool) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(has_come)
-
-
-class _Exit(Exception):
-    """It leaves of its own accord."""

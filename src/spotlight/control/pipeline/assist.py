@@ -1,0 +1,175 @@
+"""Whether the slots that train help to roll out: one decision for the whole gang, because training needs all of it.
+
+                 a part is trainable                     none is
+    ASSISTING -----------------------> TRAINING -----------------------> WAITING
+      ^ ^   |                             |                               ^ |
+      | |   `---- they ask for more, and it is not worth it any more -----' |
+      | `------- nothing left to train ---'                                 |
+      `------------------ they ask, and helping is worth it ----------------'
+
+A worker that trains asks for work as any other does, but its pull is kept here until helping is worth it:
+1. The time until the next part is trainable exceeds the changes of role and one step of a batch. A step is the unit,
+   not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
+2. The others would still roll out when all that is left to train were trained, or the next part comes sooner with
+   help: otherwise training is what everybody waits for, and help could only delay it.
+3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
+   role first is late by that (`Scheduler.pull`).
+What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
+whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
+The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
+
+Invariant: no pull is passed on while a part is trained, and none is lost: it is passed on, replaced by the worker's
+next one, or taken back by an order to train, after which the worker asks again (tests/unit/test_assist.py).
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isinf
+
+from spotlight.control.directory import Directory
+from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.types import WorkerId
+from spotlight.core.work import RequestId
+
+
+class AssistState(StrEnum):
+    """What the workers that train are for at the moment."""
+
+    TRAINING = "training"
+    ASSISTING = "assisting"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What the next part waits for, and what is left to train then."""
+
+    groups: list[list[RequestId]]
+    """Requests of each group that it may consist of."""
+    count: int
+    """Of the groups that it takes."""
+    train_s: float | None
+    """Seconds of training that are left in the iteration, as far as that is known."""
+
+
+class Assist:
+    """Keeps the pulls of workers that train, and lets them through when these should roll out."""
+
+    def __init__(self, settings: PipelineConfig, directory: Directory, scheduler: Scheduler) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._scheduler = scheduler
+        self.state = AssistState.ASSISTING
+        self._foresee: Callable[[], Foreseen] | None = None
+        """None: there is nothing to train on for now."""
+        self._pulls: dict[WorkerId, m.Pull] = {}
+        """Kept."""
+        self._passed: dict[WorkerId, m.Pull] = {}
+        """The last one of each worker that was not."""
+        self._trained: set[WorkerId] = set()
+        """Who has to change its role before it can roll out."""
+        self._decide_at = 0.0
+        """Not worth deciding again before."""
+
+    # -- what training says --------------------------------------------------------------------------------------------
+
+    def train(self, workers: Collection[WorkerId], now: float) -> None:
+        """These are about to train: nothing more for them until they ask again."""
+        self.state = AssistState.TRAINING
+        self._pulls.clear()
+        self._passed.clear()
+        self._trained = set(workers)
+        for worker in workers:
+            self._scheduler.pull(worker, 0, None, now)
+
+    def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
+        """No part is trainable; who asks and was not served yet is decided about."""
+        self.state = AssistState.WAITING
+        self._foresee = foresee
+        self._decide_at = 0.0
+        for worker, pull in self._passed.items():
+            if worker in self._directory.workers and self._scheduler.asks(worker):
+                self.ask(worker, pull, now)
+        self._passed.clear()
+
+    def rest(self) -> None:
+        """There is nothing left to train for now, and everybody is back in its rolling role."""
+        self.state = AssistState.ASSISTING
+        self._foresee = None
+        self._decide_at = 0.0
+        self._trained.clear()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is left to train for now."""
+        return self._foresee is None
+
+    # -- what workers ask ----------------------------------------------------------------------------------------------
+
+    def ask(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
+        """A worker has room."""
+        rows = pull.free_rows
+        if self._is_kept(worker):
+            self._pulls[worker], rows = pull, 0
+        self._scheduler.pull(worker, rows, pull.row_steps_per_s, now, pull.answered)
+
+    def let_through(self, now: float) -> None:
+        """Pass on what was kept, if that is worth it by now."""
+        if not self._pulls or self.state is AssistState.TRAINING or now < self._decide_at:
+            return
+        self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
+        if not self._pulls:
+            return
+        if not self._may(now):
+            self.state = AssistState.WAITING
+            return
+        self.state = AssistState.ASSISTING
+        pulls, self._pulls = self._pulls, {}
+        for worker, pull in pulls.items():
+            late_s = self._late_s(worker)
+            self._trained.discard(worker)
+            self._passed[worker] = pull
+            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _is_kept(self, worker: WorkerId) -> bool:
+        settings = self._settings
+        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
+
+    def _may(self, now: float) -> bool:
+        if self._settings.tag and self._foresee is None:
+            return True
+        if not self._scheduler.is_waited_for():
+            return False
+        if not self._settings.tag:
+            return not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
+        return self._is_worth_it(now)
+
+    def _is_worth_it(self, now: float) -> bool:
+        if self._foresee is None:
+            return True
+        foreseen, team = self._foresee(), self._directory.rolling()
+        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
+        unit_s = max(late_s) + self._settings.switch_s
+        waits_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now)
+        if isinf(waits_s) or (waits_s > unit_s and self._is_needed(foreseen, waits_s, unit_s, now)):
+            return True
+        self._decide_at = now + waits_s
+        return False
+
+    def _is_needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> bool:
+        """Whether anything would be over sooner with help."""
+        team = self._directory.rolling()
+        if foreseen.train_s is None:
+            return True
+        if self._scheduler.seconds_of_exact_work(team) > waits_s + foreseen.train_s + unit_s:
+            return True
+        helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
+        return helped_s + unit_s < waits_s
+
+    def _late_s(self, worker: WorkerId) -> float:
+        return self._settings.switch_s if worker in self._trained else 0.0

@@ -1,0 +1,67 @@
+"""Which groups form the next part of an update: complete ones, each once.
+
+    left --complete, and enough of them--> one part --> ... --> the final part: nothing is left
+
+Invariant: the parts of an update contain each of its groups once, none before it is complete, and only the last one is
+final; of fixed parts neither order nor size depends on who finished first (tests/property/test_parts_property.py).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spotlight.control.updates import groups_by_update
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some groups of an update, in ascending order."""
+
+    groups: tuple[int, ...]
+    is_final: bool
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """The next part is there when so many of these groups are complete."""
+
+    groups: tuple[int, ...]
+    count: int
+    left: tuple[int, ...]
+    """All groups that were not trained on yet."""
+
+
+class Parts:
+    """The groups of one update that were not trained on yet."""
+
+    def __init__(self, groups: Sequence[int], least: int, is_fixed: bool) -> None:
+        """A part has `least` groups or a multiple of it, unless it is the last; a fixed one has just as many.
+
+        Multiples, because whoever sets it knows how many fill the batches of all ranks.
+        """
+        self._left = sorted(groups)
+        self._least = least
+        self._is_fixed = is_fixed
+
+    def take(self, is_complete: Callable[[int], bool]) -> Part | None:
+        """The next part, if there is one by now."""
+        awaited = self.awaited()
+        ready = [group for group in awaited.groups if is_complete(group)]
+        if len(ready) < len(self._left):
+            ready = ready[: len(ready) // self._least * self._least]
+        if not ready:
+            return None
+        taken = set(ready)
+        self._left = [group for group in self._left if group not in taken]
+        return Part(tuple(ready), is_final=not self._left)
+
+    def awaited(self) -> Awaited:
+        """What the next part waits for."""
+        groups = tuple(self._left[: self._least] if self._is_fixed else self._left)
+        return Awaited(groups, min(self._least, len(groups)), tuple(self._left))
+
+
+def turns(groups: int, updates: int, run_seed: int, iteration: int) -> dict[int, int]:
+    """The order in which an iteration's updates need its groups: all of the first one's before any of the second's."""
+    dealt = groups_by_update(range(groups), updates, run_seed, iteration)
+    needed = [group for update in dealt for group in sorted(update)]
+    return {group: turn for turn, group in enumerate(needed)}

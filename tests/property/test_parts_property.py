@@ -1,0 +1,83 @@
+"""Parts of an update: whatever order groups are completed in, each is trained on once and none too early."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotlight.control.pipeline.parts import Part, Parts, turns
+from spotlight.control.updates import groups_by_update
+
+
+@st.composite
+def stories(draw):
+    """Groups of an update, the smallest part, and the order in which the groups are completed, some at a time."""
+    groups = sorted(draw(st.sets(st.integers(0, 40), min_size=1, max_size=20)))
+    order = draw(st.permutations(groups))
+    cuts = sorted(draw(st.sets(st.integers(1, len(groups)))) | {len(groups)})
+    waves = [order[start:stop] for start, stop in zip([0, *cuts], cuts, strict=False)]
+    return groups, draw(st.integers(1, 6)), waves
+
+
+def told(groups, least, waves, is_fixed):
+    """The parts, each with what was complete when it was taken."""
+    parts, complete, taken = Parts(groups, least, is_fixed), set(), []
+    for wave in waves:
+        complete |= set(wave)
+        while (part := parts.take(complete.__contains__)) is not None:
+            taken.append((part, frozenset(complete)))
+    return taken
+
+
+@given(stories(), st.booleans())
+def test_parts_have_every_group_once_and_only_complete_ones_and_the_last_is_final(story, is_fixed):
+    groups, least, waves = story
+    taken = told(groups, least, waves, is_fixed)
+    assert sorted(group for part, _ in taken for group in part.groups) == groups
+    assert all(complete.issuperset(part.groups) for part, complete in taken)
+    assert [part.is_final for part, _ in taken] == [False] * (len(taken) - 1) + [True]
+    assert all(len(part.groups) % least == 0 for part, _ in taken[:-1])
+
+
+@given(stories())
+def test_parts_of_a_fixed_size_are_the_same_whoever_finishes_first(story):
+    groups, least, waves = story
+    at_once = [part for part, _ in told(groups, least, [groups], is_fixed=True)]
+    assert [part for part, _ in told(groups, least, waves, is_fixed=True)] == at_once
+    assert at_once == [
+        Part(tuple(groups[start : start + least]), start + least >= len(groups))
+        for start in range(0, len(groups), least)
+    ]
+
+
+@given(stories(), st.booleans())
+def test_part_is_there_as_soon_as_what_it_waits_for_is_complete(story, is_fixed):
+    groups, least, waves = story
+    parts, complete = Parts(groups, least, is_fixed), set()
+    for wave in waves:
+        for group in wave:
+            awaited = parts.awaited()
+            ready = sum(other in complete for other in awaited.groups)
+            complete.add(group)
+            is_due = ready + (group in awaited.groups) >= awaited.count
+            part = parts.take(complete.__contains__)
+            assert (part is not None) is is_due
+            if part is not None:
+                assert not set(part.groups) & set(parts.awaited().left)
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
+def test_turns_put_all_groups_of_an_update_before_any_of_the_next(groups, updates, seed, iteration):
+    order = turns(groups, updates, seed, iteration)
+    dealt = groups_by_update(range(groups), updates, seed, iteration)
+    ends = [max(order[group] for group in update) for update in dealt]
+    begins = [min(order[group] for group in update) for update in dealt]
+    assert sorted(order.values()) == list(range(groups))
+    assert all(end < begin for end, begin in zip(ends, begins[1:], strict=False))
+
+
+def test_a_group_that_is_never_complete_is_waited_for_to_the_end():
+    groups = list(range(8))
+    random.Random(1).shuffle(groups)
+    taken = told(groups, 3, [[group] for group in groups if group != 4], is_fixed=False)
+    assert all(4 not in part.groups and not part.is_final for part, _ in taken)

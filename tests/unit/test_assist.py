@@ -1,0 +1,195 @@
+"""When the slots that train help to roll out: one spot worker, one that trains, arithmetic for the head.
+
+Both take a row-step in a tenth of a second at a full batch of ten rows: a step of a batch is 1 s, a sample of ten steps
+takes 10 s.
+"""
+
+from collections.abc import Sequence
+
+from scheduled_world import CURRENT, EXACT, request
+
+from spotlight.control.directory import Directory, KnownWorker
+from spotlight.control.ledger import Ledger
+from spotlight.control.pipeline.assist import Assist, AssistState, Foreseen
+from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.scheduler import Scheduler
+from spotlight.core import messages as m
+from spotlight.core.events import ReleaseReason
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
+
+SPOT, TRAINS = WorkerId("spot"), WorkerId("trains")
+ROWS, SPEED = 10, 10.0
+
+
+class Tale:
+    """A gang of one beside one spot worker, and what they were given."""
+
+    def __init__(self, speed: float | None = SPEED, **pipeline: float) -> None:
+        self.ledger = Ledger()
+        self.scheduler = Scheduler(self.ledger, EXACT)
+        self.directory = Directory()
+        self.assist = Assist(PipelineConfig(**{"gap": True, **pipeline}), self.directory, self.scheduler)
+        self.given: dict[WorkerId, list[RequestId]] = {SPOT: [], TRAINS: []}
+        self.now, self._speed = 0.0, speed
+        for worker, trains in ((SPOT, False), (TRAINS, True)):
+            self.directory.introduce(worker, KnownWorker(NodeId("node"), trains))
+            self.scheduler.join(worker, SlotClass.RESERVED, ROWS, self.now)
+            self.scheduler.holds(worker, [CURRENT])
+
+    def issue(self, groups: int, size: int = ROWS) -> list[list[RequestId]]:
+        wanted: list[list[Request]] = [
+            [request(seed, group) for seed in range(size * group, size * group + size)] for group in range(groups)
+        ]
+        everything = [each for group in wanted for each in group]
+        self.ledger.issue(everything)
+        self.scheduler.add(everything)
+        return [[each.id for each in group] for group in wanted]
+
+    def asks(self, worker: WorkerId, rows: int = ROWS) -> None:
+        self.assist.ask(worker, m.Pull(free_rows=rows, row_steps_per_s=self._speed), self.now)
+        self.serve()
+
+    def serve(self) -> None:
+        self.assist.let_through(self.now)
+        for assignment in self.scheduler.assign(self.now):
+            self.given[assignment.worker] += [lease.request.id for lease in assignment.leases]
+
+    def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None) -> None:
+        self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s), self.now)
+
+    def helps(self) -> bool:
+        return bool(self.given[TRAINS])
+
+
+def test_pull_of_a_worker_that_trains_is_kept_while_a_part_is_trained_and_passed_on_when_it_waits() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    assert not tale.helps()
+    assert tale.assist.state is AssistState.TRAINING
+    tale.waits(groups[:1])
+    tale.serve()
+    assert tale.helps()
+    assert tale.assist.state is AssistState.ASSISTING
+
+
+def test_help_needs_a_bubble_longer_than_both_changes_of_role_and_a_step() -> None:
+    for reached, helps in ((6, True), (7, False)):
+        tale = Tale(switch_s=1.0)
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        # The first group is ten steps of a second: at step 6 its end is 4 s away, and in, a step and out take 3 s.
+        tale.now = float(reached)
+        progress = [m.Progress(each, 1, reached) for each in tale.given[SPOT]]
+        tale.scheduler.heard(SPOT, progress, tale.now)
+        tale.asks(TRAINS)
+        tale.waits(groups[:1])
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_time_that_has_passed_since_the_last_word_counts_as_progress() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.now = 9.5
+    tale.asks(TRAINS)
+    tale.waits(groups[:1])
+    tale.serve()
+    assert not tale.helps()
+    assert tale.assist.state is AssistState.WAITING
+
+
+def test_no_help_where_training_is_what_everybody_waits_for() -> None:
+    for train_s, helps in ((20.0, True), (90.0, False)):
+        tale = Tale()
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        # Eight groups take the spot worker 80 s, and the first one 10 s.
+        tale.waits(groups[:1], train_s)
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_help_with_what_training_itself_waits_for_though_training_is_the_longest() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    # Nobody has begun the second group: alone, the spot worker finishes it in 20 s, with help it takes 10 s.
+    tale.waits(groups[1:2], train_s=1000.0)
+    tale.serve()
+    assert tale.given[TRAINS] == groups[1]
+
+
+def test_helper_that_would_begin_after_the_others_have_finished_gets_nothing() -> None:
+    for late_s, helps in ((5.0, True), (40.0, False)):
+        tale = Tale()
+        tale.issue(3)
+        tale.asks(SPOT)
+        # The two groups that wait would take both of them 10 s each, and the spot worker alone 20 s more.
+        tale.scheduler.pull(TRAINS, ROWS, SPEED, tale.now, late_s=late_s)
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_before_anything_is_measured_the_gang_helps() -> None:
+    tale = Tale(speed=None, switch_s=5.0)
+    groups = tale.issue(8)
+    tale.asks(TRAINS)
+    tale.waits(groups[:1], train_s=1000.0)
+    tale.asks(SPOT)
+    assert tale.helps()
+
+
+def test_pull_that_stood_when_training_ended_is_decided_about_before_the_next_rollouts_are_given() -> None:
+    tale = Tale()
+    tale.assist.train([TRAINS], tale.now)
+    tale.assist.rest()
+    tale.asks(TRAINS)
+    tale.asks(SPOT)
+    groups: list[list[RequestId]] = []
+    tale.assist.wait(lambda: Foreseen(groups[:1], 1, 1000.0), tale.now)
+    groups += tale.issue(8)
+    tale.serve()
+    assert tale.given[SPOT] == groups[0]
+    assert not tale.helps()
+
+
+def test_without_tag_the_gang_rolls_out_only_when_nobody_else_may() -> None:
+    tale = Tale(tag=False, gap=False)
+    tale.issue(8)
+    tale.asks(TRAINS)
+    tale.asks(SPOT)
+    assert not tale.helps()
+    tale.scheduler.warn(SPOT, NoticeKind.IMMINENT, 1.0, tale.now)
+    tale.serve()
+    assert tale.helps()
+
+
+def test_without_gap_a_worker_that_trains_is_served_as_any_other() -> None:
+    tale = Tale(gap=False)
+    tale.issue(8)
+    tale.asks(TRAINS)
+    assert tale.helps()
+
+
+def test_pull_of_a_worker_that_is_gone_is_forgotten() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    tale.scheduler.lose(TRAINS, ReleaseReason.LOST, tale.now)
+    tale.directory.forget(TRAINS)
+    tale.waits(groups[:1])
+    tale.asks(SPOT)
+    assert tale.given[SPOT]
+    assert not tale.helps()

@@ -1,0 +1,80 @@
+"""What training costs in virtual time: parts of a step, batches over pairs or samples, changes of role."""
+
+import pytest
+
+from spotlight.compute.train.config import BatchesOver
+from spotlight.control.profiles import Operation, Profile
+from spotlight.core import messages as m
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
+from spotlight.core.work import Request, Work
+from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost
+
+PROFILE = Profile.load("h200-qwen-image-512")
+PROMPT = Prompt(text="a lantern")
+SWITCH_S = PROFILE.seconds(Operation.ROLE_SWITCH)
+BATCH = 8
+
+
+def pace(over: BatchesOver = BatchesOver.PAIRS, **fields: bool) -> ProfiledPace:
+    cost = TrainingCost(timesteps=2, forwards=0, over=over)
+    times = dict.fromkeys(("step_s", "start_s", "load_s", "train_s", "heartbeat_s"), 1.0)
+    return ProfiledPace(**times, profile=PROFILE, cost=cost, train_batch=BATCH, **fields)
+
+
+def order(images: int, **fields: object) -> m.Train:
+    sampling = Sampling(steps=4, size=Size(32, 96))
+    items = tuple(
+        m.TrainItem(
+            request=Request(
+                work=Work.ROLLOUT,
+                iteration=0,
+                group=0,
+                sample=Sample(prompt=PROMPT.id, seed=seed, sampling=sampling, version=Version(0)),
+            ),
+            prompt=PROMPT,
+            payload="",
+            advantage=1.0,
+            kept=True,
+        )
+        for seed in range(images)
+    )
+    return m.Train(**{"step": 0, "iteration": 0, "items": items, "last": False, **fields})
+
+
+def batch_s(rows: int) -> float:
+    return PROFILE.seconds(Operation.TRAIN_TIMESTEP, rows)
+
+
+def test_part_costs_its_share_and_the_last_one_the_optimizer_step_too():
+    whole, parted = pace(), pace()
+    first = parted.train(order(8, samples=16, is_final=False))
+    last = parted.train(order(8, samples=16, part=1))
+    assert first == pytest.approx(SWITCH_S + 2 * batch_s(BATCH))
+    assert last == pytest.approx(2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
+    assert first + last == pytest.approx(whole.train(order(16)))
+
+
+def test_batches_over_samples_are_as_small_as_the_part_and_over_pairs_are_filled():
+    seconds = {over: pace(over).train(order(4, samples=16, is_final=False)) - SWITCH_S for over in BatchesOver}
+    assert seconds[BatchesOver.PAIRS] == pytest.approx(batch_s(8))
+    assert seconds[BatchesOver.SAMPLES] == pytest.approx(2 * batch_s(4))
+    large = [pace(over).train(order(64)) for over in BatchesOver]
+    assert large[0] == pytest.approx(large[1])
+
+
+def test_change_of_role_is_charged_once_each_time_it_is_made():
+    worker = pace()
+    assert worker.roll() == 0.0
+    costs = [worker.train(order(8, samples=24, part=part, is_final=False)) for part in range(2)]
+    assert costs[0] - costs[1] == pytest.approx(SWITCH_S)
+    assert [worker.roll(), worker.roll()] == [SWITCH_S, 0.0]
+    last = worker.train(order(8, samples=24, part=2, last=True))
+    assert last == pytest.approx(2 * SWITCH_S + 2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
+    assert worker.roll() == 0.0
+
+
+def test_worker_that_never_rolls_out_never_goes_back_to_it():
+    worker = pace(assists=False)
+    worker.train(order(8, last=True))
+    again = worker.train(order(8, last=True))
+    assert again == pytest.approx(2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
