@@ -193,3 +193,20 @@ def test_pull_of_a_worker_that_is_gone_is_forgotten() -> None:
     tale.asks(SPOT)
     assert tale.given[SPOT]
     assert not tale.helps()
+
+
+def test_help_where_the_other_neither_works_nor_asks() -> None:
+    """A crew's leader may hand back what it has not begun, and ask for nothing for a long time."""
+    for is_engaged, helps in ((True, False), (False, True)):
+        tale = Tale(switch_s=20.0)
+        groups = tale.issue(2)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        if not is_engaged:
+            for each in groups[0]:
+                tale.scheduler.hand_back(SPOT, each, 1, 0, tale.now)
+            tale.scheduler.pull(SPOT, 0, SPEED, tale.now)
+        tale.asks(TRAINS)
+        tale.waits(groups[:1])
+        tale.serve()
+        assert tale.helps() is helps

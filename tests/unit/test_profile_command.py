@@ -11,7 +11,7 @@ from spotlight.compute.profiling.operations import MEASURES, LeftOut, measuremen
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import QUICK_BATCHES, QwenImageShape, random_qwen_image
 from spotlight.control.profiles import Operation, Point, Profile, Provenance
-from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import Size
 
 SLOW = {Operation.WORKER_START, Operation.REWARD}
@@ -119,6 +119,11 @@ def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_words(monkeyp
 @pytest.mark.parametrize("model", ["words", "qwen-image"])
 def test_what_a_worker_does_until_hello_can_be_done(model):
     start.main(model, "cpu")
+
+
+def test_a_worker_cannot_start_without_its_model():
+    with pytest.raises(SpotlightError, match="no-such-model"):
+        start.main("no-such-model", "cpu")
 
 
 def test_an_operation_that_the_machine_cannot_do_is_left_out_with_the_reason(monkeypatch):

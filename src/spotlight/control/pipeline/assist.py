@@ -152,7 +152,7 @@ class Assist:
     def _is_worth_it(self, now: float) -> bool:
         if self._foresee is None:
             return True
-        foreseen, team = self._foresee(), self._directory.rolling()
+        foreseen, team = self._foresee(), self._team()
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         unit_s = max(late_s) + self._settings.switch_s
         waits_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now)
@@ -163,13 +163,17 @@ class Assist:
 
     def _is_needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> bool:
         """Whether anything would be over sooner with help."""
-        team = self._directory.rolling()
+        team = self._team()
         if foreseen.train_s is None:
             return True
         if self._scheduler.seconds_of_exact_work(team) > waits_s + foreseen.train_s + unit_s:
             return True
         helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
         return helped_s + unit_s < waits_s
+
+    def _team(self) -> list[WorkerId]:
+        """Who rolls out: one that neither works nor asks may not do so for long, and must not be waited for."""
+        return [worker for worker in self._directory.rolling() if self._scheduler.is_engaged(worker)]
 
     def _late_s(self, worker: WorkerId) -> float:
         return self._settings.switch_s if worker in self._trained else 0.0

@@ -303,6 +303,11 @@ class Scheduler:
         """Whether it may be given anything that waits."""
         return self._workers[worker].standing is Standing.SERVING
 
+    def is_engaged(self, worker: WorkerId) -> bool:
+        """Whether it holds a lease or asks for one; nobody can count on who does neither."""
+        known = self._workers[worker]
+        return bool(known.leases) or known.free_rows > 0
+
     def asks(self, worker: WorkerId) -> bool:
         """Whether its pull stands."""
         return self._workers[worker].free_rows > 0
