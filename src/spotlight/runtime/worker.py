@@ -53,7 +53,8 @@ from spotlight.runtime.wire import Connection, Disconnected
 from spotlight.runtime.worker_settings import WorkerSettings
 
 SETS_HELD = 3
-"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded."""
+"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded, or the one before while
+samples of it are in flight."""
 STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
 
@@ -105,7 +106,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
     role: TrainingRole | None = None
     if launch.trains:
-        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
+        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
         role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder))
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
