@@ -8,10 +8,10 @@ previews. The same task, the same samples, three ways:
 - gap: the trainer takes complete groups while others are rolled out (`pipeline.gap`, batches over pairs);
 - pipelined: it also helps to roll out while it has nothing to train on (`pipeline.tag`).
 
-balanced: rolling out takes about as long as training; serial against pipelined. generation_bound: it takes several times
-as long, so that the trainer mostly waits; all three ways. Every repeat runs its ways one after the other, beginning with
-another one each time, and a ratio is of one repeat. An iteration's time is from the end of the one before to its own in
-the journal, and the first two do not count.
+balanced: rolling out takes about as long as training; serial against pipelined. generation_bound: it takes several
+times as long, so that the trainer mostly waits; all three ways. Every repeat runs its ways one after the other,
+beginning with another one each time, and a ratio is of one repeat. An iteration's time is from the end of the one
+before to its own in the journal, and the first two do not count.
 
 The bounds are arithmetic from the serial run of the same repeat: G seconds of rollouts and T of training in M groups,
 and R that nothing overlaps (publication, messages). Serial: G + T + R. GAP: G/M + (M-1) max(G, T)/M + T/M + R. With TAG
