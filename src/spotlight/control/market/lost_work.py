@@ -1,10 +1,10 @@
 """Which share of the busy seconds went into steps that had to be done again, or that nobody wanted in the end.
 
 Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one line of the
-bill rolled out (or evaluated), the share of their denoising steps that were done again; of the seconds that they
-previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the share of the
-run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not followed one
-by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
+bill rolled out (as helpers too) or evaluated, the share of their denoising steps that were done again; of the seconds
+that they previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the
+share of the run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not
+followed one by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
 
 A flight that several slots worked on and that is lost whole is charged to the last of them, up to all that it did.
 
@@ -114,9 +114,10 @@ class LostWork(msgspec.Struct, kw_only=True):
 
     def _shares(self, line: str) -> list[tuple[Activity, float]]:
         shares = [
-            (activity, steps.redone / max(steps.done, steps.redone))
+            (same, steps.redone / max(steps.done, steps.redone))
             for activity, steps in self.steps.get(line, {}).items()
             if steps.redone
+            for same in ((activity, Activity.ASSIST) if activity is Activity.ROLLOUT else (activity,))
         ]
         if self.previews.redone:
             shares.append((Activity.PREVIEW, self.previews.redone / self.previews.done))
