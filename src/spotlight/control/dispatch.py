@@ -254,7 +254,14 @@ class Dispatcher:
         self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
-            WorkerJoined(worker=worker, node=hello.node, slot_class=hello.slot_class, rows=hello.rows, pid=hello.pid)
+            WorkerJoined(
+                worker=worker,
+                node=hello.node,
+                slot_class=hello.slot_class,
+                rows=hello.rows,
+                pid=hello.pid,
+                trains=hello.trains,
+            )
         )
         if hello.trains:
             self.to_gang.append((worker, hello))

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from spotlight.control.market.bubbles import Tenure, bubbles_of
+from spotlight.control.market.bubbles import bubbles_of
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import EvaluationView, ExplorationView, IterationView, RunFacts, RunView

@@ -8,25 +8,14 @@ Invariant: the kinds of a class add up to the time that its slots were held, and
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
-from spotlight.control.market.cost import CostMeter, Tally
+from spotlight.control.market.cost import Account, CostMeter
+from spotlight.control.market.occupancy import Tenure
 from spotlight.core.events import Record
-from spotlight.core.work import Activity, SlotClass
-
-
-class Tenure(StrEnum):
-    """How a slot is held."""
-
-    RESERVED = "reserved"
-    """For the whole run; these train."""
-    SPOT = "spot"
-    ON_DEMAND = "on_demand"
-    """Standing in for a spot slot that stays away."""
-
+from spotlight.core.work import Activity
 
 ByTenure: TypeAlias = dict[Tenure, dict[Activity, float]]
 """Seconds; only what there is."""
@@ -63,12 +52,12 @@ def bubbles(records: Iterable[Record]) -> Bubbles:
 def bubbles_of(meter: CostMeter) -> Bubbles:
     """The same from a meter that has heard it all."""
     return Bubbles(
-        seconds=_by_tenure(meter.tallies()),
+        seconds=_by_tenure(meter.accounts()),
         iterations=tuple(
             IterationBubbles(
-                iteration=period.iteration, start=period.start, end=period.end, seconds=_by_tenure(tallies)
+                iteration=period.iteration, start=period.start, end=period.end, seconds=_by_tenure(accounts)
             )
-            for period, tallies in meter.periods()
+            for period, accounts in meter.periods()
         ),
     )
 
@@ -79,16 +68,10 @@ def share(seconds: Mapping[Activity, float], kind: Activity) -> float:
     return seconds.get(kind, 0.0) / held if held else 0.0
 
 
-def tenure_of(tally: Tally) -> Tenure:
-    if tally.stands_in:
-        return Tenure.ON_DEMAND
-    return Tenure.SPOT if tally.slot_class is SlotClass.SPOT else Tenure.RESERVED
-
-
-def _by_tenure(tallies: Sequence[Tally]) -> ByTenure:
+def _by_tenure(accounts: Sequence[Account]) -> ByTenure:
     summed: ByTenure = {}
     for tenure in Tenure:
-        mine = [tally.seconds for tally in tallies if tenure_of(tally) is tenure]
+        mine = [account.seconds for account in accounts if account.tenure is tenure]
         kinds = {kind: math.fsum(seconds.get(kind, 0.0) for seconds in mine) for kind in Activity}
         if any(kinds.values()):
             summed[tenure] = {kind: seconds for kind, seconds in kinds.items() if seconds}

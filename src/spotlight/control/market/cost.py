@@ -1,4 +1,4 @@
-"""The meter: what the slots of every line of the bill were held for, in all and in every iteration.
+"""The meter: what slots that are held and billed alike spent their time on, in all and in every iteration.
 
 A node is billed from `NodeJoined` to `NodeLost`, all its slots, whether they work or not; what a second of a slot is
 spent on is told by `occupancy.py`. Of what is read from the meter, steps that were done again are `lost`
@@ -10,12 +10,13 @@ tests/unit/test_market_cost.py), and those of all periods to those of the run (t
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.lost_work import LostWork
-from spotlight.control.market.occupancy import Occupancy, OpenSlot
+from spotlight.control.market.occupancy import Occupancy, OpenSlot, Tenure
 from spotlight.core.events import IterationDone, Record
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, SlotClass
@@ -34,8 +35,26 @@ class Tally(msgspec.Struct, kw_only=True):
         self.seconds[activity] = self.seconds.get(activity, 0.0) + seconds
 
     @property
+    def line(self) -> tuple[str, str, bool]:
+        """Of the bill."""
+        return self.slot_class.value, self.price, self.stands_in
+
+    @property
     def total(self) -> float:
         return sum(self.seconds.values())
+
+
+class Account(Tally, kw_only=True):
+    """The part of a tally whose slots are also held for the same."""
+
+    tenure: Tenure
+
+    def copy(self) -> "Account":
+        return msgspec.structs.replace(self, seconds=dict(self.seconds))
+
+
+Accounts: TypeAlias = dict[str, Account]
+"""By name."""
 
 
 class Period(msgspec.Struct, kw_only=True):
@@ -45,23 +64,15 @@ class Period(msgspec.Struct, kw_only=True):
     start: float
     end: float | None = None
     """None: it is not done yet."""
-    tallies: dict[str, Tally] = {}
-    """By line of the bill."""
-
-
-def _copied(tallies: dict[str, Tally]) -> dict[str, Tally]:
-    return {
-        line: Tally(slot_class=t.slot_class, price=t.price, stands_in=t.stands_in, seconds=dict(t.seconds))
-        for line, t in tallies.items()
-    }
+    accounts: Accounts = {}
 
 
 class CostMeter(msgspec.Struct, kw_only=True):
     """Feed it every record; read it at any instant."""
 
     slots: Occupancy = msgspec.field(default_factory=Occupancy)
-    closed: dict[str, Tally] = {}
-    """What is accounted for, by line of the bill."""
+    closed: Accounts = {}
+    """What is accounted for."""
     passed: list[Period] = msgspec.field(default_factory=lambda: [Period(iteration=0, start=0.0)])
     """The same, by iteration."""
     ends: list[float] = []
@@ -70,44 +81,54 @@ class CostMeter(msgspec.Struct, kw_only=True):
 
     def apply(self, record: Record) -> None:
         self.slots.apply(record, self._spent)
-        self.lost.apply(record.event, self._line_of)
+        self.lost.apply(record.event, self._account_of)
         if isinstance(record.event, IterationDone):
             self.passed[-1].iteration, self.passed[-1].end = record.event.iteration, record.at
             self.ends.append(record.at)
             self.passed.append(Period(iteration=record.event.iteration + 1, start=record.at))
 
-    def tallies(self, at: float | None = None) -> list[Tally]:
+    def accounts(self, at: float | None = None) -> list[Account]:
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
-        tallies = _copied(self.closed)
+        accounts = {name: account.copy() for name, account in self.closed.items()}
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
-            _tally(tallies, slot).add(activity, end - start)
-        return self._settled(tallies)
+            _account(accounts, slot).add(activity, end - start)
+        return self._settled(accounts)
 
-    def periods(self, at: float | None = None) -> list[tuple[Period, list[Tally]]]:
-        """The same by iteration, the one that is under way at the end; without those in which nothing was held."""
-        by_period = [_copied(period.tallies) for period in self.passed]
+    def tallies(self, at: float | None = None) -> list[Tally]:
+        """The same by line of the bill."""
+        tallies: dict[tuple[str, str, bool], Tally] = {}
+        for account in self.accounts(at):
+            empty = Tally(slot_class=account.slot_class, price=account.price, stands_in=account.stands_in)
+            tally = tallies.setdefault(account.line, empty)
+            for activity, seconds in account.seconds.items():
+                tally.add(activity, seconds)
+        return [tallies[line] for line in sorted(tallies)]
+
+    def periods(self, at: float | None = None) -> list[tuple[Period, list[Account]]]:
+        """The accounts by iteration, the one that is under way at the end; without those in which nothing was held."""
+        parted = [{name: account.copy() for name, account in period.accounts.items()} for period in self.passed]
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
             for number, seconds in self._parts(start, end):
-                _tally(by_period[number], slot).add(activity, seconds)
-        told = zip(self.passed, by_period, strict=True)
-        return [(period, self._settled(tallies)) for period, tallies in told if tallies]
+                _account(parted[number], slot).add(activity, seconds)
+        told = zip(self.passed, parted, strict=True)
+        return [(period, self._settled(accounts)) for period, accounts in told if accounts]
 
     def _until(self, at: float | None) -> float:
         return self.slots.at if at is None else max(at, self.slots.at)
 
-    def _settled(self, tallies: dict[str, Tally]) -> list[Tally]:
-        for line, tally in tallies.items():
-            tally.seconds = self.lost.split(line, tally.seconds)
-        return [tallies[line] for line in sorted(tallies)]
+    def _settled(self, accounts: Accounts) -> list[Account]:
+        for name, account in accounts.items():
+            account.seconds = self.lost.split(name, account.seconds)
+        return [accounts[name] for name in sorted(accounts)]
 
-    def _line_of(self, worker: WorkerId) -> str | None:
+    def _account_of(self, worker: WorkerId) -> str | None:
         slot = self.slots.slot_of(worker)
-        return None if slot is None else slot.line
+        return None if slot is None else slot.account
 
     def _spent(self, slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
-        _tally(self.closed, slot).add(activity, end - start)
+        _account(self.closed, slot).add(activity, end - start)
         for number, seconds in self._parts(start, end):
-            _tally(self.passed[number].tallies, slot).add(activity, seconds)
+            _account(self.passed[number].accounts, slot).add(activity, seconds)
 
     def _parts(self, start: float, end: float) -> Iterable[tuple[int, float]]:
         """A stretch of time by the periods that it lies in."""
@@ -119,10 +140,11 @@ class CostMeter(msgspec.Struct, kw_only=True):
         return [(first + n, cuts[n + 1] - cuts[n]) for n in range(len(cuts) - 1) if cuts[n + 1] > cuts[n]]
 
 
-def _tally(tallies: dict[str, Tally], slot: OpenSlot) -> Tally:
-    line = slot.line
-    tally = tallies.get(line)
-    if tally is None:
-        stands_in = is_stand_in(slot.node)
-        tally = tallies[line] = Tally(slot_class=slot.slot_class, price=slot.price, stands_in=stands_in)
-    return tally
+def _account(accounts: Accounts, slot: OpenSlot) -> Account:
+    name = slot.account
+    account = accounts.get(name)
+    if account is None:
+        account = accounts[name] = Account(
+            tenure=slot.tenure, slot_class=slot.slot_class, price=slot.price, stands_in=is_stand_in(slot.node)
+        )
+    return account

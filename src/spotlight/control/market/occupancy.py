@@ -13,6 +13,7 @@ each begins at the very number that the one before it ended with (tests/property
 """
 
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -48,6 +49,16 @@ def slot_of(worker: WorkerId) -> str:
     return f"{node}/{process.partition('.')[0]}"
 
 
+class Tenure(StrEnum):
+    """How a slot is held, and what for."""
+
+    RESERVED = "reserved"
+    """For the whole run, to train; a slot of a journal that does not tell who trains is one as well."""
+    SPOT = "spot"
+    ON_DEMAND = "on_demand"
+    """At the price of a reserved one, but not to train: in place of spot slots."""
+
+
 class OpenSlot(msgspec.Struct, kw_only=True):
     """A slot that is held."""
 
@@ -58,13 +69,21 @@ class OpenSlot(msgspec.Struct, kw_only=True):
     until: float
     """All time before this is accounted for."""
     worker: WorkerId | None = None
+    trains: bool | None = None
+    """As its worker says; before the first one comes nothing of its time is accounted for."""
     regroup: tuple[float, float] = (0.0, 0.0)
     """When its crew was last forming."""
 
     @property
-    def line(self) -> str:
-        """Of the bill."""
-        return _line(self.slot_class, self.price, self.node)
+    def account(self) -> str:
+        """Name of what it shares with all slots that are held and billed alike."""
+        return _account(self.tenure, self.price, self.node)
+
+    @property
+    def tenure(self) -> Tenure:
+        if self.slot_class is SlotClass.SPOT:
+            return Tenure.SPOT
+        return Tenure.ON_DEMAND if self.trains is False or is_stand_in(self.node) else Tenure.RESERVED
 
     @property
     def gap(self) -> Activity:
@@ -73,8 +92,8 @@ class OpenSlot(msgspec.Struct, kw_only=True):
 
 
 @lru_cache(maxsize=WORKERS_KNOWN)
-def _line(slot_class: SlotClass, price: str, node: str) -> str:
-    return f"{slot_class.value} {price}{' stand-in' if is_stand_in(node) else ''}"
+def _account(tenure: Tenure, price: str, node: str) -> str:
+    return f"{tenure.value} {price}{' stand-in' if is_stand_in(node) else ''}"
 
 
 Spent: TypeAlias = Callable[[OpenSlot, Activity, float, float], None]
@@ -102,12 +121,13 @@ class Occupancy(msgspec.Struct, kw_only=True):
                 self._open_node(joined, at)
             case NodeLost(node=node):
                 self._close_node(node, at, spent)
-            case WorkerJoined(worker=worker):
-                self._turn(slot_of(worker), worker, at, spent)
+            case WorkerJoined() as came:
+                self._come(came, at, spent)
             case WorkerLost(worker=worker):
                 slot = self.slot_of(worker)
                 if slot is not None and slot.worker == worker:
-                    self._turn(slot.name, None, at, spent)
+                    self._pass(slot, at, spent)
+                    slot.worker = None
             case Crewing() as told:
                 self._regroup(told, at)
             case RunResumed():
@@ -158,12 +178,12 @@ class Occupancy(msgspec.Struct, kw_only=True):
             if slot is not None:
                 slot.regroup = (max(0.0, at - told.seconds), at)
 
-    def _turn(self, name: str, worker: WorkerId | None, at: float, spent: Spent) -> None:
-        slot = self.open.get(name)
-        if slot is None:
-            return
-        self._pass(slot, at, spent)
-        slot.worker = worker
+    def _come(self, came: WorkerJoined, at: float, spent: Spent) -> None:
+        slot = self.slot_of(came.worker)
+        if slot is not None:
+            slot.trains = came.trains
+            self._pass(slot, at, spent)
+            slot.worker = came.worker
 
     def _close_node(self, node: str, at: float, spent: Spent) -> None:
         self.crews.pop(node, None)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from spotlight.control.market.bill import HOUR_S
-from spotlight.control.market.bubbles import Tenure
+from spotlight.control.market.occupancy import Tenure
 from spotlight.core.errors import InputError, suggestion
 from spotlight.surface.compare.curve import Curve, Reached, to_target
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from spotlight.control.market.bill import HOUR_S
-from spotlight.control.market.bubbles import Tenure, bubbles_of
+from spotlight.control.market.bubbles import bubbles_of
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import InputError
 from spotlight.core.events import IterationDone, Record

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 
 from spotlight.control.market.bill import HOUR_S
-from spotlight.control.market.bubbles import Bubbles, Tenure, bubbles_of, share
+from spotlight.control.market.bubbles import Bubbles, bubbles_of, share
+from spotlight.control.market.occupancy import Tenure
 from spotlight.core.work import Activity
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.markup import figure, row, section, table
@@ -15,9 +16,9 @@ from spotlight.surface.report.slots import LABELS
 from spotlight.surface.report.text import UNKNOWN, duration, percent, safe
 
 NAMES = {
-    Tenure.RESERVED: "reserved, train",
+    Tenure.RESERVED: "reserved, to train",
     Tenure.SPOT: "spot",
-    Tenure.ON_DEMAND: "on demand, stand in for spot",
+    Tenure.ON_DEMAND: "on demand, to roll out",
 }
 MOST_ROWS = 30
 """Iterations in the table; of longer runs the last."""
