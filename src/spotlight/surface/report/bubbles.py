@@ -11,7 +11,7 @@ from spotlight.control.market.bubbles import Bubbles, bubbles_of, share
 from spotlight.control.market.occupancy import Tenure
 from spotlight.core.work import Activity
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.markup import figure, row, section, table
+from spotlight.surface.report.markup import box, figure, legend, row, section, swatch, table
 from spotlight.surface.report.slots import LABELS
 from spotlight.surface.report.text import UNKNOWN, duration, percent, safe
 
@@ -35,9 +35,9 @@ def bubbles_section(view: RunView) -> str:
         "help is what a slot that trains rolls out while there is something left to train."
     )
     bars = "".join(figure(NAMES[tenure], _bar(seconds), "share") for tenure, seconds in found.seconds.items())
-    return section(
-        "Where slot time went", lead, f'{bars}<div class="numbers">{_kinds(found)}</div>{_iterations(found)}'
-    )
+    named = legend(swatch(box(f"act-{kind.value}"), LABELS[kind]) for kind in _present(found))
+    numbers = f'<div class="numbers">{_kinds(found)}</div>{_iterations(found)}'
+    return section("Where slot time went", lead, f"{named}{bars}{numbers}")
 
 
 def _bar(seconds: Mapping[Activity, float]) -> str:
@@ -55,17 +55,18 @@ def _bar(seconds: Mapping[Activity, float]) -> str:
     return f'<div class="bar">{"".join(parts)}</div>'
 
 
+def _present(found: Bubbles) -> list[Activity]:
+    return [kind for kind in LABELS if any(kind in seconds for seconds in found.seconds.values())]
+
+
 def _kinds(found: Bubbles) -> str:
     """One row per kind, idle first."""
     held = {tenure: math.fsum(seconds.values()) / HOUR_S for tenure, seconds in found.seconds.items()}
-    kinds = [Activity.IDLE, *(kind for kind in LABELS if kind is not Activity.IDLE)]
+    kinds = [Activity.IDLE, *(kind for kind in _present(found) if kind is not Activity.IDLE)]
     rows = "".join(
-        row(LABELS[kind], *(percent(share(seconds, kind)) for seconds in found.seconds.values()))
-        for kind in kinds
-        if kind is Activity.IDLE or any(kind in seconds for seconds in found.seconds.values())
+        row(LABELS[kind], *(percent(share(seconds, kind)) for seconds in found.seconds.values())) for kind in kinds
     )
-    hours = "".join(f"<td>{hours:,.3f}</td>" for hours in held.values())
-    rows += f'<tr class="sum"><th>GPU-hours held</th>{hours}</tr>'
+    rows += row("GPU-hours held", *(f"{hours:,.3f}" for hours in held.values()))
     return table(("share of the time held", *(NAMES[tenure] for tenure in found.seconds)), rows)
 
 
