@@ -103,7 +103,7 @@ class Training:
     async def _recover(self) -> None:
         """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
         if not self._gang.is_restored():
-            self._hub.dispatcher.assist.rest()
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
         if await self._gang.present():
             return
         ledger = self._hub.dispatcher.ledger
@@ -122,7 +122,7 @@ class Training:
                 await self._whole(step // self._updates)
             taken.append(await self._taker.take(step))
             self._commit(taken)
-        self._hub.dispatcher.assist.rest()
+        self._hub.dispatcher.assist.rest(self._hub.clock.now())
         while taken:
             await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
             if not self._gang.is_restored():
@@ -142,7 +142,7 @@ class Training:
         for weights in sorted({*asked, *ahead}):
             await self.publish(weights.version, Policy.BEHAVIOUR)
         if asked:
-            self._hub.dispatcher.assist.rest()
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
             await self._rollouts.finished(iteration)
 
     async def publish(self, version: int, policy: Policy) -> None:

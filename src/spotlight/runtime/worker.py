@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -265,7 +265,7 @@ class Worker:
                 self._engine.fence(message.request, message.attempt)
                 self._told_free = 0
             case crews.Forward():
-                with self._spans.doing(Activity.ROLLOUT):
+                with self._spans.doing(Activity.ROLLOUT if message.is_exact else Activity.PREVIEW):
                     self._membership.obey(message)
             case crews.Prepare() | crews.Form() | crews.Disband():
                 self._membership.obey(message)
@@ -295,12 +295,13 @@ class Worker:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
         if isinstance(order, m.Train):
-            for progress in self._engine.progress():
-                self._hand_back(progress.request)
+            with self._spans.doing(Activity.SWITCH):
+                for progress in self._engine.progress():
+                    self._hand_back(progress.request)
             # Between the parts of a step there may be time to help.
             self._rolls, self._told_free = order.last or order.samples is not None, 0
         try:
-            with self._spans.doing(Activity.TRAIN):
+            with self._spans.doing(_ORDERED[type(order)]):
                 reply = self._role.obey(order)
         except Exception as error:
             # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
@@ -378,4 +379,10 @@ _ACTIVITY = {
     Work.AUDIT: Activity.ROLLOUT,
     Work.EVALUATION: Activity.EVALUATION,
     Work.PREVIEW: Activity.PREVIEW,
+}
+_ORDERED: Mapping[type[TrainingOrder], Activity] = {
+    m.Train: Activity.TRAIN,
+    m.Publish: Activity.PUBLISH,
+    m.Save: Activity.PUBLISH,
+    m.Restore: Activity.LOAD,
 }
