@@ -57,7 +57,7 @@ class ExploreConfig(Section):
     plan: PlanKind = PlanKind.FIXED
     """fixed previews `seeds` per prompt with `steps`; bandit learns both within the time that training leaves."""
     seeds: int = Field(default=128, ge=1)
-    """Seeds per prompt of a fixed plan; more than fit beside training cost nothing, since they are cut off when it ends.
+    """Seeds per prompt of a fixed plan; more than fit beside training cost nothing, as they are cut off when it ends.
     Where they are awaited (`deterministic`, `timing` inline, `overrun`) plan few: 32 of 3 or 4 steps, say."""
     most_seeds: int = Field(default=256, ge=1)
     """Seeds per prompt that no plan goes beyond: the gain grows like the logarithm there, scoring does not."""
