@@ -52,6 +52,7 @@ def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and
     assert spent[Tenure.RESERVED][Activity.TRAIN] >= 2 * updates * update_s / SPEED
 
 
+@pytest.mark.slow
 def test_paced_run_in_parts_tells_what_its_trainers_help_with(tmp_path) -> None:
     run = LiveRun(tmp_path, f"{RECIPE}pipeline: {{gap: true}}\n")
     try:

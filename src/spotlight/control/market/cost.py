@@ -91,7 +91,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
         accounts = {name: account.copy() for name, account in self.closed.items()}
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
-            _account(accounts, slot).add(activity, end - start)
+            _account(accounts, slot.account, slot).add(activity, end - start)
         return self._settled(accounts)
 
     def tallies(self, at: float | None = None) -> list[Tally]:
@@ -109,7 +109,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
         parted = [{name: account.copy() for name, account in period.accounts.items()} for period in self.passed]
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
             for number, seconds in self._parts(start, end):
-                _account(parted[number], slot).add(activity, seconds)
+                _account(parted[number], slot.account, slot).add(activity, seconds)
         told = zip(self.passed, parted, strict=True)
         return [(period, self._settled(accounts)) for period, accounts in told if accounts]
 
@@ -126,9 +126,10 @@ class CostMeter(msgspec.Struct, kw_only=True):
         return None if slot is None else slot.account
 
     def _spent(self, slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
-        _account(self.closed, slot).add(activity, end - start)
+        name = slot.account
+        _account(self.closed, name, slot).add(activity, end - start)
         for number, seconds in self._parts(start, end):
-            _account(self.passed[number].accounts, slot).add(activity, seconds)
+            _account(self.passed[number].accounts, name, slot).add(activity, seconds)
 
     def _parts(self, start: float, end: float) -> Iterable[tuple[int, float]]:
         """A stretch of time by the periods that it lies in."""
@@ -140,8 +141,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
         return [(first + n, cuts[n + 1] - cuts[n]) for n in range(len(cuts) - 1) if cuts[n + 1] > cuts[n]]
 
 
-def _account(accounts: Accounts, slot: OpenSlot) -> Account:
-    name = slot.account
+def _account(accounts: Accounts, name: str, slot: OpenSlot) -> Account:
     account = accounts.get(name)
     if account is None:
         account = accounts[name] = Account(
