@@ -69,6 +69,7 @@ class Loop:
         trained = self.clock.now()
 
         await self.held_out.finished(iteration)
+        await self.training.write(iteration + 1, Policy.BEHAVIOUR)
         await self.explorer.close(iteration + 1)
         self.ahead.close(iteration + 1)
         await self.training.publish(iteration + 1, Policy.BEHAVIOUR)

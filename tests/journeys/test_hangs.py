@@ -1,10 +1,11 @@
 """Nothing hangs: whoever does not answer in time is killed, and the run goes on as after any death."""
 
+from dataclasses import asdict
 from functools import cache
 
 from story import Story
 
-from spotlight.core.events import Restored, StepCommitted, WorkerLost
+from spotlight.core.events import Accepted, Checkpointed, Restored, StepCommitted, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.runtime.sim.worker import Pace
@@ -36,3 +37,22 @@ def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -
         assert not story.said(Restored), "no step was committed before, so there was nothing to take back"
         assert any("gave no answer to Train within 50 s" in problem for problem in story.hub.dispatcher.problems)
         assert story.theta == undisturbed()
+
+
+class SlowDisk(Pace):
+    """Checkpoints take longer than a recall may stay unanswered."""
+
+    def save(self) -> float:
+        return 40.0
+
+
+def test_checkpoint_that_takes_long_keeps_no_samples_waiting_and_nobody_is_taken_for_dead() -> None:
+    with Story(spot=1, eval={"every": 1, "prompts": 12, "steps": 6}) as story:
+        usual = story.fate.pace
+        story.fate.pace = lambda worker, slot_class: SlowDisk(**asdict(usual(worker, slot_class)))
+        story.end()
+        saved = story.events.index(story.said(Checkpointed)[0])
+        made = [event.request for event in story.events[:saved] if isinstance(event, Accepted)]
+        assert sum(request.startswith("evaluation/2/") for request in made) == 12, "the others made them meanwhile"
+        assert not story.said(WorkerLost)
+        assert not story.said(Restored)

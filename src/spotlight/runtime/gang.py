@@ -134,6 +134,8 @@ class Gang:
             for rank, worker in enumerate(self._workers):
                 dispatcher.command(worker, msgspec.structs.replace(order, rank=rank, ranks=self._ranks))
         else:
+            if isinstance(order, m.Save):
+                dispatcher.assist.occupy(self._workers[0], self._hub.clock.now())
             dispatcher.command(self._workers[0], order)
         self._hub.flush()
 

@@ -145,8 +145,8 @@ class Training:
             self._hub.dispatcher.assist.rest(self._hub.clock.now())
             await self._rollouts.finished(iteration)
 
-    async def publish(self, version: int, policy: Policy) -> None:
-        """Into the run's folder, from where each node takes it once; again after a restart from what is there."""
+    async def write(self, version: int, policy: Policy) -> Published:
+        """Into the run's folder, while who does not train goes on with what it holds; nothing if it is there."""
         weights = WeightsId(Version(version), policy)
         known = self._state.published.get(weights)
         while known is None or not self._storage.has_weights(weights, known.digest):
@@ -160,11 +160,16 @@ class Training:
             self._replace(weights, told.digest)
             known = Published(weights=weights, digest=told.digest, step=told.step, size=told.size)
             self._emit(known)
-        keep = self._wanted(weights)
-        published = PublishedSet(known.digest, self._storage.weights_path(weights))
-        self._hub.dispatcher.publish(weights, published, keep)
+        return known
+
+    async def publish(self, version: int, policy: Policy) -> None:
+        """Written, and within reach: each node takes it once; again after a restart from what is there."""
+        known = await self.write(version, policy)
+        keep = self._wanted(known.weights)
+        published = PublishedSet(known.digest, self._storage.weights_path(known.weights))
+        self._hub.dispatcher.publish(known.weights, published, keep)
         self._hub.flush()
-        self._storage.keep_weights([weights, *keep, *self._uncovered()])
+        self._storage.keep_weights([known.weights, *keep, *self._uncovered()])
 
     def _check_reach(self, weights: WeightsId) -> None:
         """A gang publishes what it holds."""

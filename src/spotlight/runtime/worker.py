@@ -294,12 +294,15 @@ class Worker:
     def _train(self, order: TrainingOrder) -> None:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
-        if isinstance(order, m.Train):
+        if isinstance(order, m.Train | m.Save):
             with self._spans.doing(Activity.SWITCH):
+                # Others go on with them: a checkpoint takes long, and who keeps what is recalled counts as dead.
                 for progress in self._engine.progress():
                     self._hand_back(progress.request)
+            self._told_free = 0
+        if isinstance(order, m.Train):
             # Between the parts of a step there may be time to help.
-            self._rolls, self._told_free = order.last or order.samples is not None, 0
+            self._rolls = order.last or order.samples is not None
         try:
             with self._spans.doing(_ORDERED[type(order)]):
                 reply = self._role.obey(order)

@@ -91,6 +91,12 @@ class Assist:
         for worker in workers:
             self._scheduler.pull(worker, 0, None, now)
 
+    def occupy(self, worker: WorkerId, now: float) -> None:
+        """It is about to write a checkpoint, which takes long: nothing more for it until it asks again."""
+        self._pulls.pop(worker, None)
+        self._passed.pop(worker, None)
+        self._scheduler.pull(worker, 0, None, now)
+
     def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
         """No part is trainable; who asks and was not served yet is decided about."""
         if self._foresee is None:

@@ -316,12 +316,14 @@ class SimWorker:
             raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
         began = self._loop.time()
         switches = self.pace.switches(order) if isinstance(order, m.Train) else None
+        if isinstance(order, m.Train | m.Save):
+            for request in list(self._live):
+                self._hand_back(request)
+            self._told_free = 0
         try:
             match order:
                 case m.Train():
-                    for request in list(self._live):
-                        self._hand_back(request)
-                    self._rolls, self._told_free = order.last or order.samples is not None, 0
+                    self._rolls = order.last or order.samples is not None
                     await self._pass(self.pace.train(order))
                     self._at(Moment.ACCUMULATING)
                     if order.rank == 0:
