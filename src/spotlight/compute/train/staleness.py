@@ -18,6 +18,8 @@ from spotlight.core.errors import Stopped
 from spotlight.core.types import Sample
 
 FRESH, STALE = "clip_fraction_fresh", "clip_fraction_stale"
+OF_STALENESS = frozenset({FRESH, STALE, "drift_fresh", "drift_stale", "stale_share", "decoupled_share"})
+"""Figures of a step that tell stale rows from fresh ones."""
 RUNNING_DECAY = 0.9
 """Of the running means, per optimizer step that had such rows."""
 TOO_OFTEN = 2.0

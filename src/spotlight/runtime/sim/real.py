@@ -21,6 +21,7 @@ from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.experience import Experience
+from spotlight.compute.train.staleness import OF_STALENESS
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.config import RunConfig
@@ -62,7 +63,8 @@ class RealNumerics:
         self._reward = config.reward.name or world.reward
         prompts = [*load_prompts(config.data.prompts, world), *world.held_out(config.eval.prompts)]
         self._prompts: dict[PromptId, Prompt] = {prompt.id: prompt for prompt in prompts}
-        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, config.pipeline.asynchrony)
+        # Any of the runs may be asynchronous; fresh samples are trained on just as without.
+        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, keeps_before=True)
         if config.model.compile:
             self._adapter.transformer.compile(dynamic=False)
         self._held = BASE
@@ -203,7 +205,9 @@ class RealNumerics:
             self._trainer.end_iteration(order.iteration)
             self._keep(theta, order.iteration)
         self._held = theta
-        return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
+        is_stale = any(item.request.sample.version < order.iteration for item in order.items)
+        told = {name: value for name, value in report.figures.items() if is_stale or name not in OF_STALENESS}
+        return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **told}
 
     def _keep(self, theta: str, iteration: int) -> None:
         """For good, or until there are newer ones."""
