@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
     points: tuple[Point, ...]
     figures: dict[str, float]
-    """Means over the steps that had stale rows."""
+    """That tell stale rows from fresh ones: means over the steps that had such rows."""
     stale_samples: float
     """Share of all rollouts after the first iteration that were drawn with the weights before."""
     virtual_hours: float
@@ -142,7 +142,10 @@ def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
     path = out.parent / f"{out.name}.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")
     title = f"{first.family}, {first.hardware}, {first.commit}"
-    table = Table("figure", "mean", "lowest seed", "highest seed", "unit", title=title)
+    table = Table(title=title)
+    for heading in ("figure", "mean", "lowest seed", "highest seed"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("unit")
     for name, figure in figures.items():
         table.add_row(name, *(f"{value:.4g}" for value in (figure.value, figure.low, figure.high)), figure.unit)
     Console().print(table)
@@ -165,6 +168,7 @@ def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
     if both:
         gaps = [asynchronous[seed].reward - synchronous[seed].reward for seed in both]
         found["reward_difference"] = _over(gaps, "asynchronous minus synchronous, by seed")
+    if len(both) > 1:
         one, other = found["reward_synchronous"], found["reward_asynchronous"]
         overlap = float(one.low <= other.high and other.low <= one.high)
         found["intervals_overlap"] = Figure(value=overlap, low=overlap, high=overlap, unit="1: yes")

@@ -107,7 +107,7 @@ def test_an_asynchronous_run_draws_with_the_weights_before_and_gets_the_numbers_
     assert rewards(beside) == pytest.approx(rewards(alone), abs=1e-4)
     assert rewards(beside) != pytest.approx(rewards(fresh), abs=1e-4)
     # The first update of each iteration after the first is of the one group that is stale.
-    assert stale_shares(beside) == {2: 1.0, 4: 1.0}
+    assert stale_shares(beside) == {2: 1.0, 3: 0.0, 4: 1.0, 5: 0.0}
     assert stale_shares(fresh) == {}
 
 

@@ -78,6 +78,8 @@ class RealNumerics:
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
         """Which theta, and which copy beside it, each published set is."""
         self._issued: Issued = lambda iteration, work: []
+        self._has_stale = False
+        """Whether a sample of this run was one version old."""
         self._drawn: dict[bytes, _Drawn] = {}
         """Tensors of one sample each, by the bytes that stand for them."""
 
@@ -86,6 +88,7 @@ class RealNumerics:
     def attend(self, issued: Issued) -> None:
         self._issued = issued
         self._drawn.clear()
+        self._has_stale = False
 
     def first_latent(self, sample: Sample) -> str:
         return ""
@@ -118,7 +121,12 @@ class RealNumerics:
         if order.last:
             # Only another run could ask for these tensors, and it draws them again.
             self._drawn = {name: one for name, one in self._drawn.items() if one.iteration > order.iteration}
-        return self.memory.steps[after.theta]
+        return self._told(order, self.memory.steps[after.theta])
+
+    def _told(self, order: m.Train, figures: Mapping[str, float]) -> Mapping[str, float]:
+        """Of a run without stale samples, what one that cannot have them tells."""
+        self._has_stale |= any(item.request.sample.version < order.iteration for item in order.items)
+        return {name: value for name, value in figures.items() if self._has_stale or name not in OF_STALENESS}
 
     # -- pictures ------------------------------------------------------------------------------------------------------
 
@@ -205,9 +213,7 @@ class RealNumerics:
             self._trainer.end_iteration(order.iteration)
             self._keep(theta, order.iteration)
         self._held = theta
-        is_stale = any(item.request.sample.version < order.iteration for item in order.items)
-        told = {name: value for name, value in report.figures.items() if is_stale or name not in OF_STALENESS}
-        return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **told}
+        return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
 
     def _keep(self, theta: str, iteration: int) -> None:
         """For good, or until there are newer ones."""
