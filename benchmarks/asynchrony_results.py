@@ -9,7 +9,7 @@ from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
-from spotlight.compute.train.staleness import OF_STALENESS
+from spotlight.control.pipeline.stale_figures import OF_STALENESS
 from spotlight.core.errors import InputError
 from spotlight.core.events import Evaluated, Issued, IterationDone, StepCommitted
 from spotlight.core.journal import read

@@ -21,10 +21,10 @@ from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.experience import Experience
-from spotlight.compute.train.staleness import OF_STALENESS
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.config import RunConfig
+from spotlight.control.pipeline.stale_figures import OF_STALENESS
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId, Sample
 from spotlight.core.work import Request, Work
