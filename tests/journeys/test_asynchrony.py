@@ -309,7 +309,7 @@ def test_old_weights_that_are_lost_when_the_gang_is_past_them_stop_the_run() -> 
 
 
 def test_old_weights_are_kept_until_a_checkpoint_covers_their_samples_and_no_longer() -> None:
-    """When version 3 is published the newest checkpoint is of two iterations, and the third has samples of version 1."""
+    """When version 3 is published the newest checkpoint is of two iterations; the third has samples of version 1."""
     output = {"checkpoint_every": 1, "journal": {"sync": "never"}}
     with Story(**AHEAD, iterations=4, output=output) as story:
         story.until(lambda: story.said(IterationDone, iteration=2))
