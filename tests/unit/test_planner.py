@@ -122,6 +122,14 @@ def test_plan_takes_what_the_stale_share_cannot_use_of_a_long_window():
     assert 38.4 <= plan.budget_s <= 40.0
 
 
+def test_plan_beside_rollouts_that_begin_ahead_leaves_held_out_samples_their_time():
+    """400 samples of 10 steps take 20 s of the 40 s."""
+    sample = Sample(prompt=PROMPTS[0], seed=0, sampling=SAMPLING, version=Version(1))
+    held_out = tuple(Request(work=Work.EVALUATION, iteration=1, group=group, sample=sample) for group in range(400))
+    planner = Planner.replay(BANDIT, [trained(40.0), Issued(requests=held_out)])
+    assert 18.4 <= planner.plan(given(stale_share=0.5)).budget_s <= 20.0
+
+
 def test_plan_of_previews_that_rank_nothing_leaves_the_window_to_rollouts():
     planner = Planner.replay(BANDIT, [trained(3.0), *(audit(steps, 0.0) for steps in (3, 4, 6, 8) for _ in range(9))])
     plan = planner.plan(given(stale_share=1.0))

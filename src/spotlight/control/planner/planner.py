@@ -183,7 +183,9 @@ class Planner:
                 given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
             )
         if given.stale_share:
-            preview_s = self._weighed(given, speed, min(budget_s, trained_s))
+            # Held-out samples go first; a plan that does not end with the window leaves nothing of it to rollouts.
+            window_s = max(0.0, min(budget_s, trained_s) - self.state.held_out / speed)
+            preview_s = self._weighed(given, speed, window_s)
             return self._best(given, speed, preview_s, "beside rollouts that begin ahead of the weights, ")
         return self._best(given, speed, budget_s)
 
