@@ -95,6 +95,7 @@ def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
         config.iterations,
         Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
         chronicle.emit,
+        config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
     )
 
 

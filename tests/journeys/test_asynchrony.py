@@ -279,3 +279,41 @@ def test_gang_dies_in_a_window_after_groups_went_ahead(window: Moment) -> None:
         story.strike(window)
         story.end()
         assert story.theta == undisturbed()
+
+
+def crashed_with_stale_samples_to_be_made(story: Story, record: type[AnyEvent]) -> None:
+    """The controller dies after the record; then all published weights are lost."""
+    story.until(lambda: is_ahead(story))
+    story.crash(When.AFTER, record)
+    story.until(lambda: story.said(record))
+    assert holders_of_stale(story, 1)
+    story.storage.keep_weights([])
+
+
+def test_old_weights_that_are_lost_before_a_checkpoint_are_published_again_on_the_way() -> None:
+    with Story(**AHEAD, tempo=Tempo(step_s=2.0, train_s=0.5)) as story:
+        crashed_with_stale_samples_to_be_made(story, IterationDone)
+        story.end()
+        assert len([event for event in story.said(Published) if str(event.weights) == "behaviour-0"]) == 2
+        assert story.theta == undisturbed()
+
+
+def test_old_weights_that_are_lost_when_the_gang_is_past_them_stop_the_run() -> None:
+    output = {"checkpoint_every": 1, "journal": {"sync": "never"}}
+    with Story(**AHEAD, tempo=Tempo(step_s=2.0, train_s=0.5), output=output) as story:
+        crashed_with_stale_samples_to_be_made(story, Checkpointed)
+        with pytest.raises(
+            AssertionError, match=r"behaviour-0 are gone .* is past them .* put that file back and resume"
+        ):
+            story.end()
+
+
+def test_old_weights_are_kept_until_a_checkpoint_covers_their_samples_and_no_longer() -> None:
+    """When version 3 is published the newest checkpoint is of two iterations; the third has samples of version 1."""
+    output = {"checkpoint_every": 1, "journal": {"sync": "never"}}
+    with Story(**AHEAD, iterations=4, output=output) as story:
+        story.until(lambda: story.said(IterationDone, iteration=2))
+        assert [event.step for event in story.said(Checkpointed)] == [1, 2]
+        kept = [path for path in sorted(story.storage.weights) if "behaviour" in path]
+        assert kept == ["weights/behaviour-1", "weights/behaviour-2", "weights/behaviour-3"]
+        story.end()

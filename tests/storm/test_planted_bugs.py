@@ -12,6 +12,7 @@ import pytest
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
+from spotlight.control.pipeline import admission
 from spotlight.control.run_state import RunState
 from spotlight.control.scheduler import serving
 from spotlight.control.scheduler.booking import Booking
@@ -21,7 +22,7 @@ from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.hub import Hub
-from spotlight.runtime.rollouts import Rollouts
+from spotlight.runtime.rollouts import Rollouts, Samples
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.storm import StormFailed, weather_one
 from spotlight.runtime.training import Training
@@ -225,6 +226,53 @@ def compared_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
 def file_of_a_dead_gang_published(patch: pytest.MonkeyPatch) -> None:
     """What a gang wrote and never told stays, and the next gang's weights are refused."""
     patch.setattr(Training, "_forget", lambda self, weights: None)
+
+
+@bug
+def group_drawn_half_with_old_and_half_with_new_weights(patch: pytest.MonkeyPatch) -> None:
+    """A group that is begun ahead of the new weights is finished with them."""
+    exact = Samples.exact
+
+    def mixed(self: Any, work: Any, iteration: int, group: int, prompt: Any, seeds: Any, version: int) -> list[Any]:
+        half = len(seeds) // 2
+        old = exact(self, work, iteration, group, prompt, seeds[:half], version)
+        return [*old, *exact(self, work, iteration, group, prompt, seeds[half:], iteration)]
+
+    patch.setattr(Samples, "exact", mixed)
+
+
+@bug
+def stale_group_carried_over_an_iteration(patch: pytest.MonkeyPatch) -> None:
+    """What is begun with the old weights is for the iteration after the next one."""
+    exact = Samples.exact
+
+    def older(self: Any, work: Any, iteration: int, group: int, prompt: Any, seeds: Any, version: int) -> list[Any]:
+        return exact(self, work, iteration, group, prompt, seeds, max(0, version - (version < iteration)))
+
+    patch.setattr(Samples, "exact", older)
+
+
+@bug
+def stale_share_ignored(patch: pytest.MonkeyPatch) -> None:
+    """As long as slots are idle, groups are admitted."""
+    patch.setattr(admission, "most_stale", lambda groups, share: groups)
+
+
+@bug
+def old_weights_dropped_when_new_ones_are_published(patch: pytest.MonkeyPatch) -> None:
+    """Stale samples that are on their way find their weights gone."""
+
+    def newest_only(self: Any, newest: Any) -> list[Any]:
+        known = self._hub.dispatcher.directory.weights
+        return sorted(weights for weights in known if weights.policy is not newest.policy)[-1:]
+
+    patch.setattr(Training, "_wanted", newest_only)
+
+
+@bug
+def stale_groups_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Groups that are ahead are issued once more with the rest."""
+    patch.setattr(Rollouts, "issued_groups", lambda self, iteration: set())
 
 
 @pytest.mark.parametrize("name", BUGS)

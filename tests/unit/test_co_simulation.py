@@ -9,7 +9,7 @@ from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
-from spotlight.core.events import Compared, Evaluated
+from spotlight.core.events import Compared, Evaluated, StepCommitted
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
 from spotlight.runtime.sim.memory import Memory, subject_of
@@ -89,6 +89,26 @@ def test_a_run_that_takes_another_way_gets_the_numbers_that_it_gets_alone(tmp_pa
     alone = rewards(run("spotlight-fixed", numerics(), tmp_path / "alone"))
     assert after == pytest.approx(alone, abs=1e-4)
     assert after != pytest.approx(rewards(RunFolder(tmp_path / "shared" / "reserved-only")), abs=1e-4)
+
+
+AHEAD = ("pipeline.asynchrony=true", "deterministic=true", "cluster.gang=1")
+
+
+def stale_shares(folder: RunFolder) -> dict[int, float]:
+    steps = [record.event for record in read(folder.journal) if isinstance(record.event, StepCommitted)]
+    return {step.step: step.figures["stale_share"] for step in steps if "stale_share" in step.figures}
+
+
+def test_an_asynchronous_run_draws_with_the_weights_before_and_gets_the_numbers_that_it_gets_alone(tmp_path):
+    shared = numerics()
+    fresh = run("spot-no-explore", shared, tmp_path / "fresh")
+    beside = run("spot-no-explore", shared, tmp_path / "beside", *AHEAD)
+    alone = run("spot-no-explore", numerics(), tmp_path / "alone", *AHEAD)
+    assert rewards(beside) == pytest.approx(rewards(alone), abs=1e-4)
+    assert rewards(beside) != pytest.approx(rewards(fresh), abs=1e-4)
+    # The first update of each iteration after the first is of the one group that is stale.
+    assert stale_shares(beside) == {2: 1.0, 3: 0.0, 4: 1.0, 5: 0.0}
+    assert stale_shares(fresh) == {}
 
 
 @pytest.mark.parametrize(("rate", "moves"), [("1.0e-3", True), ("1.0e-30", False)])

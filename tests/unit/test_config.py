@@ -215,3 +215,9 @@ def test_trainers_that_only_train_without_anybody_who_rolls_out_are_refused():
     for more in ("cluster.spot=1", "cluster.gang=3"):
         settings = ["pipeline.tag=false", "cluster.gang=4", more]
         assert not load_config("words-nft+reserved-only", settings).pipeline.tag
+
+
+@pytest.mark.parametrize("share", ["0", "-0.5", "1.1"])
+def test_stale_share_that_no_iteration_can_have_is_refused(share):
+    with pytest.raises(ConfigError, match=r"pipeline\.stale_share to .*input should be"):
+        load_config("words-nft", [f"pipeline.stale_share={share}"])

@@ -27,8 +27,10 @@ SAMPLING = Sampling(steps=10, size=Size(32, 96))
 BANDIT = ExploreConfig(plan="bandit", arms=(3, 4, 6, 8), alpha=0.5)
 
 
-def given(iteration=1, speeds=(100.0, 100.0), prompts=PROMPTS):
-    return PlanInput(iteration=iteration, group_size=16, full_steps=10, prompts=prompts, speeds=speeds)
+def given(iteration=1, speeds=(100.0, 100.0), prompts=PROMPTS, stale_share=0.0):
+    return PlanInput(
+        iteration=iteration, group_size=16, full_steps=10, prompts=prompts, speeds=speeds, stale_share=stale_share
+    )
 
 
 def trained(seconds, iteration=0):
@@ -101,6 +103,45 @@ def test_plan_that_training_waits_for_holds_no_more_than_fits(waiting):
     plan = planner.plan(given())
     assert 0 in plan.seeds
     assert plan.predicted_s <= plan.budget_s == pytest.approx(2.5)
+
+
+def test_plan_where_rollouts_may_begin_ahead_leaves_them_the_end_of_the_window_and_no_reserve():
+    """Training of 6 s beside rollouts of 3.2 s: 2.8 s cost nothing, and previews are not worth all that is beyond."""
+    planner = Planner.replay(BANDIT, [trained(6.0)])
+    lost, weighed = planner.plan(given()), planner.plan(given(stale_share=1.0))
+    assert 0 < sum(weighed.seeds) < sum(lost.seeds)
+    assert weighed.predicted_s <= weighed.budget_s < 6.0 < lost.predicted_s
+    assert weighed.budget_s >= 2.8
+    assert "ahead of the weights" in weighed.reason
+
+
+def test_plan_takes_what_the_stale_share_cannot_use_of_a_long_window():
+    """Half of the rollouts are 1.6 s, so that of 40 s all others are free for previews."""
+    planner = Planner.replay(BANDIT, [trained(40.0)])
+    plan = planner.plan(given(stale_share=0.5))
+    assert 38.4 <= plan.budget_s <= 40.0
+
+
+def test_plan_beside_rollouts_that_begin_ahead_leaves_held_out_samples_their_time():
+    """400 samples of 10 steps take 20 s of the 40 s."""
+    sample = Sample(prompt=PROMPTS[0], seed=0, sampling=SAMPLING, version=Version(1))
+    held_out = tuple(Request(work=Work.EVALUATION, iteration=1, group=group, sample=sample) for group in range(400))
+    planner = Planner.replay(BANDIT, [trained(40.0), Issued(requests=held_out)])
+    assert 18.4 <= planner.plan(given(stale_share=0.5)).budget_s <= 20.0
+
+
+def test_plan_of_previews_that_rank_nothing_leaves_the_window_to_rollouts():
+    planner = Planner.replay(BANDIT, [trained(3.0), *(audit(steps, 0.0) for steps in (3, 4, 6, 8) for _ in range(9))])
+    plan = planner.plan(given(stale_share=1.0))
+    assert sum(plan.seeds) == 0
+
+
+def test_groups_that_are_issued_in_two_events_are_learned_from_together():
+    issued, done = compared(0, ((0.1, 0.9), (0.5, 0.5), (0.2, 0.4), (0.0, 1.0)))
+    stale = [request for request in issued.requests if request.group in (1, 3)]
+    fresh = [request for request in issued.requests if request.group in (0, 2)]
+    apart = [Issued(requests=tuple(stale)), Issued(requests=tuple(fresh)), done]
+    assert Planner.replay(BANDIT, apart).state == Planner.replay(BANDIT, [issued, done]).state
 
 
 def test_plan_fits_the_training_time_with_its_margin():

@@ -15,10 +15,11 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss
-from spotlight.compute.train.staleness import FRESH, STALE, ClipWatch
+from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
+from spotlight.control.pipeline.stale_figures import CLIPPED_FRESH, CLIPPED_STALE
 from spotlight.core.errors import Stopped, WeightsError
 from spotlight.core.types import SamplerKind, Version, Window
 
@@ -174,14 +175,14 @@ def test_stale_rows_beyond_the_clip_as_often_as_fresh_ones_stay_coupled():
     ("steps", "expected"),
     [
         ([], False),
-        ([{FRESH: 0.2}], False),
-        ([{FRESH: 0.2, STALE: 0.4}], False),
-        ([{FRESH: 0.2, STALE: 0.41}], True),
-        ([{FRESH: 0.0, STALE: 0.0}], False),
-        ([{FRESH: 0.2, STALE: 0.5}, {FRESH: 0.3}], True),
-        ([{FRESH: 0.2, STALE: 0.5}] + [{FRESH: 0.4, STALE: 0.5}] * 10, False),
-        ([{FRESH: 0.2, STALE: 0.3}, {FRESH: 0.2, STALE: 0.9}], False),
-        ([{FRESH: 0.2, STALE: 0.3}] + [{FRESH: 0.2, STALE: 0.9}] * 4, True),
+        ([{CLIPPED_FRESH: 0.2}], False),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.4}], False),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.41}], True),
+        ([{CLIPPED_FRESH: 0.0, CLIPPED_STALE: 0.0}], False),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.5}, {CLIPPED_FRESH: 0.3}], True),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.5}] + [{CLIPPED_FRESH: 0.4, CLIPPED_STALE: 0.5}] * 10, False),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.3}, {CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.9}], False),
+        ([{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.3}] + [{CLIPPED_FRESH: 0.2, CLIPPED_STALE: 0.9}] * 4, True),
     ],
 )
 def test_clip_watch_follows_running_means(steps, expected):

@@ -84,11 +84,14 @@ class Exploration:
         iterations: int,
         patience: Patience,
         emit: Callable[[AnyEvent], None],
+        stale_share: float = 0.0,
     ) -> None:
+        """`stale_share`: of the next iteration's rollouts, that may begin when previews are in."""
         self._hub = hub
         self._samples = samples
         self._state = state
         self._planner = planner
+        self._stale_share = stale_share
         self._run_seed = run_seed
         self._audit_share = audit_share
         self._iterations = iterations
@@ -114,6 +117,7 @@ class Exploration:
                 full_steps=self._samples.rollout.steps,
                 prompts=tuple(prompt.id for prompt in prompts),
                 speeds=self._speeds(),
+                stale_share=self._stale_share,
             )
         )
         self._emit(plan)

@@ -41,6 +41,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import PromptId
 from spotlight.core.work import RequestId, SlotClass, Work
+from spotlight.surface.staleness import StaleView
 from spotlight.surface.timeline import Timeline
 
 HEADLINES = ("exact", "geneval", "reward")
@@ -238,6 +239,7 @@ class RunView(msgspec.Struct, kw_only=True):
     explorations: dict[int, ExplorationView] = {}
     timeline: Timeline = msgspec.field(default_factory=Timeline)
     samples: SampleCounts = msgspec.field(default_factory=SampleCounts)
+    stale: StaleView = msgspec.field(default_factory=StaleView)
     prompts: dict[str, PromptId] = {}
     """Of issued evaluations whose picture may still come, by request."""
     gallery: list[Picture] = []
@@ -265,6 +267,7 @@ class RunView(msgspec.Struct, kw_only=True):
         self.timeline.apply(record)
         self.meter.apply(record)
         self.samples.apply(record.event)
+        self.stale.apply(record.event)
         self._apply_run(record)
         self._apply_exploration(record.event)
 

@@ -22,8 +22,9 @@ from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftC
 from spotlight.compute.train.experience import Experience, Row
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss, log_ratio
 from spotlight.compute.train.losses.nft import nft_loss, noised, preference
-from spotlight.compute.train.staleness import FRESH, STALE, ClipWatch
+from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
+from spotlight.control.pipeline import stale_figures
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Sample, Sampling, Size
@@ -91,9 +92,9 @@ class NftObjective:
         figures = {"drift": terms.drift_B, "kl": terms.kl_B}
         if self.takes_stale:
             figures |= {
-                "drift_fresh": terms.drift_B[~stale_B],
-                "drift_stale": terms.drift_B[stale_B],
-                "stale_share": stale_B.float(),
+                stale_figures.DRIFT_FRESH: terms.drift_B[~stale_B],
+                stale_figures.DRIFT_STALE: terms.drift_B[stale_B],
+                stale_figures.STALE_SHARE: stale_B.float(),
             }
         return LossRows(terms.loss_B, figures)
 
@@ -166,10 +167,10 @@ class FlowGrpoObjective:
         }
         if self.takes_stale:
             figures |= {
-                FRESH: terms.strayed_B[~stale_B].float(),
-                STALE: terms.strayed_B[stale_B].float(),
-                "stale_share": stale_B.float(),
-                "decoupled_share": (stale_B & (proximal_B is not None)).float(),
+                stale_figures.CLIPPED_FRESH: terms.strayed_B[~stale_B].float(),
+                stale_figures.CLIPPED_STALE: terms.strayed_B[stale_B].float(),
+                stale_figures.STALE_SHARE: stale_B.float(),
+                stale_figures.DECOUPLED_SHARE: (stale_B & (proximal_B is not None)).float(),
             }
         return LossRows(terms.loss_B, figures)
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from spotlight.control.pipeline.stale_figures import CLIPPED_FRESH, CLIPPED_STALE
 from spotlight.core.errors import Stopped
 from spotlight.core.types import Sample
 
-FRESH, STALE = "clip_fraction_fresh", "clip_fraction_stale"
 RUNNING_DECAY = 0.9
 """Of the running means, per optimizer step that had such rows."""
 TOO_OFTEN = 2.0
@@ -46,7 +46,7 @@ class ClipWatch:
 
     def stepped(self, figures: Mapping[str, float]) -> None:
         """Take in the figures of one step."""
-        for place, name in enumerate((FRESH, STALE)):
+        for place, name in enumerate((CLIPPED_FRESH, CLIPPED_STALE)):
             if name in figures:
                 before, now = float(self.running_2[place]), figures[name]
                 self.running_2[place] = now if math.isnan(before) else RUNNING_DECAY * (before - now) + now

@@ -42,7 +42,8 @@ class Admission:
     def __init__(self, order: Sequence[int], share: float, is_fixed: bool, admitted: Collection[int] = ()) -> None:
         """`order` is how the groups are needed; `admitted` are those that the journal shows to be so."""
         self._states = {group: GroupState.STALE if group in admitted else GroupState.AHEAD for group in order}
-        self._most = most_stale(len(order), share)
+        self._ahead = [group for group in order if group not in admitted]
+        self._room = most_stale(len(order), share) - (len(order) - len(self._ahead))
         self._is_fixed = is_fixed
 
     def state(self, group: int) -> GroupState:
@@ -51,21 +52,19 @@ class Admission:
     @property
     def has_room(self) -> bool:
         """Whether any more may be admitted."""
-        return bool(self._next())
+        return self._room > 0 and bool(self._ahead)
 
     def admit(self, is_idle: bool) -> list[int]:
         """The groups to be drawn with the old weights now; `is_idle`: who rolls out has nothing to do."""
-        admitted = self._next() if is_idle or self._is_fixed else []
+        if not self.has_room or not (is_idle or self._is_fixed):
+            return []
+        count = self._room if self._is_fixed else 1
+        admitted, self._ahead = self._ahead[:count], self._ahead[count:]
+        self._room -= len(admitted)
         self._states.update(dict.fromkeys(admitted, GroupState.STALE))
         return admitted
 
     def end(self) -> None:
         """The new weights are within reach: whatever is left is drawn with them."""
-        self._states.update(dict.fromkeys(self._in(GroupState.AHEAD), GroupState.FRESH))
-
-    def _next(self) -> list[int]:
-        room = self._most - len(self._in(GroupState.STALE))
-        return self._in(GroupState.AHEAD)[: room if self._is_fixed else min(room, 1)]
-
-    def _in(self, state: GroupState) -> list[int]:
-        return [group for group, theirs in self._states.items() if theirs is state]
+        self._states.update(dict.fromkeys(self._ahead, GroupState.FRESH))
+        self._ahead = []

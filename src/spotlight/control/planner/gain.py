@@ -19,6 +19,12 @@ def excess(seeds: int, group_size: int) -> float:
     return 2 * cut * _NORMAL.pdf(cut) / share
 
 
+def spread_excess(previews: int, prompts: int, group_size: int, most: int) -> float:
+    """Mean excess over prompts that vary alike, of which all or a few are explored, at most `most` seeds each."""
+    explored = [max(1, prompts >> halvings) for halvings in range(prompts.bit_length())]
+    return max(count / prompts * excess(min(most, previews // count), group_size) for count in explored)
+
+
 def gain(seeds: int, group_size: int, rho: float) -> float:
     """1 where nothing can be selected; a negative correlation is noise about none."""
     return 1 + max(0.0, rho) ** 2 * excess(seeds, group_size)

@@ -20,7 +20,8 @@ from spotlight.control.explore.config import ExploreConfig, PlanKind
 from spotlight.control.planner.allocate import allocate, with_reserve
 from spotlight.control.planner.bandit import Bandit, best_arm
 from spotlight.control.planner.frontier import frontier
-from spotlight.control.planner.gain import gain
+from spotlight.control.planner.gain import gain, spread_excess
+from spotlight.control.planner.knee import knee
 from spotlight.control.planner.timing import TimeModel
 from spotlight.control.planner.variances import Variances
 from spotlight.core.events import (
@@ -60,6 +61,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """By group number."""
     speeds: tuple[float | None, ...]
     """Row-steps per second of each slot that is free to preview; None where it was not measured yet."""
+    stale_share: float = 0.0
+    """Of the iteration's rollouts, that these slots may begin when previews are in; 0: none, and spare time is lost."""
 
     @property
     def rollout_steps(self) -> int:
@@ -179,7 +182,24 @@ class Planner:
             return self._best(
                 given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
             )
+        if given.stale_share:
+            # Held-out samples go first; a plan that does not end with the window leaves nothing of it to rollouts.
+            window_s = max(0.0, min(budget_s, trained_s) - self.state.held_out / speed)
+            preview_s = self._weighed(given, speed, window_s)
+            return self._best(given, speed, preview_s, "beside rollouts that begin ahead of the weights, ")
         return self._best(given, speed, budget_s)
+
+    def _weighed(self, given: PlanInput, speed: float, window_s: float) -> float:
+        """Seconds of the window for previews, where rollouts of the next iteration take the rest of it."""
+        arms = [arm for arm in self.settings.arms if arm <= given.full_steps] or [given.full_steps]
+        rho = self.state.bandit.curve(arms, given.full_steps, self.settings.alpha)
+        most, prompts = self.settings.most_seeds, len(given.prompts)
+
+        def promised(seconds: float) -> float:
+            fits = {arm: self.state.time.fits(seconds, arm, speed) for arm in arms}
+            return max(1 + rho[arm] ** 2 * spread_excess(fits[arm], prompts, given.group_size, most) for arm in arms)
+
+        return knee(window_s, given.rollout_steps / speed, given.stale_share, promised)
 
     def _best(self, given: PlanInput, speed: float, budget_s: float, caveat: str = "") -> Planned:
         variances = [self.state.variances.of(prompt) for prompt in given.prompts]
@@ -193,7 +213,7 @@ class Planner:
         }
         steps = best_arm({arm: hoped[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
         seeds = splits[steps].seeds
-        if self.settings.is_cut_off:
+        if self.settings.is_cut_off and not given.stale_share:
             seeds = with_reserve(seeds, variances)
         predicted_s = self.state.time.predict(sum(seeds), steps, speed)
         if not any(seeds):

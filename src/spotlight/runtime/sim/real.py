@@ -24,6 +24,7 @@ from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.config import RunConfig
+from spotlight.control.pipeline.stale_figures import OF_STALENESS
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId, Sample
 from spotlight.core.work import Request, Work
@@ -62,7 +63,8 @@ class RealNumerics:
         self._reward = config.reward.name or world.reward
         prompts = [*load_prompts(config.data.prompts, world), *world.held_out(config.eval.prompts)]
         self._prompts: dict[PromptId, Prompt] = {prompt.id: prompt for prompt in prompts}
-        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, config.pipeline.asynchrony)
+        # Any of the runs may be asynchronous; fresh samples are trained on just as without.
+        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, keeps_before=True)
         if config.model.compile:
             self._adapter.transformer.compile(dynamic=False)
         self._held = BASE
@@ -76,6 +78,8 @@ class RealNumerics:
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
         """Which theta, and which copy beside it, each published set is."""
         self._issued: Issued = lambda iteration, work: []
+        self._has_stale = False
+        """Whether a sample of this run was one version old."""
         self._drawn: dict[bytes, _Drawn] = {}
         """Tensors of one sample each, by the bytes that stand for them."""
 
@@ -84,6 +88,7 @@ class RealNumerics:
     def attend(self, issued: Issued) -> None:
         self._issued = issued
         self._drawn.clear()
+        self._has_stale = False
 
     def first_latent(self, sample: Sample) -> str:
         return ""
@@ -116,7 +121,12 @@ class RealNumerics:
         if order.last:
             # Only another run could ask for these tensors, and it draws them again.
             self._drawn = {name: one for name, one in self._drawn.items() if one.iteration > order.iteration}
-        return self.memory.steps[after.theta]
+        return self._told(order, self.memory.steps[after.theta])
+
+    def _told(self, order: m.Train, figures: Mapping[str, float]) -> Mapping[str, float]:
+        """Of a run without stale samples, what one that cannot have them tells."""
+        self._has_stale |= any(item.request.sample.version < order.iteration for item in order.items)
+        return {name: value for name, value in figures.items() if self._has_stale or name not in OF_STALENESS}
 
     # -- pictures ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from spotlight.surface.report.money import cost_section
 from spotlight.surface.report.pictures import gallery_section
 from spotlight.surface.report.previews import done_of, mean_figure, preview_section
 from spotlight.surface.report.slots import timeline_section
+from spotlight.surface.report.stale import stale_section
 from spotlight.surface.report.text import UNKNOWN, count, dollars, duration, percent, safe, score, score_name
 
 STYLE = Path(__file__).with_name("report.css")
@@ -63,6 +64,7 @@ def render(
         timeline_section(view),
         bubbles_section(view),
         preview_section(view),
+        stale_section(view),
         cost_section(view, prices),
         audit_section(view, verdict),
         iteration_section(view),

@@ -1,0 +1,33 @@
+"""Samples one version old: their share, and what one version between drawing and training does to them."""
+
+from spotlight.control.pipeline import stale_figures as names
+from spotlight.surface.projections import RunView
+from spotlight.surface.report.markup import row, section, table
+from spotlight.surface.report.text import UNKNOWN, count, percent
+
+ROWS = (
+    ("Rows beyond the clip range", names.CLIPPED_FRESH, names.CLIPPED_STALE, percent),
+    ("Drift from the policy that drew them", names.DRIFT_FRESH, names.DRIFT_STALE, "{:.2e}".format),
+)
+
+
+def stale_section(view: RunView) -> str:
+    """Nothing where no sample was stale."""
+    stale = view.stale
+    if not stale.stale:
+        return ""
+    lead = (
+        f"{count(stale.stale, 'rollout')}, {percent(stale.share)} of those after the first iteration, began with the "
+        "weights before their iteration's own while it was still trained. None is older than that, and no group mixes "
+        "two versions."
+    )
+    rows = []
+    for label, fresh, old, shown in ROWS:
+        means = [stale.mean(name) for name in (fresh, old)]
+        if any(mean is not None for mean in means):
+            rows.append(row(label, *(UNKNOWN if mean is None else shown(mean) for mean in means)))
+    decoupled = stale.mean(names.DECOUPLED_SHARE)
+    if decoupled is not None:
+        rows.append(row("Rows clipped around the iteration's first weights", percent(0.0), percent(decoupled)))
+    body = table(("mean over optimizer steps", "fresh", "one version old"), "".join(rows)) if rows else ""
+    return section("Samples one version old", lead, f'<div class="numbers">{body}</div>' if body else "")
