@@ -82,6 +82,7 @@ class Bench:
 
     def run(self, plan: Plan) -> SizeRun:
         self._roll_out(plan)
+        self._subject.trainer.begin(0)
         found = SizeRun(**provenance(), settings=self._settings(), resident_gib=self._resident())
         fitting = [arm for arm in plan.arms if self._warm_up(arm, plan, found)]
         for number in range(plan.rounds):
