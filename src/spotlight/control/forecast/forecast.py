@@ -95,8 +95,7 @@ def forecast(work: Workload, fleet: Fleet, times: Durations, rates: Rates) -> Fo
         train=spans.train,
         exploration=previews.waited_s,
         publish=handed_out_s,
-        evaluation=(handed_out_s + _evaluation_beyond_training_s(work, fleet, times, spans.train))
-        / work.evaluation.every,
+        evaluation=(handed_out_s + over_s) / work.evaluation.every,
         checkpoint=times.seconds(Operation.CHECKPOINT) / work.checkpoint_every,
     )
     around_s = (

@@ -12,7 +12,7 @@ from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Worker
+from spotlight.control.scheduler.workers import Takes, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
@@ -60,10 +60,10 @@ class Booking:
         self._enqueue(ticket)
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
-        """The head of the queue is the worker's now."""
-        ticket = queue.head()
+        """One end of the queue is the worker's now."""
+        ticket = queue.tail() if worker.takes is Takes.LAST_NEEDED else queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
-        queue.pop()
+        queue.withdraw(ticket)
         self.waiting -= 1
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
@@ -90,9 +90,10 @@ class Booking:
         """End the live attempt; what the ledger does not count as live any more is not wanted any more."""
         redone = max(ticket.reached - ticket.step, 0)
         wanted = self._ledger.release(ticket.id, ticket.attempt, reason, step=ticket.step, redone=redone)
+        is_early = ticket.holder is not None and ticket.holder.takes is Takes.LAST_NEEDED
         self._take_away(ticket)
         if wanted:
-            self._enqueue_again(ticket)
+            self._enqueue_again(ticket, was_returned=ticket.was_returned or not is_early)
         else:
             self._forget(ticket)
 
@@ -108,7 +109,7 @@ class Booking:
         if state is QUEUED:
             # Refused for its weights: what it committed was made with them too.
             ticket.step = 0
-            self._enqueue_again(ticket)
+            self._enqueue_again(ticket, was_returned=True)
         else:
             self._forget(ticket)
 
@@ -165,9 +166,10 @@ class Booking:
         self._hunger.wake(holder)
         ticket.holder = None
 
-    def _enqueue_again(self, ticket: Ticket) -> None:
+    def _enqueue_again(self, ticket: Ticket, was_returned: bool) -> None:
+        """First in line, unless it was begun before its turn."""
         ticket.reached = ticket.step
-        ticket.was_returned = True
+        ticket.was_returned = was_returned
         self._enqueue(ticket)
         self._hunger.wake_for(ticket.remaining)
 

@@ -44,6 +44,8 @@ class Ticket:
     holder: "Worker | None" = None
     attempt: int = 0
     is_queued: bool = False
+    queued_as: int = 0
+    """Its valid entry in the queue."""
     was_returned: bool = False
     is_recalled: bool = False
 
