@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 from pipeline_ceilings import ceiling_s, colocated_s
-from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, seconds, sensible_batches
+from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, seconds, sensible_rows
 from pipeline_results import Outcome, draw, figures_of, modelled, show
 from provenance import provenance
 
@@ -53,7 +53,7 @@ def outcomes_of(cell: Cell, seed: int) -> list[Outcome]:
     names = [*Row, COLOCATED] if cell.machines.speed == 1.0 else list(Row)
     found = []
     for row in names:
-        timed = {rows: seconds(cell, row, rows, seed) for rows in sensible_batches(cell)}
+        timed = {rows: seconds(cell, row, rows, seed) for rows in sensible_rows(cell)}
         rows = min(timed, key=lambda rows: timed[rows])
         found.append(
             Outcome(

@@ -7,7 +7,8 @@ the trainers train all units, g and t those of the first and the last one, w pub
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
     +TAG         drawing and all training but the last unit's shared by all slots, then t + w; at least g and T + w
-    +asynchrony  the longest of: drawing, fetch, training and publication shared by all slots; T + p; the fresh share
+    +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
+                 fetch as well: drawing, training, publication and fetches shared by all slots; T + w; the fresh share
                  drawn by all slots, then t + w
 
 Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
@@ -81,12 +82,12 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             return max(drawn + sums.last_trained, begun + sums.trained) + sums.handed_out
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
-            fresh_s = by_all(fresh * GROUP, sums.drawn * fresh / cell.setting.prompts)
-            return max(
-                shared(sums.drawn + sums.fetch, sums.trained + sums.publish),
-                sums.trained + sums.publish,
-                fresh_s + sums.last_trained + sums.handed_out,
-            )
+            fresh_s = sums.drawn * fresh / cell.setting.prompts
+            rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
+            alone = max(rolled, busy, fresh_s + last + sums.handed_out)
+            helped_s = by_all(fresh * GROUP, fresh_s) + last + sums.handed_out
+            helped = max(shared(rolled, busy + sums.fetch), busy + sums.fetch, helped_s)
+            return min(alone, helped)
 
 
 def sums_of(cell: Cell, row: Row, rows: int) -> Sums:

@@ -22,11 +22,13 @@ TASK = "words-large-nft"
 GROUP = 16
 GRADIENT_BYTES = 1_699_000_000
 """Of adapters of rank 64, as the profiles say."""
-ITERATIONS, SETTLED = 6, (3, 5)
-"""Iterations of a run, and those between whose ends its period is measured: the pipeline is full, and not ending."""
+SETTLED = (2, 4)
+"""Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
+SETTLED_AHEAD = (9, 13)
+"""The same where iterations overlap, and each begins where the one before left off."""
 ROUNDS = 16
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
-STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000", f"iterations={ITERATIONS}")
+STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
 
 
@@ -119,10 +121,16 @@ def batches(profile: Profile) -> list[int]:
     return sorted({point.batch for point in profile.operations[Operation.DENOISE_STEP].points if point.degree == 1})
 
 
-def sensible_batches(cell: Cell) -> list[int]:
-    """No larger than a slot's share of the samples, and not so small that it would be drawn in many rounds."""
-    share = max(1, cell.setting.samples // cell.machines.rollers)
-    return [rows for rows in batches(profile_of(cell.profile)) if share // ROUNDS <= rows <= share]
+def sensible_rows(cell: Cell) -> list[int]:
+    """Batches that were timed, but none so small that a slot's share would take many rounds, and even shares.
+
+    None larger than a share: whoever holds new weights first would draw more than it.
+    """
+    samples, machines = cell.setting.samples, cell.machines
+    shares = {-(-samples // slots) for slots in (machines.rollers, machines.slots)}
+    largest = max(batches(profile_of(cell.profile)))
+    timed = [rows for rows in batches(profile_of(cell.profile)) if max(shares) <= rows * ROUNDS]
+    return sorted({rows for rows in timed if rows <= max(shares)} | {share for share in shares if share <= largest})
 
 
 def least_groups(cell: Cell, row: Row) -> int:
@@ -145,10 +153,13 @@ def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
         made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
         made += [f"pipeline.least_groups={least_groups(cell, Row(row))}"]
-    return _simulated(cell, recipe, [*made, f"seed={seed}"], rows)
+    settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
+    ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)
+    return (ends[settled[1] - 1] - ends[settled[0] - 1]) / (settled[1] - settled[0])
 
 
-def _simulated(cell: Cell, recipe: str, made: list[str], rows: int) -> float:
+def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, float]:
+    """Of iterations, in seconds of the run."""
     setting, profile, prices = cell.setting, profile_of(cell.profile), PriceTable.load()
     work = [f"rollout.prompts={setting.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={setting.steps}"]
     work += [f"algorithm.timesteps_per_sample={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
@@ -161,6 +172,4 @@ def _simulated(cell: Cell, recipe: str, made: list[str], rows: int) -> float:
         folder.path.mkdir()
         numerics = model_numerics(config, None)
         simulate(Simulation(config=config, recipe=recipe, profile=profile, numerics=numerics, prices=prices), folder)
-        ends = {r.event.iteration: r.at for r in read(folder.journal) if isinstance(r.event, IterationDone)}
-    first, last = SETTLED
-    return (ends[last - 1] - ends[first - 1]) / (last - first)
+        return {r.event.iteration: r.at for r in read(folder.journal) if isinstance(r.event, IterationDone)}
