@@ -38,6 +38,10 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
 
 
+SLACK = 1.1
+"""Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
+
+
 class AssistState(StrEnum):
     """What the workers that train are for at the moment."""
 
@@ -178,7 +182,8 @@ class Assist:
             return Takes.FIRST_NEEDED
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
-        if self._scheduler.seconds_of_exact_work(team) + last_s > waits_s + foreseen.train_s + unit_s:
+        rollouts_s = SLACK * self._scheduler.seconds_of_exact_work(team) + last_s
+        if rollouts_s > waits_s + foreseen.train_s + unit_s:
             return Takes.LAST_NEEDED
         helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
         return Takes.FIRST_NEEDED if helped_s + unit_s < waits_s else None

@@ -68,6 +68,7 @@ class Booking:
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
+        ticket.is_early = worker.takes is Takes.LAST_NEEDED
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
         self._balance.shift(worker, ticket.remaining)
@@ -90,10 +91,9 @@ class Booking:
         """End the live attempt; what the ledger does not count as live any more is not wanted any more."""
         redone = max(ticket.reached - ticket.step, 0)
         wanted = self._ledger.release(ticket.id, ticket.attempt, reason, step=ticket.step, redone=redone)
-        is_early = ticket.holder is not None and ticket.holder.takes is Takes.LAST_NEEDED
         self._take_away(ticket)
         if wanted:
-            self._enqueue_again(ticket, was_returned=ticket.was_returned or not is_early)
+            self._enqueue_again(ticket)
         else:
             self._forget(ticket)
 
@@ -109,7 +109,7 @@ class Booking:
         if state is QUEUED:
             # Refused for its weights: what it committed was made with them too.
             ticket.step = 0
-            self._enqueue_again(ticket, was_returned=True)
+            self._enqueue_again(ticket)
         else:
             self._forget(ticket)
 
@@ -166,10 +166,10 @@ class Booking:
         self._hunger.wake(holder)
         ticket.holder = None
 
-    def _enqueue_again(self, ticket: Ticket, was_returned: bool) -> None:
+    def _enqueue_again(self, ticket: Ticket) -> None:
         """First in line, unless it was begun before its turn."""
         ticket.reached = ticket.step
-        ticket.was_returned = was_returned
+        ticket.was_returned = ticket.was_returned or not ticket.is_early
         self._enqueue(ticket)
         self._hunger.wake_for(ticket.remaining)
 
