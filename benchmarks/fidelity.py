@@ -24,25 +24,22 @@ Results are kept by kind and seed; --merge adds to those in --out, so that kinds
 """
 
 import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import yaml
 from fidelity_results import LIMITS, Pair, Runs, Timing, draw, figures, joined, show
+from local_runs import WARM_UP, timing, trained
 from provenance import provenance
 
 from spotlight.config import RunConfig, load_config
-from spotlight.control.ledger.audit import audit
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import PUNCTUALITY_S, Happening, Trace, TraceEvent, in_order
 from spotlight.control.market.weather import Weather, generate
@@ -58,8 +55,6 @@ from spotlight.runtime.sim.profiled import efficient_batch
 from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 
 CPU_PROFILE, PACED_PROFILE = "cpu-words", "h200-qwen-image-512"
-WARM_UP = 2
-"""Iterations at the beginning that do not count: workers start, speeds are unknown, the base is evaluated."""
 WEATHER = Weather(
     median_life_s=150,
     shortest_life_s=60,
@@ -135,7 +130,7 @@ def later(trace: Trace, seconds: float) -> Trace:
 
 def compared(case: Case, folder: Path) -> tuple[Timing, Timing]:
     """The real run and the simulated one."""
-    real = really(case, folder)
+    real = trained(configured(case, folder, "real"), folder)
     if case.trace is None:
         return timing(real, case.speed), timing(virtually(case, folder, "simulated"), case.speed)
     # Undisturbed up to the end of its warm-up, whatever comes then: that moment sets the clock.
@@ -156,21 +151,6 @@ def configured(case: Case, folder: Path, name: str) -> RunConfig:
     output = {"folder": str(folder / "runs"), "name": name, "journal": {"sync": "never"}}
     path.write_text(yaml.safe_dump({**settings, "output": output}))
     return load_config(f"{case.recipe}+{path}")
-
-
-def really(case: Case, folder: Path) -> list[Record]:
-    config = configured(case, folder, "real")
-    path = folder / "whole.yaml"
-    path.write_text(json.dumps(config.model_dump(mode="json")))
-    command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        raise SystemExit(f"the run failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    records = list(read(folder / "runs" / "real" / "journal"))
-    found = audit(records)
-    if not found.clean:
-        raise SystemExit("the run is not clean:\n" + "\n".join(found.sentences()))
-    return records
 
 
 def virtually(case: Case, folder: Path, name: str) -> list[Record]:
@@ -211,19 +191,6 @@ def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
 def name_of(node: NodeId) -> str:
     """Without its incarnation."""
     return node.rpartition(".")[0]
-
-
-def timing(records: Sequence[Record], speed: float) -> Timing:
-    done = [record for record in records if isinstance(record.event, IterationDone)]
-    counted = done[WARM_UP:]
-    events = [record.event for record in counted if isinstance(record.event, IterationDone)]
-    ends = [record.at for record in done[WARM_UP - 1 :]]
-    return Timing(
-        iterations=tuple((end - begin) * speed for begin, end in pairwise(ends)),
-        rollout=statistics.median(event.rollout_s for event in events) * speed,
-        train=statistics.median(event.train_s for event in events) * speed,
-        losses=sum(isinstance(record.event, NodeLost) and ends[0] < record.at <= ends[-1] for record in records),
-    )
 
 
 def fresh_profile(folder: Path) -> Profile:

@@ -14,6 +14,7 @@ from spotlight.core.clock import Clock
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, IterationDone
 from spotlight.core.work import Policy
+from spotlight.runtime.ahead import Ahead
 from spotlight.runtime.exploration import Explorer
 from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.rollouts import Rollouts
@@ -34,6 +35,7 @@ class Loop:
     rollouts: Rollouts
     training: Training
     explorer: Explorer
+    ahead: Ahead
     held_out: HeldOut
     limits: Limits
     state: RunState
@@ -63,10 +65,12 @@ class Loop:
             rolled_out = self.clock.now()
             self.training.claim()
             self.explorer.begin(iteration + 1)
+            self.ahead.begin(iteration + 1)
         trained = self.clock.now()
 
         await self.held_out.finished(iteration)
         await self.explorer.close(iteration + 1)
+        self.ahead.close(iteration + 1)
         await self.training.publish(iteration + 1, Policy.BEHAVIOUR)
         self.settle(iteration, compared, rollout_s=rolled_out - began, train_s=trained - rolled_out)
         await self.held_out.begin(iteration + 1)

@@ -170,6 +170,7 @@ class Run:
             model=config.model,
             train=config.train,
             algorithm=config.algorithm,
+            takes_stale=config.pipeline.asynchrony,
             pace=self._pace(),
         )
         return settings.model_dump_json().encode()

@@ -14,6 +14,7 @@ from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
+from spotlight.runtime.ahead import Ahead, Asynchrony, Lead, NoAsynchrony
 from spotlight.runtime.exploration import Exploration, Explorer, NoExploration, Patience
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.held_out import HeldOut
@@ -62,10 +63,12 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     held_out = HeldOut(
         hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
     )
+    explorer = _explorer(chronicle, hub, samples)
     loop = Loop(
         rollouts=rollouts,
         training=training,
-        explorer=_explorer(chronicle, hub, samples),
+        explorer=explorer,
+        ahead=_ahead(chronicle, hub, rollouts, explorer, schedule),
         held_out=held_out,
         limits=limits,
         state=chronicle.state,
@@ -93,6 +96,21 @@ def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
         Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
         chronicle.emit,
     )
+
+
+def _ahead(chronicle: Chronicle, hub: Hub, rollouts: Rollouts, explorer: Explorer, schedule: Schedule) -> Ahead:
+    config = chronicle.config
+    if not config.pipeline.asynchrony:
+        return NoAsynchrony()
+    lead = Lead(
+        groups=config.rollout.prompts,
+        updates=schedule.updates,
+        run_seed=config.seed,
+        iterations=config.iterations,
+        pipeline=config.pipeline,
+        is_fixed=config.deterministic,
+    )
+    return Asynchrony(hub, rollouts, explorer, chronicle.state, lead)
 
 
 def _take_up(

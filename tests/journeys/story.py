@@ -247,7 +247,13 @@ class Story:
 
     @property
     def _bounds(self) -> Bounds:
-        return Bounds(max_lag=0, commit_every=COMMIT_EVERY, bit_exact=self.config.deterministic)
+        pipeline = self.config.pipeline
+        return Bounds(
+            max_lag=int(pipeline.asynchrony),
+            max_stale_share=pipeline.stale_share,
+            commit_every=COMMIT_EVERY,
+            bit_exact=self.config.deterministic,
+        )
 
     async def _prepare(self) -> None:
         self.trace = Trace()

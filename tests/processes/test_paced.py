@@ -3,9 +3,11 @@
 import pytest
 from live_run import LiveRun
 
+from spotlight.control.market.bubbles import bubbles
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.events import Accepted, IterationDone, StepCommitted, WorkerLost
-from spotlight.core.work import SlotClass
+from spotlight.core.work import Activity, SlotClass
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -43,3 +45,22 @@ def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and
     updates = len(run.events(StepCommitted))
     assert updates == 4
     assert sum(event.train_s for event in run.events(IterationDone)) >= updates * update_s / SPEED
+    spent = bubbles(run.records()).seconds
+    assert {"train", "publish", "load", "rollout", "start"} <= set(spent[Tenure.RESERVED])
+    assert not {"train", "publish", "assist", "switch"} & set(spent[Tenure.SPOT])
+    # Two ranks train; both are at it for as long as the profile says.
+    assert spent[Tenure.RESERVED][Activity.TRAIN] >= 2 * updates * update_s / SPEED
+
+
+def test_paced_run_in_parts_tells_what_its_trainers_help_with(tmp_path) -> None:
+    run = LiveRun(tmp_path, f"{RECIPE}pipeline: {{gap: true}}\n")
+    try:
+        run.start("--pace", PROFILE)
+        assert run.finish() == 0, run.log()
+        run.check()
+    finally:
+        run.close()
+    found = bubbles(run.records())
+    assert found.seconds[Tenure.RESERVED][Activity.ASSIST] > 0
+    assert Activity.ASSIST not in found.seconds[Tenure.SPOT]
+    assert [one.iteration for one in found.iterations if one.end is not None] == [0, 1]

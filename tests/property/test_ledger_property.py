@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ledger_stories import BASE, W1, W2, result, started, stepped, wanted
+from ledger_stories import BASE, W1, W2, grid, published, result, started, stepped, wanted
 
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.ledger.audit import Auditor
+from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.frontier import advance, is_trained, next_positions, trained_count
 from spotlight.core.events import AnyEvent, Record, RefusalReason, ReleaseReason, RunResumed
 from spotlight.core.types import Frontier
@@ -48,7 +49,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[AnyEvent] = []
-        self.auditor = Auditor()
+        # Iterations are trained in any order here, so that many versions lie between drawing and training.
+        self.auditor = Auditor(Bounds(max_lag=1 << 20))
         self.ledger = Ledger(self.tell)
         self.model: dict[str, Expected] = {}
         self.trained: list[list[str]] = []
@@ -72,10 +74,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(groups=st.integers(1, 3), seeds=st.integers(1, 2), extra=st.sampled_from([None, Work.AUDIT, Work.EVALUATION]))
     def issue(self, groups: int, seeds: int, extra: Work | None) -> None:
         iteration = self.issued_iterations
-        requests = [wanted(group, seed, iteration=iteration) for group in range(groups) for seed in range(seeds)]
+        self.tell(published(iteration, 0, BASE))
+        requests = grid(groups, seeds, iteration=iteration, version=iteration)
         self.ledger.issue(requests, self.ledger.next_positions(groups))
         if extra is not None:
-            requests.append(wanted(0, 9, iteration=iteration, work=extra))
+            version = 0 if extra is Work.EVALUATION else iteration
+            requests.append(wanted(0, 9, iteration=iteration, work=extra, version=version))
             self.ledger.issue(requests[-1:])
         self.model.update({request.id: Expected(request) for request in requests})
         self.issued_iterations += 1

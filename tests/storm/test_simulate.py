@@ -12,6 +12,8 @@ import pytest
 from spotlight.config import RunConfig, load_config
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
+from spotlight.control.market.bubbles import bubbles
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
@@ -25,6 +27,7 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.journal import read
+from spotlight.core.work import Activity
 from spotlight.folder import RunFolder
 from spotlight.runtime.sim.controller import Ending
 from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
@@ -243,3 +246,13 @@ def test_a_profile_without_an_operation_is_refused_before_anything_is_simulated(
 def test_a_gang_that_the_profile_does_not_know_is_refused_with_those_it_knows(tmp_path):
     with pytest.raises(ConfigError, match=r"cluster.gang is 3, but the profile .* of 1, 2, 4, 8, 12 ranks only"):
         run(config("reserved-only", ["cluster.gang=3"]), tmp_path / "run")
+
+
+def test_changes_of_role_are_told_apart_from_training_and_as_long_as_the_profile_says(tmp_path):
+    run(config("spot-no-explore", ["pipeline.gap=true"]), tmp_path / "run")
+    spent = bubbles(read(RunFolder(tmp_path / "run").journal)).seconds[Tenure.RESERVED]
+    changes = spent[Activity.SWITCH] / PROFILE.seconds(Operation.ROLE_SWITCH)
+    assert changes == pytest.approx(round(changes), abs=1e-3)
+    # Four ranks change at least to train and back in each of four iterations.
+    assert changes >= 4 * 4 * 2 - 4
+    assert {Activity.TRAIN, Activity.ASSIST, Activity.PUBLISH, Activity.LOAD} <= set(spent)

@@ -21,9 +21,9 @@ def node(name: str = "n.1", slots: int = 1, slot_class: SlotClass = SlotClass.SP
     return NodeJoined(node=NodeId(name), slot_class=slot_class, slots=slots, price=price)
 
 
-def worker(name: str = "n.1/0.1") -> WorkerJoined:
+def worker(name: str = "n.1/0.1", trains: bool | None = None) -> WorkerJoined:
     owner = NodeId(name.partition("/")[0])
-    return WorkerJoined(worker=WorkerId(name), node=owner, slot_class=SlotClass.SPOT, rows=1)
+    return WorkerJoined(worker=WorkerId(name), node=owner, slot_class=SlotClass.SPOT, rows=1, trains=trains)
 
 
 def worked(activity: Activity, start: float, end: float, name: str = "n.1/0.1") -> Worked:

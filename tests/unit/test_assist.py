@@ -198,7 +198,7 @@ def test_before_anything_is_measured_the_gang_helps() -> None:
 def test_pull_that_stood_when_training_ended_is_decided_about_before_the_next_rollouts_are_given() -> None:
     tale = Tale()
     tale.assist.train([TRAINS], tale.now)
-    tale.assist.rest()
+    tale.assist.rest(tale.now)
     tale.asks(TRAINS)
     tale.asks(SPOT)
     groups: list[list[RequestId]] = []

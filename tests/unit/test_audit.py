@@ -268,7 +268,7 @@ def test_a_result_of_other_weights_than_the_published_ones_is_found():
 
 
 def test_a_result_of_weights_that_were_never_published_is_found():
-    early = wanted(0, 0, version=3)
+    early = wanted(0, 0, iteration=3, version=3)
     assert breaches([started(), issued([early]), *made(early, digest="digest-3")]) == [
         (Invariant.WEIGHTS, 3, (early.id,))
     ]

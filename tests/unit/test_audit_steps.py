@@ -26,6 +26,7 @@ from spotlight.control.ledger.findings import Bounds, Invariant
 from spotlight.core.events import (
     Checkpointed,
     Dropped,
+    IterationDone,
     Leased,
     Reopened,
     Restored,
@@ -76,16 +77,49 @@ def test_a_group_trained_without_one_of_its_samples_is_found():
 
 
 def test_a_group_of_mixed_versions_is_found():
-    newer = wanted(0, 1, version=1)
+    older, newer = wanted(0, 0, iteration=1, version=0), wanted(0, 1, iteration=1, version=1)
     history = [
         started(),
-        issued([A, newer]),
+        issued([older, newer]),
         published(1, 0),
-        *made(A),
+        *made(older),
         *made(newer, digest="digest-1"),
-        stepped(0, [A, newer], 1),
+        stepped(0, [older, newer], 1, iteration=1),
     ]
-    assert breaches(history) == [(Invariant.WHOLE_GROUPS, 7, (A.id, newer.id))]
+    assert breaches(history) == [
+        (Invariant.WHOLE_GROUPS, 1, ()),
+        (Invariant.WHOLE_GROUPS, 7, (older.id, newer.id)),
+    ]
+
+
+def test_a_group_whose_second_half_is_issued_with_another_version_is_found():
+    older, newer = wanted(0, 0, iteration=1, version=0), wanted(0, 1, iteration=1, version=1)
+    history = [started(), issued([older]), issued([newer])]
+    assert breaches(history) == [(Invariant.WHOLE_GROUPS, 2, ())]
+
+
+def test_an_audit_drawn_with_other_weights_than_its_group_is_found():
+    rollout = wanted(0, 0, iteration=1, version=0)
+    audited = wanted(0, 7, iteration=1, version=1, work=Work.AUDIT)
+    history = [started(), issued([rollout]), issued([audited], ())]
+    assert breaches(history) == [(Invariant.WHOLE_GROUPS, 2, ())]
+
+
+@pytest.mark.parametrize(
+    ("iteration", "max_lag", "is_found"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True)]
+)
+def test_a_sample_issued_too_far_behind_its_iteration_is_found(iteration, max_lag, is_found):
+    old = wanted(0, 0, iteration=iteration, version=0)
+    found = breaches([started(), issued([old])], Bounds(max_lag=max_lag))
+    assert found == ([(Invariant.POLICY, 1, (old.id,))] if is_found else [])
+
+
+@pytest.mark.parametrize(("share", "is_found"), [(0.5, True), (0.67, False)])
+def test_more_stale_groups_than_the_share_are_found_when_the_iteration_is_done(share, is_found):
+    groups = [wanted(group, 0, iteration=1, version=int(group == 2)) for group in range(3)]
+    done = IterationDone(iteration=1, rollout_s=1.0, train_s=1.0, reward=0.5)
+    history = [started(), issued(groups, (0, 1, 2)), done]
+    assert breaches(history, Bounds(max_stale_share=share)) == ([(Invariant.POLICY, 2, ())] if is_found else [])
 
 
 def test_a_group_of_one_version_that_was_published_twice_with_other_bits_is_found():

@@ -67,12 +67,47 @@ def test_only_rollouts_are_trained(ledger, work):
 
 
 def test_a_group_of_two_versions_is_not_trained():
-    mixed = [wanted(0, 0, version=0), wanted(0, 1, version=1)]
+    mixed = [wanted(0, 0, iteration=1, version=0), wanted(0, 1, iteration=1, version=1)]
     ledger = Ledger()
     ledger.issue(mixed, [0])
     make(ledger, *mixed)
     with pytest.raises(InvariantBroken, match="one version"):
-        train(ledger, mixed, 0)
+        train(ledger, mixed, 0, iteration=1)
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_sample_two_versions_old_or_of_weights_to_come_is_not_trained(version):
+    group = [wanted(0, 0, iteration=2, version=version)]
+    ledger = Ledger()
+    ledger.issue(group, [0])
+    make(ledger, *group)
+    with pytest.raises(InvariantBroken, match=rf"\[{2 - version}\] versions old"):
+        train(ledger, group, 0, iteration=2)
+    assert ledger.steps == 0
+
+
+def test_groups_of_the_version_before_and_of_its_own_are_trained_in_one_step():
+    stale, fresh = wanted(0, 0, iteration=1, version=0), wanted(1, 0, iteration=1, version=1)
+    ledger = Ledger()
+    ledger.issue([stale], [0, 1])
+    ledger.issue([fresh], [0, 1])
+    make(ledger, stale, fresh)
+    train(ledger, [stale, fresh], 0, iteration=1)
+    assert ledger.steps == 1
+
+
+def test_weights_are_asked_for_until_the_last_rollout_or_audit_of_them_is_made():
+    stale, fresh = wanted(0, 0, iteration=1, version=0), wanted(1, 0, iteration=1, version=1)
+    audited = wanted(0, 1, iteration=1, version=0, work=Work.AUDIT)
+    ledger = Ledger()
+    ledger.issue([stale, fresh], [0, 1])
+    ledger.issue([audited])
+    assert ledger.asked_for() == ledger.asked_for(1) == [stale.weights, fresh.weights]
+    assert ledger.asked_for(0) == []
+    make(ledger, stale)
+    assert ledger.asked_for() == [stale.weights, fresh.weights]
+    make(ledger, audited)
+    assert ledger.asked_for() == [fresh.weights]
 
 
 def test_a_group_of_one_version_made_with_two_sets_of_weights_is_not_trained(ledger):

@@ -103,5 +103,10 @@ def test_status_report_and_audit_read_the_same_journal(told_run: RunFolder) -> N
     assert json.loads(status.out)
     assert spotlight("report", told_run.name).code == 0
     assert told_run.report.read_text().startswith("<!doctype html>")
+    told = json.loads(spotlight("report", told_run.name, "--json").out)
+    assert told["report"] == str(told_run.report)
+    assert told["idle_share"] == pytest.approx(json.loads(status.out)["idle_share"])
+    done = [one["iteration"] for one in told["iterations"] if one["end"] is not None]
+    assert done == [one["iteration"] for one in json.loads(status.out)["iterations"]]
     audited = spotlight("audit", told_run.name, "--json")
     assert json.loads(audited.out)["clean"] is (audited.code == 0)

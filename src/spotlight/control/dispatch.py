@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from spotlight.control.accounts import Accounts
 from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
@@ -31,7 +32,6 @@ from spotlight.core.events import (
     NodeLost,
     NoticeGiven,
     ReleaseReason,
-    Worked,
     WorkerJoined,
     WorkerLost,
 )
@@ -84,7 +84,7 @@ class Dispatcher:
         self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler)
         self._payloads = payloads
         self._emit = emit
-        self._run_clock = run_clock
+        self._accounts = Accounts(self.directory, self.assist, emit, run_clock)
         self._commit_every = commit_every
         self._demands = demands or Demands(tokens=1)
         self._flights = Flights()
@@ -254,7 +254,14 @@ class Dispatcher:
         self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
-            WorkerJoined(worker=worker, node=hello.node, slot_class=hello.slot_class, rows=hello.rows, pid=hello.pid)
+            WorkerJoined(
+                worker=worker,
+                node=hello.node,
+                slot_class=hello.slot_class,
+                rows=hello.rows,
+                pid=hello.pid,
+                trains=hello.trains,
+            )
         )
         if hello.trains:
             self.to_gang.append((worker, hello))
@@ -264,7 +271,7 @@ class Dispatcher:
 
     def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
         self.scheduler.heard(worker, alive.progress, now)
-        self._account(worker, alive.spans, now)
+        self._accounts.told(worker, alive.spans, now)
         self._recall_doomed(worker, now)
 
     def _hand_back(self, worker: WorkerId, given: m.HandBack, blob: bytes, now: float) -> None:
@@ -342,16 +349,6 @@ class Dispatcher:
         self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
         if failures >= FAILURES_ALLOWED:
             self.scheduler.drop(request, f"failed {failures} times, last: {failed.problem}")
-
-    def _account(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
-        """What it did, one thing after the other: spans told late would overlap, so none begins within the last."""
-        known = self.directory.workers[worker]
-        for span in spans:
-            start, end = self._run_clock(now - span.start), self._run_clock(now - span.end)
-            start = max(start, known.accounted_to)
-            if start < end:
-                known.accounted_to = end
-                self._emit(Worked(worker=worker, activity=span.activity, start=start, end=end))
 
     def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
         workers = [warned.worker] if warned.worker is not None else self.directory.workers_of(node)

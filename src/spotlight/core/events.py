@@ -287,6 +287,8 @@ class WorkerJoined(Event, frozen=True, kw_only=True):
     slot_class: SlotClass
     rows: int
     pid: int = 0
+    trains: bool | None = None
+    """Whether it takes part in training; journals from before this was told have None."""
 
 
 class Holding(Event, frozen=True, kw_only=True):

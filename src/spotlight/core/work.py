@@ -96,14 +96,22 @@ class NoticeKind(StrEnum):
 
 
 class Activity(StrEnum):
-    """What a slot's time is spent on: most of it as its worker reports, REGROUP and LOST as the meter finds."""
+    """What a slot's time is spent on, one thing at a time: most of it as its worker reports, ASSIST as the dispatcher
+    knows, REGROUP and LOST as the meter finds."""
 
     START = "start"
     LOAD = "load"
+    """Taking up weights that were written."""
     ROLLOUT = "rollout"
     EVALUATION = "evaluation"
     PREVIEW = "preview"
     TRAIN = "train"
+    ASSIST = "assist"
+    """Rolling out or previewing on a slot that trains, while its iteration still has something to train."""
+    SWITCH = "switch"
+    """Changing between rolling out and training."""
+    PUBLISH = "publish"
+    """Writing weights, to publish or to keep them."""
     REGROUP = "regroup"
     """Waiting for a crew to form."""
     LOST = "lost"

@@ -34,6 +34,9 @@ class Explorer(Protocol):
 
     async def close(self, iteration: int) -> None: ...
 
+    def is_in(self, iteration: int) -> bool:
+        """Whether all that is to be previewed beside training is there, so that closing need not wait for it."""
+
     def learn(self, iteration: int) -> None: ...
 
 
@@ -45,6 +48,9 @@ class NoExploration:
 
     async def close(self, iteration: int) -> None:
         pass
+
+    def is_in(self, iteration: int) -> bool:
+        return True
 
     def learn(self, iteration: int) -> None:
         pass
@@ -148,13 +154,16 @@ class Exploration:
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:
-        """Training has ended: choose from what is there."""
+        """Training has ended, or nothing is left to preview: choose from what is there."""
         if iteration in self._state.selected or iteration >= self._iterations:
             return
         ledger = self._hub.dispatcher.ledger
         if self._patience.timing is Timing.INLINE:
             self._begin(iteration)
         await self._finished(iteration)
+        if iteration in self._state.selected:
+            # Whoever goes ahead of the weights waited for the last preview as well.
+            return
         requests = ledger.iteration(iteration, Work.PREVIEW)
         discarded_steps = self._hub.dispatcher.scheduler.steps_under_way(Work.PREVIEW)
         self._hub.dispatcher.cancel(Work.PREVIEW)
@@ -182,6 +191,11 @@ class Exploration:
             )
         )
         self._select(iteration, requests)
+
+    def is_in(self, iteration: int) -> bool:
+        is_beside = self._patience.timing is Timing.BESIDE
+        is_there = is_beside and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
+        return is_there or iteration in self._state.selected
 
     def _seconds(self) -> float:
         """That previews took: slots that had nothing left to preview say nothing about the cost of one."""

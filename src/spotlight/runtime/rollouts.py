@@ -54,10 +54,12 @@ class Samples:
     def prompts(self, iteration: int) -> list[Prompt]:
         return self._order.take(iteration * self.rollout.prompts, self.rollout.prompts)
 
-    def exact(self, work: Work, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int]) -> list[Request]:
+    def exact(
+        self, work: Work, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], version: int
+    ) -> list[Request]:
         window = self.rollout.window_of_group(self._run_seed, iteration, group)
         sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
-        return self._requests(work, iteration, group, prompt, seeds, sampling, iteration, start)
+        return self._requests(work, iteration, group, prompt, seeds, sampling, version, start)
 
     def previews(
         self, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], steps: int, version: int
@@ -121,19 +123,34 @@ class Rollouts:
         self._emit = emit
 
     def issue(self, iteration: int, selected: Selected | None) -> None:
-        """The groups of the iteration, with selected seeds where there are any, and the seeds that audit previews."""
-        dispatcher, prompts = self._hub.dispatcher, self._samples.prompts(iteration)
-        if dispatcher.ledger.iteration(iteration, Work.ROLLOUT):
+        """The groups of the iteration that were not issued ahead of it, with the iteration's own weights."""
+        issued = self.issued_groups(iteration)
+        self._issue(
+            iteration, [g for g in range(self._samples.rollout.prompts) if g not in issued], selected, iteration
+        )
+
+    def issue_ahead(self, iteration: int, groups: Sequence[int], selected: Selected | None) -> None:
+        """These groups with the weights before: their samples will be one version old."""
+        self._issue(iteration, groups, selected, iteration - 1)
+
+    def issued_groups(self, iteration: int) -> set[int]:
+        return {request.group for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)}
+
+    def _issue(self, iteration: int, groups: Sequence[int], selected: Selected | None, version: int) -> None:
+        """With selected seeds where there are any, and the seeds that audit previews, drawn as their group is."""
+        if not groups:
             return
+        dispatcher, prompts = self._hub.dispatcher, self._samples.prompts(iteration)
         positions = self._samples.positions(iteration)
         size = self._samples.rollout.group_size
         rollouts: list[Request] = []
         audits: list[Request] = []
-        for group, (prompt, position) in enumerate(zip(prompts, positions, strict=True)):
-            seeds = selected.seeds[group] if selected is not None else seeds_at(position, size)
-            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, prompt, seeds)
+        for group in groups:
+            prompt = prompts[group]
+            seeds = selected.seeds[group] if selected is not None else seeds_at(positions[group], size)
+            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, prompt, seeds, version)
             if selected is not None and selected.audit:
-                audits += self._samples.exact(Work.AUDIT, iteration, group, prompt, selected.audit[group])
+                audits += self._samples.exact(Work.AUDIT, iteration, group, prompt, selected.audit[group], version)
         dispatcher.issue(rollouts, prompts, positions)
         if audits:
             dispatcher.issue(audits, prompts)

@@ -53,6 +53,8 @@ class Training:
         await self.through(self._state.iterations_done - 1)
         ledger = self._hub.dispatcher.ledger
         version = ledger.steps // self._updates
+        for before in [weights.version for weights in ledger.asked_for() if weights.version < version]:
+            await self.publish(before, Policy.BEHAVIOUR)
         await self.publish(version, Policy.BEHAVIOUR)
 
     def claim(self) -> None:
@@ -101,7 +103,7 @@ class Training:
     async def _recover(self) -> None:
         """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
         if not self._gang.is_restored():
-            self._hub.dispatcher.assist.rest()
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
         if await self._gang.present():
             return
         ledger = self._hub.dispatcher.ledger
@@ -120,7 +122,7 @@ class Training:
                 await self._whole(step // self._updates)
             taken.append(await self._taker.take(step))
             self._commit(taken)
-        self._hub.dispatcher.assist.rest()
+        self._hub.dispatcher.assist.rest(self._hub.clock.now())
         while taken:
             await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
             if not self._gang.is_restored():
@@ -133,11 +135,15 @@ class Training:
 
     async def _whole(self, iteration: int) -> None:
         """After a restart: rollouts whose tensors were lost are made again, from weights that may be gone as well."""
-        if self._rollouts.are_finished(iteration):
-            return
-        await self.publish(iteration, Policy.BEHAVIOUR)
-        self._hub.dispatcher.assist.rest()
-        await self._rollouts.finished(iteration)
+        ledger, within_reach = self._hub.dispatcher.ledger, self._hub.dispatcher.directory.weights
+        asked = ledger.asked_for(iteration)
+        # Samples of this version that are for the next iteration: later on, no gang could publish it any more.
+        ahead = [w for w in ledger.asked_for(iteration + 1) if w.version <= iteration and w not in within_reach]
+        for weights in sorted({*asked, *ahead}):
+            await self.publish(weights.version, Policy.BEHAVIOUR)
+        if asked:
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
+            await self._rollouts.finished(iteration)
 
     async def publish(self, version: int, policy: Policy) -> None:
         """Into the run's folder, from where each node takes it once; again after a restart from what is there."""
@@ -146,6 +152,7 @@ class Training:
         while known is None or not self._storage.has_weights(weights, known.digest):
             try:
                 await self.through(version - 1)
+                self._check_reach(weights)
                 self._forget(weights)
                 (told,) = await self._gang.publish((weights,))
             except GangLost:
@@ -159,6 +166,16 @@ class Training:
         self._hub.flush()
         self._storage.keep_weights([weights, *keep, *self._uncovered()])
 
+    def _check_reach(self, weights: WeightsId) -> None:
+        """A gang publishes what it holds."""
+        steps = self._hub.dispatcher.ledger.steps
+        if steps > weights.version * self._updates:
+            raise Stopped(
+                f"the weights {weights} are gone from {self._storage.weights_path(weights)}, samples are still to be "
+                f"made with them, and the gang is past them with {steps} steps; put that file back and resume, or "
+                "start a new run from the newest checkpoint."
+            )
+
     def _uncovered(self) -> list[WeightsId]:
         """Sets that samples were made with which no checkpoint covers: if one is lost, it is made again with the same.
 
@@ -166,7 +183,8 @@ class Training:
         """
         checkpoint = self._state.checkpoint
         first = checkpoint.step // self._updates if checkpoint is not None else 0
-        return [known for known in self._state.published if known.version >= first]
+        stale = {request.weights for request in self._hub.dispatcher.ledger.iteration(first, Work.ROLLOUT)}
+        return [known for known in self._state.published if known.version >= first or known in stale]
 
     def _replace(self, weights: WeightsId, digest: str) -> None:
         """A set whose file was lost comes out with other bits: no group may hold samples of both."""
@@ -201,9 +219,11 @@ class Training:
         self._storage.keep_weights([known for known in self._state.published if known != weights])
 
     def _wanted(self, newest: WeightsId) -> list[WeightsId]:
-        """Sets that may still be asked for: of each policy the newest."""
-        others = sorted(w for w in self._hub.dispatcher.directory.weights if w.policy is not newest.policy)
-        return others[-1:]
+        """Sets that may still be asked for: of each policy the newest, and those that samples are on their way with."""
+        within_reach = self._hub.dispatcher.directory.weights
+        others = sorted(w for w in within_reach if w.policy is not newest.policy)
+        asked = [w for w in self._hub.dispatcher.ledger.asked_for() if w in within_reach and w != newest]
+        return sorted({*others[-1:], *asked})
 
     async def checkpoint(self) -> None:
         """Durable state of all steps so far; then tensors that it covers can go."""

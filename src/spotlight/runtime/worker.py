@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,8 @@ from spotlight.runtime.wire import Connection, Disconnected
 from spotlight.runtime.worker_settings import WorkerSettings
 
 SETS_HELD = 3
-"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded."""
+"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded, or the one before while
+samples of it are in flight."""
 STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
 
@@ -105,7 +106,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
     role: TrainingRole | None = None
     if launch.trains:
-        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
+        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
         role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder))
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
@@ -264,7 +265,7 @@ class Worker:
                 self._engine.fence(message.request, message.attempt)
                 self._told_free = 0
             case crews.Forward():
-                with self._spans.doing(Activity.ROLLOUT):
+                with self._spans.doing(Activity.ROLLOUT if message.is_exact else Activity.PREVIEW):
                     self._membership.obey(message)
             case crews.Prepare() | crews.Form() | crews.Disband():
                 self._membership.obey(message)
@@ -294,12 +295,13 @@ class Worker:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
         if isinstance(order, m.Train):
-            for progress in self._engine.progress():
-                self._hand_back(progress.request)
+            with self._spans.doing(Activity.SWITCH):
+                for progress in self._engine.progress():
+                    self._hand_back(progress.request)
             # Between the parts of a step there may be time to help.
             self._rolls, self._told_free = order.last or order.samples is not None, 0
         try:
-            with self._spans.doing(Activity.TRAIN):
+            with self._spans.doing(_ORDERED[type(order)]):
                 reply = self._role.obey(order)
         except Exception as error:
             # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
@@ -377,4 +379,10 @@ _ACTIVITY = {
     Work.AUDIT: Activity.ROLLOUT,
     Work.EVALUATION: Activity.EVALUATION,
     Work.PREVIEW: Activity.PREVIEW,
+}
+_ORDERED: Mapping[type[TrainingOrder], Activity] = {
+    m.Train: Activity.TRAIN,
+    m.Publish: Activity.PUBLISH,
+    m.Save: Activity.PUBLISH,
+    m.Restore: Activity.LOAD,
 }

@@ -33,5 +33,7 @@ class WorkerSettings(Section):
     model: ModelConfig
     train: TrainConfig
     algorithm: AlgorithmConfig
+    takes_stale: bool = False
+    """Whether samples of the version before may be trained on."""
     pace: PaceSettings | None = None
     """None computes."""

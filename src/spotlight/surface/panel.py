@@ -29,9 +29,12 @@ STRIP = 24
 LETTERS: dict[SlotState, tuple[str, str]] = {
     SlotState.TRAIN: ("T", "black on dodger_blue1"),
     SlotState.ROLLOUT: ("R", "black on sea_green3"),
+    SlotState.ASSIST: ("A", "black on dark_sea_green2"),
     SlotState.PREVIEW: ("P", "black on orange1"),
     SlotState.EVALUATION: ("E", "black on plum2"),
     SlotState.LOAD: ("L", "black on sky_blue1"),
+    SlotState.PUBLISH: ("W", "black on medium_purple1"),
+    SlotState.SWITCH: ("C", "black on grey70"),
     SlotState.START: ("s", "white on grey42"),
     SlotState.IDLE: ("·", "white on grey23"),
     SlotState.NOTICE: ("!", "black on dark_orange3"),

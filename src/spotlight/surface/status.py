@@ -2,6 +2,8 @@
 
 import msgspec
 
+from spotlight.control.market.bubbles import bubbles_of
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import EvaluationView, ExplorationView, IterationView, RunFacts, RunView
@@ -73,6 +75,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     crews: CrewStatus
     samples: SampleStatus
     cost: CostStatus
+    idle_share: dict[Tenure, float]
+    """Of the time that slots of a class were held."""
 
 
 def status(view: RunView, prices: PriceTable) -> Status:
@@ -121,6 +125,7 @@ def status(view: RunView, prices: PriceTable) -> Status:
             cents=bill.cents_by_activity(),
             seconds={slot_class: bill.seconds(slot_class) for slot_class in SlotClass},
         ),
+        idle_share=bubbles_of(view.meter).idle_shares(),
     )
 
 

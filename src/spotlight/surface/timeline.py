@@ -53,6 +53,9 @@ class SlotState(StrEnum):
     EVALUATION = "evaluation"
     PREVIEW = "preview"
     TRAIN = "train"
+    ASSIST = "assist"
+    SWITCH = "switch"
+    PUBLISH = "publish"
     IDLE = "idle"
 
 

@@ -13,7 +13,7 @@ import torch
 from spotlight.compute.data.worlds import World
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning
-from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
+from spotlight.compute.train.config import AlgorithmConfig, LoraConfig, NftConfig, TrainConfig
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.control.profiles import Operation
@@ -42,7 +42,7 @@ class Subject:
 
     def __init__(
         self, model: str, adapter: Adapter, size: Size, text: Conditioning, digest: str, train: TrainConfig,
-        batches: Batches, world: World | None = None,
+        batches: Batches, world: World | None = None, algorithm: AlgorithmConfig | None = None,
     ) -> None:  # fmt: skip
         self.model = model
         self.adapter = adapter
@@ -52,7 +52,7 @@ class Subject:
         self.world = world
         """Its prompts and its reward; None of a model that has none of its own."""
         self._text = text
-        self.trainer = Trainer(adapter, train, NftConfig(), RUN_SEED)
+        self.trainer = Trainer(adapter, train, algorithm or NftConfig(), RUN_SEED)
         self.resident = Resident(adapter.transformer, digest)
 
     @property
@@ -81,7 +81,11 @@ def tiny_subject(model: str, device: str, batches: Batches | None = None) -> Sub
 
 
 def random_qwen_image(
-    device: torch.device, size: Size, shape: QwenImageShape | None = None, batches: Batches | None = None
+    device: torch.device,
+    size: Size,
+    shape: QwenImageShape | None = None,
+    batches: Batches | None = None,
+    algorithm: AlgorithmConfig | None = None,
 ) -> Subject:
     """The whole transformer and VAE with random weights, made on the device."""
     from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
@@ -107,7 +111,7 @@ def random_qwen_image(
     text = Conditioning(torch.randn(TEXT_TOKENS, int(transformer.config.joint_attention_dim)))
     # Adapters too are drawn on the device: on the host hundreds of millions of normals take longer than all else.
     with torch.device(device):
-        return Subject(QWEN_IMAGE, adapter, size, text, "random", train, batches)
+        return Subject(QWEN_IMAGE, adapter, size, text, "random", train, batches, algorithm=algorithm)
 
 
 TINY_BATCHES: Batches = {

@@ -46,6 +46,8 @@ _on(
     Issued,
     (Invariant.CONSERVATION, samples.issued_once),
     (Invariant.POLICY, samples.previews_stay_out),
+    (Invariant.POLICY, steps.versions_within_bound),
+    (Invariant.WHOLE_GROUPS, steps.one_version_per_group),
     (Invariant.FRONTIER, steps.places_issued_once),
 )
 _on(
@@ -97,7 +99,11 @@ _on(
     (Invariant.WEIGHTS, steps.published_once),
 )
 _on(Worked, (Invariant.TIME, samples.time_adds_up))
-_on(IterationDone, (Invariant.NOTICE, samples.taken_back_from_the_lost))
+_on(
+    IterationDone,
+    (Invariant.POLICY, steps.stale_share_within_bound),
+    (Invariant.NOTICE, samples.taken_back_from_the_lost),
+)
 _on(
     RunStopped,
     (Invariant.CONSERVATION, samples.nothing_left_to_make),

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 
 from spotlight.control.ledger import frontier as frontiers
 from spotlight.control.ledger.entries import Batch, Entry, Group
-from spotlight.control.ledger.states import InvariantBroken, SampleState
+from spotlight.control.ledger.states import OUTSTANDING, InvariantBroken, SampleState
 from spotlight.core.events import Accepted, StepCommitted
 from spotlight.core.types import Frontier, WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 LEASED = SampleState.LEASED
+EXACT = (Work.ROLLOUT, Work.AUDIT)
 
 
 class Book:
@@ -80,6 +81,19 @@ class Book:
             and entry.batch.work is not Work.PREVIEW
             and entry.state not in (SampleState.TRAINED, SampleState.DROPPED)
         ]
+
+    def asked_for(self, iteration: int | None = None) -> list[WeightsId]:
+        """Sets that rollouts and audits, of one iteration or of all, are still to be made with."""
+        batches = [batch for batch in self._batches.values() if batch.outstanding and batch.work in EXACT]
+        return sorted(
+            {
+                entry.request.weights
+                for batch in batches
+                if iteration is None or batch.iteration == iteration
+                for entry in batch.entries.values()
+                if entry.state in OUTSTANDING
+            }
+        )
 
     def outstanding(self, iteration: int, work: Work) -> int:
         """How many are neither accepted nor dropped yet."""

@@ -49,6 +49,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     max_lag: int = 1
     """Versions that a trained sample may be behind the newest one: 1 with one-step asynchrony, else 0."""
+    max_stale_share: float = 1.0
+    """Of an iteration's groups: those that may be drawn with the version before its own."""
     max_attempts: int = 200
     """At one sample. Each loss, recall and restart costs one; more than this is a livelock."""
     commit_every: int | None = None

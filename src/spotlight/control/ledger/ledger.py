@@ -46,6 +46,10 @@ PREVIEW = Work.PREVIEW
 """Looked up once: these are on the way of every sample, and looking into an enumeration is slow."""
 
 
+OLDEST = 1
+"""Versions that a sample may be behind when it is trained on: one-step asynchrony, and no more."""
+
+
 def ignore(event: AnyEvent) -> None:
     """Tells nobody."""
 
@@ -304,6 +308,12 @@ class Ledger(Book):
         strangers = [e.id for e in entries if e.batch.work is not Work.ROLLOUT or e.batch.iteration != event.iteration]
         if strangers:
             raise InvariantBroken(f"{what} takes {strangers[:3]}; only rollouts of that iteration enter its loss.")
+        ages = sorted({event.iteration - entry.request.sample.version for entry in entries})
+        if ages[0] < 0 or ages[-1] > OLDEST:
+            raise InvariantBroken(
+                f"{what} takes samples that are {ages} versions old; none may be more than {OLDEST} behind the weights "
+                "that the step begins from, or ahead of them."
+            )
         taken = set(event.requests)
         for group in groups_of(entries):
             survivors = group.survivors()

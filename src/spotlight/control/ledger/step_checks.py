@@ -1,13 +1,17 @@
 """Invariants of optimizer steps, weights and the frontier, one function each; see `sample_checks.py`."""
 
 from collections.abc import Iterator
+from itertools import count, takewhile
 from typing import TypeAlias
 
 from spotlight.control.ledger.findings import Problem, Sight, some
+from spotlight.control.ledger.history import GroupKey
 from spotlight.control.ledger.states import SampleState
+from spotlight.control.pipeline.admission import most_stale
 from spotlight.core.events import (
     Checkpointed,
     Issued,
+    IterationDone,
     Published,
     Restored,
     RunStopped,
@@ -15,6 +19,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.work import Work
 
+EXACT = (Work.ROLLOUT, Work.AUDIT)
 Counting: TypeAlias = Restored | Checkpointed | Published
 """Events that say how many steps they contain."""
 
@@ -98,6 +103,37 @@ def policy_lag_within_bound(sight: Sight, event: StepCommitted) -> Iterator[Prob
         yield f"step {event.step} trains version {oldest} ({some(ids)}) when {newest} is the newest", ids
 
 
+def versions_within_bound(sight: Sight, event: Issued) -> Iterator[Problem]:
+    """When a sample is issued it is known already how old it will be when it is trained on."""
+    for request in event.requests:
+        age = request.iteration - request.sample.version
+        if request.work in EXACT and not 0 <= age <= sight.bounds.max_lag:
+            yield f"{request.id} is issued {age} versions behind its iteration", (request.id,)
+
+
+def one_version_per_group(sight: Sight, event: Issued) -> Iterator[Problem]:
+    drawn: dict[GroupKey, set[int]] = {}
+    for request in event.requests:
+        if request.work in EXACT:
+            drawn.setdefault((request.iteration, request.group), set()).add(request.sample.version)
+    for (iteration, group), versions in drawn.items():
+        before = {life.request.sample.version for life in sight.history.groups.get((iteration, group), ())}
+        if len(versions | before) > 1:
+            yield f"group {group} of iteration {iteration} is issued with versions {sorted(versions | before)}", ()
+
+
+def stale_share_within_bound(sight: Sight, event: IterationDone) -> Iterator[Problem]:
+    groups = [sight.history.groups[key] for key in takewhile(sight.history.groups.__contains__, _keys(event.iteration))]
+    stale = sum(lives[0].request.sample.version < event.iteration for lives in groups)
+    most = most_stale(len(groups), sight.bounds.max_stale_share)
+    if stale > most:
+        yield f"{stale} of the {len(groups)} groups of iteration {event.iteration} are stale, and {most} may be", ()
+
+
+def _keys(iteration: int) -> Iterator[GroupKey]:
+    return ((iteration, group) for group in count())
+
+
 def places_issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
     history = sight.history
     given = set()
@@ -117,7 +153,7 @@ def places_issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
 def frontier_is_what_was_trained(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
     history = sight.history
     new = {history.places[key] for key in history.groups_in(event) if key in history.places}
-    count = len(history.trained_places) + len(new - history.trained_places)
+    trained = len(history.trained_places) + len(new - history.trained_places)
     told = event.frontier
     # Together these say: the told frontier covers exactly the trained places, and ends right after the last of them.
     covered = told.position - len(told.holes)
@@ -127,9 +163,9 @@ def frontier_is_what_was_trained(sight: Sight, event: StepCommitted) -> Iterator
     all_before_it = all(place < told.position for place in new)
     distinct = len(set(told.holes)) == len(told.holes)
     sound = holes_are_untrained and holes_are_inside and ends_at_the_last and all_before_it and distinct
-    if not sound or covered != count:
+    if not sound or covered != trained:
         problem = (
-            f"step {event.step} says that the frontier is {told.position} with holes {told.holes}, but {count} "
+            f"step {event.step} says that the frontier is {told.position} with holes {told.holes}, but {trained} "
             f"prompts are trained, the last of them at {max(history.trained_places | new, default=-1)}"
         )
         yield problem, ()

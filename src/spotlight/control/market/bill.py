@@ -19,7 +19,7 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 
 HOUR_S = 3600.0
-NEEDED = (Activity.ROLLOUT, Activity.EVALUATION, Activity.TRAIN)
+NEEDED = (Activity.ROLLOUT, Activity.ASSIST, Activity.EVALUATION, Activity.TRAIN, Activity.PUBLISH)
 """Work that a run without spot machines and previews has to do too."""
 
 

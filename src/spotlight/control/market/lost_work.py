@@ -1,10 +1,10 @@
 """Which share of the busy seconds went into steps that had to be done again, or that nobody wanted in the end.
 
-Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one line of the
-bill rolled out (or evaluated), the share of their denoising steps that were done again; of the seconds that they
-previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the share of the
-run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not followed one
-by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
+Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one account
+rolled out (as helpers too) or evaluated, the share of their denoising steps that were done again; of the seconds
+that they previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the
+share of the run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not
+followed one by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
 
 A flight that several slots worked on and that is lost whole is charged to the last of them, up to all that it did.
 
@@ -48,19 +48,19 @@ class Steps(msgspec.Struct):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A lease: whose line of the bill its steps are on, and where it began."""
+    """A lease: which account its steps are on, and where it began."""
 
-    line: str
+    account: str
     attempt: int
     step: int
 
 
 class LostWork(msgspec.Struct, kw_only=True):
-    """Feed it every event; `line_of` tells the line of the bill that a worker is on, if it is on any."""
+    """Feed it every event; `account_of` names the account that a worker's slot is on, if it is on any."""
 
     held: dict[RequestId, Held] = {}
     steps: dict[str, dict[Activity, Steps]] = {}
-    """By line of the bill."""
+    """By account."""
     previews: Steps = msgspec.field(default_factory=Steps)
     """Of the whole run; discarded ones count as redone."""
     trained: int = 0
@@ -69,23 +69,23 @@ class LostWork(msgspec.Struct, kw_only=True):
     standing: int = 0
     """Optimizer steps that are not undone."""
 
-    def apply(self, event: AnyEvent, line_of: Callable[[WorkerId], str | None]) -> None:
+    def apply(self, event: AnyEvent, account_of: Callable[[WorkerId], str | None]) -> None:
         match event:
             case Leased():
-                line = line_of(event.worker)
-                if line is not None:
-                    self.held[event.request] = Held(line, event.attempt, event.step)
+                account = account_of(event.worker)
+                if account is not None:
+                    self.held[event.request] = Held(account, event.attempt, event.step)
             case Accepted():
                 began = self._end(event.request, event.attempt)
                 if began is not None:
-                    self._count(began.line, event.request, event.steps, 0)
+                    self._count(began.account, event.request, event.steps, 0)
             case Worked() | Holding():
                 pass
             case Released():
                 began = self._end(event.request, event.attempt)
                 if began is not None:
                     did = max(0, event.step + event.redone - began.step)
-                    self._count(began.line, event.request, did, event.redone)
+                    self._count(began.account, event.request, did, event.redone)
             case Dropped():
                 self.held.pop(event.request, None)
             case Previewed():
@@ -102,21 +102,22 @@ class LostWork(msgspec.Struct, kw_only=True):
             case _:
                 pass
 
-    def split(self, line: str, seconds: Mapping[Activity, float]) -> dict[Activity, float]:
-        """These seconds of one line, with what was lost apart."""
+    def split(self, account: str, seconds: Mapping[Activity, float]) -> dict[Activity, float]:
+        """These seconds of one account, with what was lost apart."""
         parted = dict(seconds)
-        for activity, share in self._shares(line):
+        for activity, share in self._shares(account):
             lost = parted.get(activity, 0.0) * share
             if lost > 0:
                 parted[activity] -= lost
                 parted[Activity.LOST] = parted.get(Activity.LOST, 0.0) + lost
         return parted
 
-    def _shares(self, line: str) -> list[tuple[Activity, float]]:
+    def _shares(self, account: str) -> list[tuple[Activity, float]]:
         shares = [
-            (activity, steps.redone / max(steps.done, steps.redone))
-            for activity, steps in self.steps.get(line, {}).items()
+            (same, steps.redone / max(steps.done, steps.redone))
+            for activity, steps in self.steps.get(account, {}).items()
             if steps.redone
+            for same in ((activity, Activity.ASSIST) if activity is Activity.ROLLOUT else (activity,))
         ]
         if self.previews.redone:
             shares.append((Activity.PREVIEW, self.previews.redone / self.previews.done))
@@ -130,9 +131,9 @@ class LostWork(msgspec.Struct, kw_only=True):
             return None
         return self.held.pop(request)
 
-    def _count(self, line: str, request: RequestId, done: int, redone: int) -> None:
+    def _count(self, account: str, request: RequestId, done: int, redone: int) -> None:
         activity = ACTIVITIES.get(request.partition("/")[0], Activity.ROLLOUT)
-        by_activity = self.steps.setdefault(line, {})
+        by_activity = self.steps.setdefault(account, {})
         steps = by_activity.get(activity)
         if steps is None:
             steps = by_activity[activity] = Steps()

@@ -24,10 +24,11 @@ Invariant: no pull is passed on while a part is trained, and none is lost: it is
 next one, or taken back by an order to train, after which the worker asks again (tests/unit/test_assist.py).
 """
 
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isinf
+from math import inf, isinf
 
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
@@ -36,6 +37,9 @@ from spotlight.control.scheduler.workers import Takes
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
+
+PERIODS_KEPT = 64
+"""Of times in which there was something to train: workers tell what they did long before so many have passed."""
 
 
 SLACK = 1.1
@@ -82,6 +86,8 @@ class Assist:
         """Who has to change its role before it can roll out."""
         self._decide_at = 0.0
         """Not worth deciding again before."""
+        self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
+        """In which there was something to train; infinite is the end of the one that goes on."""
 
     # -- what training says --------------------------------------------------------------------------------------------
 
@@ -96,6 +102,8 @@ class Assist:
 
     def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
         """No part is trainable; who asks and was not served yet is decided about."""
+        if self._foresee is None:
+            self._periods.append((now, inf))
         self.state = AssistState.WAITING
         self._foresee = foresee
         self._decide_at = 0.0
@@ -104,8 +112,11 @@ class Assist:
                 self.ask(worker, pull, now)
         self._passed.clear()
 
-    def rest(self) -> None:
+    def rest(self, now: float) -> None:
         """There is nothing left to train for now, and everybody is back in its rolling role."""
+        if self._foresee is not None:
+            began, _ = self._periods.pop()
+            self._periods.append((began, now))
         self.state = AssistState.ASSISTING
         self._foresee = None
         self._decide_at = 0.0
@@ -115,6 +126,11 @@ class Assist:
     def is_resting(self) -> bool:
         """Whether nothing is left to train for now."""
         return self._foresee is None
+
+    def helping(self, start: float, end: float) -> list[tuple[float, float]]:
+        """When, within these times, rollouts of a worker that trains were help: there was something left to train."""
+        within = [(max(start, began), min(end, ended)) for began, ended in self._periods]
+        return [(began, ended) for began, ended in within if began < ended]
 
     # -- what workers ask ----------------------------------------------------------------------------------------------
 

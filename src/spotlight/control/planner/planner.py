@@ -70,7 +70,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
 class Awaited(msgspec.Struct, frozen=True):
     """Groups that are being rolled out exactly."""
 
-    prompts: tuple[PromptId, ...]
+    prompts: dict[int, PromptId]
     """By group number."""
     steps: int
 
@@ -144,13 +144,14 @@ class Planner:
                 held_out = sum(
                     request.sample.sampling.steps for request in event.requests if request.work is Work.EVALUATION
                 )
-                self._learn(issued=state.issued | _groups(event), held_out=state.held_out + held_out)
+                self._learn(issued=_joined(state.issued, event), held_out=state.held_out + held_out)
             case Previewed():
                 before = state.drawn.get(event.iteration, Drawn(event.steps, {}))
                 counts = Counter(before.counts) + Counter(event.groups)
                 self._learn(drawn=state.drawn | {event.iteration: Drawn(event.steps, dict(counts))})
             case Compared() if event.iteration in state.issued:
-                prompts = state.issued[event.iteration].prompts
+                known = state.issued[event.iteration].prompts
+                prompts = tuple(known[number] for number in sorted(known))
                 self._learn(
                     variances=state.variances.updated(prompts, event.rewards, _gains(state, event)),
                     issued=_after(event.iteration, state.issued),
@@ -271,16 +272,15 @@ def _after(iteration: int, known: Mapping[int, T]) -> dict[int, T]:
     return {number: value for number, value in known.items() if number > iteration}
 
 
-def _groups(event: Issued) -> dict[int, Awaited]:
-    """Each iteration whose rollouts are issued here."""
+def _joined(known: Mapping[int, Awaited], event: Issued) -> dict[int, Awaited]:
+    """With the groups that are issued here: those of an iteration may come in several events."""
     found: dict[int, dict[int, Request]] = {}
     for request in event.requests:
         if request.work is Work.ROLLOUT:
             found.setdefault(request.iteration, {})[request.group] = request
-    return {
-        iteration: Awaited(
-            tuple(groups[number].sample.prompt for number in sorted(groups)),
-            next(iter(groups.values())).sample.sampling.steps,
-        )
-        for iteration, groups in found.items()
-    }
+    joined = dict(known)
+    for iteration, groups in found.items():
+        before = known[iteration].prompts if iteration in known else {}
+        prompts = before | {number: request.sample.prompt for number, request in groups.items()}
+        joined[iteration] = Awaited(prompts, next(iter(groups.values())).sample.sampling.steps)
+    return joined

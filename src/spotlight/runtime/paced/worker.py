@@ -122,7 +122,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     train = settings.train.model_copy(update={"lora": None, "gradient_checkpointing": False})
     role = None
     if launch.trains:
-        trainer = Trainer(model, train, settings.algorithm, settings.run_seed)
+        trainer = Trainer(model, train, settings.algorithm, settings.run_seed, settings.takes_stale)
         role = PacedRole(TrainingRole(trainer, model, base_digest, Path(settings.run_folder)), held)
     resident = PacedResident(model, base_digest, SETS_HELD, held)
     shared = SharedAdapter(model, say, resident)

@@ -157,7 +157,7 @@ class ModelNumerics:
         groups: dict[int, list[float]] = {}
         for item in order.items:
             if item.kept:
-                reward = self.score(item.request, before.behaviour).reward
+                reward = self.score(item.request, before.drew(item.request.sample, order.iteration)).reward
                 groups.setdefault(item.request.group, []).append(reward)
         plain = (self._model.seed_std * self._model.spread(progress)) ** 2
         # Of the whole the group is a sample of: otherwise a plain iteration of small groups would be worth less than 1.

@@ -25,6 +25,12 @@ class TrainedState(msgspec.Struct, frozen=True):
     theta: str = "base"
     behaviour: str = "base"
     average: str = "base"
+    before: str = "base"
+    """`behaviour` of the version before."""
+
+    def drew(self, sample: Sample, iteration: int) -> str:
+        """The weights of a sample that the iteration trains on."""
+        return self.behaviour if sample.version == iteration else self.before
 
 
 class Numerics(Protocol):

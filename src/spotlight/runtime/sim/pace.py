@@ -40,6 +40,10 @@ class Pace:
         """The change of roles before a step of rollouts, if it was training."""
         return 0.0
 
+    def switches(self, order: m.Train) -> tuple[float, float]:
+        """Of the seconds that this order will take, those of the changes of role at its beginning and its end."""
+        return 0.0, 0.0
+
     def train(self, order: m.Train) -> float:
         """An optimizer step, or a part of one."""
         return self.train_s * len(order.items) / order.samples if order.samples else self.train_s

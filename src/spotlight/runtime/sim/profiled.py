@@ -93,10 +93,14 @@ class ProfiledPace(Pace):
         self._is_training = False
         return self._seconds(Operation.ROLE_SWITCH)
 
+    def switches(self, order: m.Train) -> tuple[float, float]:
+        switch_s = self._seconds(Operation.ROLE_SWITCH)
+        return (0.0 if self._is_training else switch_s), (switch_s if self._goes_back(order) else 0.0)
+
     def train(self, order: m.Train) -> float:
         """A part of an update, or all of it; after an iteration's last one it goes back to rolling out, if it ever
         does."""
-        goes_back = self.assists and order.last and order.is_final
+        goes_back = self._goes_back(order)
         switches = int(not self._is_training) + int(goes_back)
         self._is_training = not goes_back
         kept = sum(item.kept for item in order.items)
@@ -104,6 +108,9 @@ class ProfiledPace(Pace):
         if order.is_final:
             seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
         return seconds * self.slowness + switches * self._seconds(Operation.ROLE_SWITCH)
+
+    def _goes_back(self, order: m.Train) -> bool:
+        return self.assists and order.last and order.is_final
 
     def publish(self) -> float:
         return self._seconds(Operation.PUBLISH)

@@ -8,6 +8,7 @@ the same selections would have, up to the last bits (tests/unit/test_co_simulati
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,6 +35,15 @@ KEPT_EVERY, KEPT_LAST = 5, 2
 """Iterations whose trainer is kept, to start from where another run takes another way; in between it is taken again."""
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """Tensors of one sample."""
+
+    iteration: int
+    """That will train on it."""
+    rollout: Rollout
+
+
 class RealNumerics:
     """One model, its trainer and its judge, for any number of simulated runs of one recipe and seed.
 
@@ -52,7 +62,7 @@ class RealNumerics:
         self._reward = config.reward.name or world.reward
         prompts = [*load_prompts(config.data.prompts, world), *world.held_out(config.eval.prompts)]
         self._prompts: dict[PromptId, Prompt] = {prompt.id: prompt for prompt in prompts}
-        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed)
+        self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, config.pipeline.asynchrony)
         if config.model.compile:
             self._adapter.transformer.compile(dynamic=False)
         self._held = BASE
@@ -66,7 +76,7 @@ class RealNumerics:
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
         """Which theta, and which copy beside it, each published set is."""
         self._issued: Issued = lambda iteration, work: []
-        self._drawn: dict[bytes, Rollout] = {}
+        self._drawn: dict[bytes, _Drawn] = {}
         """Tensors of one sample each, by the bytes that stand for them."""
 
     # -- what machines ask for -----------------------------------------------------------------------------------------
@@ -105,7 +115,7 @@ class RealNumerics:
             self.memory.steps[after.theta] = self._step(before, order, after.theta)
         if order.last:
             # Only another run could ask for these tensors, and it draws them again.
-            self._drawn.clear()
+            self._drawn = {name: one for name, one in self._drawn.items() if one.iteration > order.iteration}
         return self.memory.steps[after.theta]
 
     # -- pictures ------------------------------------------------------------------------------------------------------
@@ -117,7 +127,8 @@ class RealNumerics:
             if len(batch) == self._config.rollout.batch:
                 break
             theirs = other.sample.sampling
-            fits = (theirs.steps, theirs.window.size) == (sampling.steps, sampling.window.size)
+            alike = (theirs.steps, theirs.window.size) == (sampling.steps, sampling.window.size)
+            fits = alike and other.weights == request.weights
             if fits and other.id != request.id and not self.memory.knows(other, weights_digest):
                 batch.append(other)
         return batch
@@ -131,7 +142,7 @@ class RealNumerics:
             components = {name: float(values[row]) for name, values in scores.components.items()}
             self.memory.keep(request, weights_digest, float(scores.total[row]), components)
             if request.work is Work.ROLLOUT:
-                self._drawn[self.tensors(request, weights_digest, "")] = _row(rollout, row)
+                self._remember(request, weights_digest, rollout, row)
 
     def _rollout(self, requests: Sequence[Request], weights_digest: str) -> Rollout:
         samples, count = [request.sample for request in requests], len(requests)
@@ -185,7 +196,7 @@ class RealNumerics:
 
     def _step(self, before: TrainedState, order: m.Train, theta: str) -> dict[str, float]:
         # Tensors first: where they are gone they are drawn again, with other weights than the step begins from.
-        experience = self._experience(order, before.behaviour)
+        experience = self._experience(order, before)
         self._go_to(before.theta)
         report = self._trainer.update(experience, range(len(experience)))
         if order.last:
@@ -203,16 +214,28 @@ class RealNumerics:
             del self._snapshots[old]
         self._passing = self._passing[-KEPT_LAST:]
 
-    def _experience(self, order: m.Train, behaviour: str) -> Experience:
+    def _rows(self, order: m.Train, before: TrainedState) -> list[Rollout]:
+        """Tensors of the order's samples; those that are gone are drawn again."""
+        digests = [before.drew(item.request.sample, order.iteration) for item in order.items]
+        names = [self.tensors(item.request, drew, "") for item, drew in zip(order.items, digests, strict=True)]
+        missing: dict[str, list[Request]] = {}
+        for item, drew, name in zip(order.items, digests, names, strict=True):
+            if name not in self._drawn:
+                missing.setdefault(drew, []).append(item.request)
+        for drew, requests in missing.items():
+            for start in range(0, len(requests), self._config.rollout.batch):
+                batch = requests[start : start + self._config.rollout.batch]
+                rollout = self._rollout(batch, drew)
+                for row, request in enumerate(batch):
+                    self._remember(request, drew, rollout, row)
+        return [self._drawn[name].rollout for name in names]
+
+    def _remember(self, request: Request, weights_digest: str, rollout: Rollout, row: int) -> None:
+        self._drawn[self.tensors(request, weights_digest, "")] = _Drawn(request.iteration, _row(rollout, row))
+
+    def _experience(self, order: m.Train, before: TrainedState) -> Experience:
         requests = [item.request for item in order.items]
-        names = [self.tensors(request, behaviour, "") for request in requests]
-        missing = [request for request, name in zip(requests, names, strict=True) if name not in self._drawn]
-        for start in range(0, len(missing), self._config.rollout.batch):
-            batch = missing[start : start + self._config.rollout.batch]
-            rollout = self._rollout(batch, behaviour)
-            for row, request in enumerate(batch):
-                self._drawn[self.tensors(request, behaviour, "")] = _row(rollout, row)
-        rows = [self._drawn[name] for name in names]
+        rows = self._rows(order, before)
         guided = requests[0].sample.sampling.guidance != 1.0
         device = self._adapter.device
         return Experience(

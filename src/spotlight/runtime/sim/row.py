@@ -6,7 +6,7 @@ from functools import lru_cache
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId
 from spotlight.core.work import Activity, Request, Work
-from spotlight.runtime.sim.fakes import FlightPart
+from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.numerics import Numerics
 
 _ACTIVITY = {
@@ -47,6 +47,20 @@ class Row:
             self.latent = numerics.next_latent(self.latent, self.step - 1, self.digest)
         else:
             self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
+
+    def go_on(self, blob: bytes, numerics: Numerics) -> str:
+        """From where this flight ends, or say what is wrong with it."""
+        request, parts = self.request, read_flight(blob)
+        steps = [part.step for part in parts]
+        for part, since in zip(parts, [0, *steps], strict=False):
+            latent = numerics.latent_at(request.sample, part.step, self.digest)
+            if part != FlightPart(request=request.id, step=part.step, since=since, digest=self.digest, latent=latent):
+                return f"the flight of {request.id} has {part} after step {since}"
+        if steps[-1] != self.granted.step:
+            return f"the flight of {request.id} ends at {steps[-1]}, not at {self.granted.step}"
+        self.step = self.began = self.told = self.granted.step
+        self.latent = parts[-1].latent
+        return ""
 
     def flight(self, since: int = 0) -> bytes:
         """What is new of it since that step."""

@@ -84,8 +84,10 @@ def draw_setting(seed: int) -> Setting:
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
     """From a stream of its own, so that the rest of a seed's setting is what it was without."""
-    chance = Streams(seed)["overlap"]
+    chance, ahead = Streams(seed)["overlap"], Streams(seed)["ahead"]
     return {
+        "asynchrony": ahead.random() < 0.5,
+        "stale_share": ahead.choice((0.34, 0.5, 0.5, 1.0)),
         "gap": chance.random() < 0.5,
         "tag": chance.random() < 0.7,
         "least_groups": chance.choice((1, 1, 2)),

@@ -55,7 +55,12 @@ class Tempest:
 
     def __init__(self, setting: Setting, storm: Storm, folder: Path) -> None:
         config = setting.config
-        bounds = Bounds(max_lag=0, commit_every=config.cluster.commit_every, bit_exact=config.deterministic)
+        bounds = Bounds(
+            max_lag=int(config.pipeline.asynchrony),
+            max_stale_share=config.pipeline.stale_share,
+            commit_every=config.cluster.commit_every,
+            bit_exact=config.deterministic,
+        )
         self._loop = asyncio.get_running_loop()
         self._setting = setting
         self._storm = storm

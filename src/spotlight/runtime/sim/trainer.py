@@ -74,6 +74,7 @@ class SimTrainer:
             theta,
             mark("behaviour", theta) if order.last else state.behaviour,
             mark("average", state.average, theta),
+            state.behaviour if order.last else state.before,
         )
         figures = dict(self._numerics.trained(state, order, self.state))
         return m.Stepped(step=order.step, digest=theta, figures=figures)
@@ -93,6 +94,9 @@ class SimTrainer:
             raise Stopped(f"{told} has a sample that the step already has; order every sample once.")
         if order.samples is None and not (order.part == 0 and order.is_final):
             raise Stopped(f"{told} does not say how many samples the step has; set samples in every part.")
+        ages = {order.iteration - item.request.sample.version for item in order.items}
+        if not ages <= {0, 1}:
+            raise Stopped(f"{told} has samples that are {sorted(ages)} versions old; give it none older than one.")
         if order.is_final and not requests:
             raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
         if order.is_final and order.samples not in (None, len(requests)):

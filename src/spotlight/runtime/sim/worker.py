@@ -19,13 +19,13 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
-from spotlight.runtime.sim.fakes import FlightPart, read_flight
 from spotlight.runtime.sim.membership import SimMembership
 from spotlight.runtime.sim.moments import Left, Moment, Struck
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row, prompt_id
+from spotlight.runtime.sim.spans import SimSpans
 from spotlight.runtime.sim.surroundings import Surroundings
 from spotlight.runtime.sim.trainer import SimTrainer
 
@@ -54,7 +54,7 @@ class SimWorker:
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
     _live: dict[RequestId, Row] = field(default_factory=dict)
     _holds: dict[WeightsId, str] = field(default_factory=dict)
-    _spans: list[tuple[Activity, float, float]] = field(default_factory=list)
+    _spans: SimSpans = field(default_factory=SimSpans)
     _rolls: bool = True
     _told_free: int = 0
     _grants: int = 0
@@ -150,7 +150,9 @@ class SimWorker:
         if len(batch) > 1:
             batch = [row for row in batch if row.request.weights == weights and self._is_exact(row) is is_exact]
         if switch_s := self.pace.roll():
+            began = self._loop.time()
             await self._pass(switch_s)
+            self._worked(Activity.SWITCH, began)
         began, steps = self._loop.time(), 1
         guided = sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
         seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree, is_exact)
@@ -243,8 +245,10 @@ class SimWorker:
                 self._told_free = 0
             case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
                 asked = (message.rows, message.is_exact) if isinstance(message, crews.Forward) else (self.rows, True)
-                rows, is_exact = asked
+                (rows, is_exact), began = asked, self._loop.time()
                 await self.crew.obey(message, self.pace.part(rows, self.crew.degree, is_exact))
+                if isinstance(message, crews.Forward):
+                    self._worked(Activity.ROLLOUT if is_exact else Activity.PREVIEW, began)
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():
@@ -280,19 +284,10 @@ class SimWorker:
         if granted.step and blob is None:
             raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
         row = Row(granted, digest, 0, self.numerics.first_latent(request.sample), 0)
-        if blob is not None:
-            parts = read_flight(blob)
-            steps = [part.step for part in parts]
-            for part, since in zip(parts, [0, *steps], strict=False):
-                latent = self.numerics.latent_at(request.sample, part.step, digest)
-                if part != FlightPart(request=request.id, step=part.step, since=since, digest=digest, latent=latent):
-                    return f"the flight of {request.id} has {part} after step {since}"
-            if steps[-1] != granted.step:
-                return f"the flight of {request.id} ends at {steps[-1]}, not at {granted.step}"
-            row.step = row.began = row.told = granted.step
-            row.latent = parts[-1].latent
-        self._live[request.id] = row
-        return ""
+        problem = row.go_on(blob, self.numerics) if blob is not None else ""
+        if not problem:
+            self._live[request.id] = row
+        return problem
 
     def _hand_back(self, request: RequestId) -> None:
         row = self._live.pop(request, None)
@@ -307,7 +302,9 @@ class SimWorker:
                 self._loop.call_later(delay_s, self._deliver, row, row.digest)
 
     async def _load(self, load: m.Load) -> None:
+        began = self._loop.time()
         await self._pass(self.pace.load(is_held=load.weights in self._holds))
+        self._worked(Activity.LOAD, began)
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
@@ -318,6 +315,7 @@ class SimWorker:
         if trainer is None:
             raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
         began = self._loop.time()
+        switches = self.pace.switches(order) if isinstance(order, m.Train) else None
         try:
             match order:
                 case m.Train():
@@ -343,7 +341,10 @@ class SimWorker:
                     self._answer(trainer.restore(order), Moment.RESTORING)
         except Stopped as problem:
             self._say(m.Failed(problem=str(problem)))
-        self._worked(Activity.TRAIN, began)
+        if switches is not None:
+            self._spans.trained(began, self._loop.time(), switches)
+        else:
+            self._worked(Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH, began)
 
     def _answer(self, reply: m.AnyMessage, done: Moment) -> None:
         """It is done; whether anybody hears of it is another question."""
@@ -356,12 +357,10 @@ class SimWorker:
         while True:
             await self._pass(self.pace.heartbeat_s)
             now = self._loop.time()
-            spans = tuple(m.Span(activity, now - start, now - end) for activity, start, end in self._spans)
-            self._spans.clear()
             progress = tuple(
                 m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()
             )
-            self._say(m.Alive(progress=progress, spans=spans))
+            self._say(m.Alive(progress=progress, spans=self._spans.take(now)))
 
     def _reached(self, row: Row, now: float) -> int:
         """The step that it is at, though steps that are run ahead are counted at their end only."""
@@ -371,10 +370,8 @@ class SimWorker:
         return row.step + min(row.steps_ahead, int((now - began) / seconds + ROUNDING))
 
     def _worked(self, activity: Activity, began: float) -> None:
-        """From then until now; what follows without a pause is one span."""
-        if self._spans and self._spans[-1][0] is activity and self._spans[-1][2] == began:
-            began = self._spans.pop()[1]
-        self._spans.append((activity, began, self._loop.time()))
+        """From then until now."""
+        self._spans.worked(activity, began, self._loop.time())
 
     async def _pass(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -16,12 +16,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Prices = Annotated[Path | None, typer.Option(metavar="FILE", help="Price table as CSV; default is the shipped one.")]
 
 
-def report(run: RunName, prices: Prices = None) -> None:
-    """Write the run's report as one HTML file that needs nothing else."""
+def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
+    """Write the run's report as one HTML file that needs nothing else; with --json, tell where slot time went."""
     from spotlight.folder import RunFolder
 
     folder = RunFolder.find(run)
-    typer.echo(str(write(folder, prices_for(folder, prices))))
+    page = write(folder, prices_for(folder, prices))
+    if as_json:
+        print(slot_time(folder, page))
+    else:
+        typer.echo(str(page))
+
+
+def slot_time(folder: "RunFolder", page: Path) -> str:
+    """Seconds of every kind by class of slot, of the run and of each iteration, as JSON."""
+    import msgspec
+
+    from spotlight.control.market.bubbles import bubbles_of
+    from spotlight.surface.kept_view import latest
+
+    found = bubbles_of(latest(folder.journal).meter)
+    told = {"report": str(page), "idle_share": found.idle_shares(), **msgspec.structs.asdict(found)}
+    return msgspec.json.encode(told).decode()
 
 
 def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:

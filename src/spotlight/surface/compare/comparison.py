@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from spotlight.control.market.bill import HOUR_S
+from spotlight.control.market.occupancy import Tenure
 from spotlight.core.errors import InputError, suggestion
 from spotlight.surface.compare.curve import Curve, Reached, to_target
 
@@ -66,6 +67,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     iterations: Spread
     hours: Spread
     dollars: Spread
+    idle_share: dict[Tenure, Spread] = {}
+    """Of the time that slots of a class were held."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +192,12 @@ def _ending(setup: str, runs: list[Curve]) -> Ending:
         iterations=_spread([last.iteration for last in lasts]),
         hours=_spread([last.hours for last in lasts]),
         dollars=_spread([last.dollars for last in lasts]),
+        idle_share={tenure: _spread(shares) for tenure in Tenure if (shares := _idle(runs, tenure))},
     )
+
+
+def _idle(runs: Sequence[Curve], tenure: Tenure) -> list[float]:
+    return [curve.idle_share[tenure] for curve in runs if tenure in curve.idle_share]
 
 
 def _spread(values: Sequence[float]) -> Spread:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from spotlight.control.market.bill import HOUR_S
+from spotlight.control.market.bubbles import bubbles_of
+from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import InputError
 from spotlight.core.events import IterationDone, Record
@@ -37,6 +39,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     score: str
     """Name of the held-out score."""
     points: tuple[CurvePoint, ...]
+    idle_share: dict[Tenure, float] = {}
+    """Of the time that slots of a class were held, over the whole run."""
 
     @property
     def first(self) -> float:
@@ -103,7 +107,8 @@ def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: s
             f"the run of '{setup}' has no held-out score '{name}', so it has no curve; wait for its first evaluation, "
             "or name a score that it has."
         )
-    return Curve(setup=setup, seed=view.facts.seed, score=name, points=tuple(points))
+    idle_share = bubbles_of(view.meter).idle_shares()
+    return Curve(setup=setup, seed=view.facts.seed, score=name, points=tuple(points), idle_share=idle_share)
 
 
 def read_curve(folder: RunFolder, prices: PriceTable, setup: str, score: str | None = None) -> Curve:

@@ -1,4 +1,4 @@
-"""Cost at list prices, what else the same work would have cost, and where the paid seconds went."""
+"""Cost at list prices, what else the same work would have cost, and what the money went into."""
 
 import math
 
@@ -6,11 +6,11 @@ from spotlight.control.market.bill import HOUR_S, Bill, BillLine
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.markup import figure, row, section, table
+from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.slots import LABELS
 from spotlight.surface.report.text import UNKNOWN, dollars, duration, percent, safe
 
-OF_NO_USE = (Activity.IDLE, Activity.START, Activity.REGROUP, Activity.LOST)
+OF_NO_USE = (Activity.IDLE, Activity.START, Activity.SWITCH, Activity.REGROUP, Activity.LOST)
 
 
 def cost_section(view: RunView, prices: PriceTable) -> str:
@@ -29,7 +29,7 @@ def cost_section(view: RunView, prices: PriceTable) -> str:
     if bill.unpriced_seconds:
         source += f" {duration(bill.unpriced_seconds)} of slot time have no price in it and are not in the sum."
     spent = f"""<div class="numbers">{_spent(bill)}</div>"""
-    body = f"""{_bars(bill)}{table(heads, rows + sums)}{spent}<p class="fine">{safe(source)}</p>"""
+    body = f"""{table(heads, rows + sums)}{spent}<p class="fine">{safe(source)}</p>"""
     return section("Cost at list prices", lead, body)
 
 
@@ -71,28 +71,3 @@ def _reserved_only(bill: Bill) -> str:
 def _sum_row(label: str, bill: Bill, amount: float | None) -> str:
     times = f"{amount / bill.dollars:.2f}×" if amount is not None and bill.dollars > 0 else ""
     return f'<tr class="sum"><th colspan="4">{safe(label)}</th><td>{times}</td><td>{dollars(amount)}</td></tr>'
-
-
-def _bars(bill: Bill) -> str:
-    by_class = {slot_class: bill.seconds(slot_class) for slot_class in SlotClass}
-    return "".join(
-        figure(f"{slot_class.value.capitalize()} slots: where the seconds went", _bar(seconds), "share")
-        for slot_class, seconds in by_class.items()
-        if sum(seconds.values()) > 0
-    )
-
-
-def _bar(seconds: dict[Activity, float]) -> str:
-    """A stacked bar of HTML blocks, so that its labels keep their size on a narrow screen."""
-    total = sum(seconds.values())
-    parts = []
-    for activity, label in LABELS.items():
-        share = seconds.get(activity, 0.0) / total
-        if share > 0:
-            said = f"{label} {percent(share)}"
-            shown = safe(said) if share > 0.11 else ""
-            parts.append(
-                f'<div class="block bg-{activity.value}" style="flex:{share:.5f}" title="{safe(said)}, '
-                f'{duration(seconds[activity])}"><span>{shown}</span></div>'
-            )
-    return f'<div class="bar">{"".join(parts)}</div>'

@@ -1,4 +1,4 @@
-"""The page: verdict, key figures, curves, pictures, timeline, previews, cost, audit. One file, nothing fetched.
+"""The page: verdict, key figures, curves, pictures, slots, previews, cost, audit. One file, nothing fetched.
 
 Invariant: every string of a run reaches the page escaped, and the page names no address that a browser would load
 (tests/unit/test_report.py).
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import IterationView, RunView
+from spotlight.surface.report.bubbles import bubbles_section
 from spotlight.surface.report.curves import gain_sentence, interval, score_section
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.money import cost_section
@@ -60,6 +61,7 @@ def render(
         score_section(view),
         gallery_section(view, run_folder, prompts),
         timeline_section(view),
+        bubbles_section(view),
         preview_section(view),
         cost_section(view, prices),
         audit_section(view, verdict),

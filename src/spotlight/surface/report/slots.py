@@ -21,9 +21,12 @@ Blocks: TypeAlias = dict[Activity, list[tuple[float, float, float, float]]]
 LABELS = {
     Activity.TRAIN: "train",
     Activity.ROLLOUT: "roll out",
+    Activity.ASSIST: "help to roll out",
     Activity.PREVIEW: "preview",
     Activity.EVALUATION: "evaluate",
+    Activity.PUBLISH: "write weights",
     Activity.LOAD: "load weights",
+    Activity.SWITCH: "change role",
     Activity.REGROUP: "regroup",
     Activity.LOST: "lost work",
     Activity.START: "start",
@@ -34,6 +37,8 @@ METERED = (Activity.REGROUP, Activity.LOST)
 PATTERNS = """<defs>
 <pattern id="p-preview" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" class="fill-preview"/><rect width="1.6" height="6" class="pattern"/></pattern>
+<pattern id="p-assist" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<rect width="6" height="6" class="act-rollout"/><rect width="2.4" height="6" class="act-train"/></pattern>
 <pattern id="p-evaluation" width="5" height="5" patternUnits="userSpaceOnUse">
 <rect width="5" height="5" class="fill-evaluation"/><circle cx="2.5" cy="2.5" r="1" class="pattern"/></pattern>
 <pattern id="p-load" width="4" height="4" patternUnits="userSpaceOnUse">

@@ -1,0 +1,36 @@
+"""What a simulated worker did when: spans that are over, until a heartbeat tells of them.
+
+Invariant: spans are in the order of time and do not overlap (tests/unit/test_sim_spans.py).
+"""
+
+from spotlight.core import messages as m
+from spotlight.core.work import Activity
+
+
+class SimSpans:
+    """As `runtime.spans.SpanLog`, but under the virtual clock, and of what is over only."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Activity, float, float]] = []
+
+    def worked(self, activity: Activity, began: float, ended: float) -> None:
+        """What took no time is not told; what follows without a pause is one span."""
+        if ended <= began:
+            return
+        if self._done and self._done[-1][0] is activity and self._done[-1][2] == began:
+            began = self._done.pop()[1]
+        self._done.append((activity, began, ended))
+
+    def trained(self, began: float, ended: float, switches: tuple[float, float]) -> None:
+        """An order to train, of whose seconds so many went into changes of role, first and last."""
+        before_s, after_s = switches
+        start = min(began + before_s, ended)
+        stop = max(start, ended - after_s)
+        self.worked(Activity.SWITCH, began, start)
+        self.worked(Activity.TRAIN, start, stop)
+        self.worked(Activity.SWITCH, stop, ended)
+
+    def take(self, now: float) -> tuple[m.Span, ...]:
+        """Everything since the last time, in seconds before now."""
+        done, self._done = self._done, []
+        return tuple(m.Span(activity, now - start, now - end) for activity, start, end in done)

@@ -1,0 +1,281 @@
+"""Rollouts one version ahead of training: whatever dies, groups keep their version and the weights are the same."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from story import Story, When
+
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Checkpointed,
+    ExplorationClosed,
+    Issued,
+    IterationDone,
+    Leased,
+    Published,
+    Restored,
+    RunResumed,
+    Selected,
+    StepCommitted,
+)
+from spotlight.core.work import Request, Work
+from spotlight.runtime.sim.fate import Tempo
+from spotlight.runtime.sim.moments import Moment
+
+LONG: dict[str, Any] = {"rollout": {"prompts": 4, "group_size": 3, "steps": 6}}
+AHEAD: dict[str, Any] = {**LONG, "pipeline": {"asynchrony": True}}
+SLOW_TRAINING = Tempo(train_s=8.0)
+PLAIN: dict[str, Any] = {"explore": {"enabled": "off"}, "deterministic": False}
+
+
+@cache
+def undisturbed(gap: bool = False) -> str:
+    with Story(**LONG, pipeline={"asynchrony": True, "gap": gap}) as story:
+        story.end()
+        return story.theta
+
+
+def rollouts(story: Story, iteration: int) -> list[Request]:
+    return [
+        request
+        for event in story.said(Issued)
+        for request in event.requests
+        if request.work is Work.ROLLOUT and request.iteration == iteration
+    ]
+
+
+def stale_groups(story: Story, iteration: int) -> set[int]:
+    return {request.group for request in rollouts(story, iteration) if request.sample.version == iteration - 1}
+
+
+def holders_of_stale(story: Story, iteration: int) -> dict[str, str]:
+    """Who holds samples of the version before, by request, and has not finished them."""
+    stale = {request.id for request in rollouts(story, iteration) if request.sample.version == iteration - 1}
+    done = {event.request for event in story.said(Accepted)}
+    return {e.request: e.worker for e in story.said(Leased) if e.request in stale and e.request not in done}
+
+
+def place(story: Story, kind: type[AnyEvent], **fields: object) -> int:
+    """Of the first such event in the story."""
+    return next(
+        number
+        for number, event in enumerate(story.events)
+        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
+    )
+
+
+def first_stale(story: Story, iteration: int) -> int:
+    return next(
+        number
+        for number, event in enumerate(story.events)
+        if isinstance(event, Issued)
+        and any(r.iteration == iteration and r.sample.version < iteration for r in event.requests)
+    )
+
+
+# -- what is admitted --------------------------------------------------------------------------------------------------
+
+
+def test_half_of_the_groups_are_begun_with_the_old_weights_while_the_iteration_trains_and_all_are_trained() -> None:
+    with Story(**AHEAD, tempo=SLOW_TRAINING) as story:
+        report = story.end()
+        assert report.finished
+        assert stale_groups(story, 0) == set()
+        assert [len(stale_groups(story, iteration)) for iteration in (1, 2)] == [2, 2]
+        assert first_stale(story, 1) < place(story, StepCommitted, iteration=0)
+        trained = {request for event in story.said(StepCommitted) for request in event.requests}
+        assert trained == {request.id for iteration in range(3) for request in rollouts(story, iteration)}
+
+
+def test_each_group_is_issued_once_with_one_version_whatever_came_first() -> None:
+    with Story(**AHEAD) as story:
+        story.end()
+        for iteration in range(3):
+            issued = rollouts(story, iteration)
+            assert len(issued) == len({request.id for request in issued}) == 12
+            for group in range(4):
+                assert len({request.sample.version for request in issued if request.group == group}) == 1
+
+
+def test_without_the_switch_nothing_is_stale() -> None:
+    with Story(**LONG, tempo=SLOW_TRAINING) as story:
+        story.end()
+        assert not any(stale_groups(story, iteration) for iteration in range(3))
+
+
+def test_groups_are_admitted_only_as_slots_run_out_of_work_and_the_rest_is_drawn_with_new_weights() -> None:
+    """One spot slot of three rows, a group at a time of 2.4 s: training of 4 s has room for two of eight."""
+    settings: dict[str, Any] = {
+        **PLAIN,
+        "rollout": {"prompts": 8, "group_size": 3, "steps": 6},
+        "pipeline": {"asynchrony": True, "stale_share": 1.0, "tag": False},
+    }
+    with Story(1, rows=3, tempo=Tempo(train_s=4.0, score_s=0.001, latency_s=0.0001, load_s=0.0), **settings) as story:
+        story.end()
+        assert [len(stale_groups(story, iteration)) for iteration in (1, 2)] == [2, 2]
+
+
+def test_an_iteration_is_shorter_by_what_was_rolled_out_ahead_of_it() -> None:
+    """Two groups of 2.4 s are rolled out in the shadow of training, of four."""
+
+    def seconds(asynchrony: bool) -> float:
+        settings: dict[str, Any] = {**PLAIN, **LONG, "pipeline": {"asynchrony": asynchrony, "tag": False}}
+        tempo = Tempo(train_s=6.0, score_s=0.001, latency_s=0.0001, load_s=0.0)
+        with Story(1, rows=3, tempo=tempo, **settings) as story:
+            story.end()
+            done = story.said(IterationDone, iteration=1)[0]
+            return done.rollout_s + done.train_s
+
+    assert seconds(False) == pytest.approx(4 * 2.4 + 6.0, rel=0.02)
+    assert seconds(True) == pytest.approx(2 * 2.4 + 6.0, rel=0.02)
+
+
+def test_with_gap_an_iteration_takes_as_long_as_its_training_because_stale_groups_are_there_when_it_begins() -> None:
+    """Units of 2.4 s and of 3 s: only the first iteration has to wait for its first group."""
+    settings: dict[str, Any] = {**PLAIN, **LONG, "algorithm": {"kind": "nft", "advantage": {"std": "group"}}}
+    tempo = Tempo(train_s=4 * 3.0, score_s=0.001, latency_s=0.0001, load_s=0.0)
+    pipeline = {"asynchrony": True, "gap": True, "tag": False}
+    with Story(1, rows=3, tempo=tempo, **settings, pipeline=pipeline) as story:
+        story.end()
+        first, second, _ = [done.rollout_s + done.train_s for done in story.said(IterationDone)]
+        assert first == pytest.approx(2.4 + 4 * 3.0, rel=0.02)
+        assert second == pytest.approx(4 * 3.0, rel=0.02)
+
+
+def test_nobody_beside_the_gang_admits_nothing_and_harms_nothing() -> None:
+    with Story(0, **AHEAD | PLAIN) as story:
+        story.end()
+        assert not any(stale_groups(story, iteration) for iteration in range(3))
+
+
+# -- beside exploration ------------------------------------------------------------------------------------------------
+
+
+def test_previews_come_first_and_stale_groups_have_the_seeds_that_they_chose() -> None:
+    with Story(**AHEAD, tempo=SLOW_TRAINING) as story:
+        story.end()
+        for iteration in (1, 2):
+            (selected,) = story.said(Selected, iteration=iteration)
+            assert place(story, Selected, iteration=iteration) < first_stale(story, iteration)
+            for group in stale_groups(story, iteration):
+                drawn = [r.sample.seed for r in rollouts(story, iteration) if r.group == group]
+                assert sorted(drawn) == sorted(selected.seeds[group])
+            assert len(story.said(ExplorationClosed, iteration=iteration)) == 1
+
+
+def test_previews_that_are_cut_off_by_the_end_of_training_leave_nothing_to_be_stale() -> None:
+    settings: dict[str, Any] = {
+        **LONG,
+        "explore": {"enabled": "on", "seeds": 64, "steps": 2, "plan": "fixed"},
+        "pipeline": {"asynchrony": True, "tag": False},
+        "deterministic": False,
+    }
+    with Story(1, tempo=Tempo(train_s=1.0), **settings) as story:
+        story.end()
+        assert all(event.discarded for event in story.said(ExplorationClosed))
+        assert not any(stale_groups(story, iteration) for iteration in range(3))
+
+
+# -- what dies ---------------------------------------------------------------------------------------------------------
+
+
+def is_ahead(story: Story, iteration: int = 1) -> bool:
+    return bool(holders_of_stale(story, iteration))
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_gang_lost_while_stale_groups_are_in_flight_trains_them_with_the_version_they_have(gap: bool) -> None:
+    with Story(**LONG, pipeline={"asynchrony": True, "gap": gap}) as story:
+        story.until(lambda: is_ahead(story))
+        story.kill("reserved-1")
+        story.end()
+        assert len(stale_groups(story, 1)) == 2
+        assert story.theta == undisturbed(gap)
+
+
+def test_gang_lost_after_a_checkpoint_takes_steps_again_from_stale_samples_that_are_kept() -> None:
+    with Story(**AHEAD, iterations=4) as story:
+        story.until(lambda: story.said(Checkpointed, step=2) and len(story.said(StepCommitted)) == 3)
+        story.kill("reserved-1")
+        story.end()
+        made = [event.request for event in story.said(Accepted)]
+        assert [event.step for event in story.said(Restored)] == [2]
+        assert len(made) == len(set(made))
+
+
+def test_spot_lost_with_a_stale_flight_after_publication_others_go_on_with_the_old_weights() -> None:
+    slow = Tempo(step_s=2.0, train_s=0.5)
+    with Story(**AHEAD, tempo=slow) as story:
+        story.until(lambda: story.said(Published, step=1) and is_ahead(story))
+        held = holders_of_stale(story, 1)
+        for name in sorted({worker.partition(".")[0] for worker in held.values() if worker.startswith("spot")}):
+            story.kill_for_good(name)
+        story.end()
+        made = {event.request: event for event in story.said(Accepted)}
+        (old,) = [event for event in story.said(Published) if str(event.weights) == "behaviour-0"][-1:]
+        assert held
+        assert {made[request].digest for request in held} == {old.digest}
+        assert story.theta == undisturbed()
+
+
+def test_spot_that_comes_after_publication_is_given_the_old_weights_as_well() -> None:
+    slow = Tempo(step_s=2.0, train_s=0.5)
+    with Story(1, **AHEAD, tempo=slow) as story:
+        story.until(lambda: story.said(Published, step=1) and is_ahead(story))
+        story.kill("spot-1")
+        before = len(story.events)
+        story.end()
+        stale = {request.id for request in rollouts(story, 1) if request.sample.version == 0}
+        later = [event for event in story.events[before:] if isinstance(event, Leased) and event.request in stale]
+        assert any(event.worker.startswith("spot-1.2") for event in later)
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("record", [Issued, Selected, StepCommitted, Published, IterationDone, Accepted])
+@pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
+def test_controller_dies_around_a_record_while_groups_are_ahead(record: type[AnyEvent], when: When, gap: bool) -> None:
+    with Story(**LONG, pipeline={"asynchrony": True, "gap": gap}) as story:
+        story.until(lambda: is_ahead(story))
+        story.crash(when, record)
+        story.end()
+        assert story.lives == 2
+        assert [len(stale_groups(story, iteration)) for iteration in (1, 2)] == [2, 2]
+        assert story.theta == undisturbed(gap)
+
+
+def test_controller_restarted_between_admission_and_issue_decides_nothing_twice() -> None:
+    """The stale groups are in the journal, the fresh ones are not: one life issues the one, the next the other."""
+    with Story(**AHEAD, tempo=SLOW_TRAINING) as story:
+        story.until(lambda: is_ahead(story))
+        story.crash(When.AFTER, IterationDone)
+        story.end()
+        assert first_stale(story, 1) < place(story, RunResumed) < place(story, Published, step=2)
+        assert len(rollouts(story, 1)) == len({request.id for request in rollouts(story, 1)}) == 12
+        assert story.theta == undisturbed()
+
+
+def test_tensors_of_a_stale_sample_lost_with_the_controller_are_made_again_with_the_old_weights() -> None:
+    with Story(**AHEAD, tempo=SLOW_TRAINING) as story:
+        stale = lambda: {request.id for request in rollouts(story, 1) if request.sample.version == 0}  # noqa: E731
+        story.until(lambda: [e for e in story.said(Accepted) if e.request in stale()])
+        lost = next(event for event in story.said(Accepted) if event.request in stale())
+        story.crash(When.AFTER, IterationDone)
+        story.until(lambda: story.said(IterationDone))
+        assert lost.payload is not None
+        story.storage.lose(lost.payload)
+        story.invariants.damaged.add(lost.payload)
+        story.end()
+        again = story.said(Accepted, request=lost.request)
+        assert [event.digest for event in again] == [lost.digest] * 2
+        assert story.theta == undisturbed()
+
+
+@pytest.mark.parametrize("window", [Moment.STEPPED, Moment.SAVED, Moment.PUBLISHED])
+def test_gang_dies_in_a_window_after_groups_went_ahead(window: Moment) -> None:
+    with Story(**AHEAD) as story:
+        story.until(lambda: is_ahead(story))
+        story.strike(window)
+        story.end()
+        assert story.theta == undisturbed()

@@ -1,0 +1,36 @@
+"""What a simulated worker tells of its time."""
+
+from spotlight.core.work import Activity
+from spotlight.runtime.sim.spans import SimSpans
+
+
+def told(spans: SimSpans, now: float) -> list[tuple[str, float, float]]:
+    return [(span.activity.value, now - span.start, now - span.end) for span in spans.take(now)]
+
+
+def test_spans_that_touch_are_one_and_those_of_no_length_are_none():
+    spans = SimSpans()
+    spans.worked(Activity.ROLLOUT, 0, 2)
+    spans.worked(Activity.SWITCH, 2, 2)
+    spans.worked(Activity.ROLLOUT, 2, 5)
+    spans.worked(Activity.ROLLOUT, 6, 8)
+    assert told(spans, 10) == [("rollout", 0, 5), ("rollout", 6, 8)]
+    assert told(spans, 11) == []
+
+
+def test_changes_of_role_lie_around_training():
+    spans = SimSpans()
+    spans.trained(10, 20, (1, 2))
+    assert told(spans, 20) == [("switch", 10, 11), ("train", 11, 18), ("switch", 18, 20)]
+
+
+def test_training_without_a_change_of_role_is_training_alone():
+    spans = SimSpans()
+    spans.trained(10, 20, (0, 0))
+    assert told(spans, 20) == [("train", 10, 20)]
+
+
+def test_changes_of_role_never_exceed_what_an_order_took():
+    spans = SimSpans()
+    spans.trained(10, 12, (1.5, 1.5))
+    assert told(spans, 12) == [("switch", 10, 12)]
