@@ -55,9 +55,7 @@ class Tale:
         for assignment in self.scheduler.assign(self.now):
             self.given[assignment.worker] += [lease.request.id for lease in assignment.leases]
 
-    def waits(
-        self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0
-    ) -> None:
+    def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0) -> None:
         self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s, sample_s), self.now)
 
     def helps(self) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from spotlight.control.forecast.asked import Durations, Fleet, Workload
 from spotlight.control.forecast.drawing import Line
 from spotlight.control.forecast.training import joined_s, part_s, switches_s, train_s
+from spotlight.control.pipeline.admission import most_stale
 from spotlight.control.profiles import Operation
 
 
@@ -100,7 +101,7 @@ class Overlap:
         pipeline, publish_s, fetch_s = self._work.pipeline, self._publish_s, self._fetch_s
         alone = self._drawing().seconds(self._pictures)
         trained_s = train_s(self._work, self._fleet, self._times)
-        share = int(pipeline.stale_share * self._work.prompts) / self._work.prompts
+        share = most_stale(self._work.prompts, pipeline.stale_share) / self._work.prompts
         if pipeline.gap:
             last_s = self._last_s()
             drawn_s = alone + fetch_s + previews_s
