@@ -26,7 +26,7 @@ SETTLED = (2, 4)
 """Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
 SETTLED_AHEAD = (6, 10)
 """The same where iterations overlap, and each begins where the one before left off."""
-ROUNDS = 16
+ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
