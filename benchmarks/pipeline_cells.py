@@ -129,7 +129,8 @@ def sensible_rows(cell: Cell) -> list[int]:
     samples, machines = cell.setting.samples, cell.machines
     shares = {-(-samples // slots) for slots in (machines.rollers, machines.slots)}
     largest = max(batches(profile_of(cell.profile)))
-    timed = [rows for rows in batches(profile_of(cell.profile)) if max(shares) <= rows * ROUNDS]
+    fewest = min(max(shares), ROUNDS * largest // 2)
+    timed = [rows for rows in batches(profile_of(cell.profile)) if fewest <= rows * ROUNDS]
     return sorted({rows for rows in timed if rows <= max(shares)} | {share for share in shares if share <= largest})
 
 

@@ -10,7 +10,8 @@ round completes, w the time to publish and fetch, s the share that may be stale:
     asynchrony       stale groups are drawn while others train, publish and fetch: drawing never stops but for the
                      fetch, at least (1 - s) G + u + w; trainers have the stale groups to begin with
 
-Invariant: with more switches on, no iteration is forecast to take longer (tests/property/test_forecast_property.py).
+Invariant: neither training beside rollouts nor asynchrony makes an iteration longer
+(tests/property/test_forecast_property.py); tests/storm/test_forecast_simulated.py compares all with the simulation.
 """
 
 import msgspec
