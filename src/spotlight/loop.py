@@ -59,13 +59,13 @@ class Loop:
         began = self.clock.now()
         async with self.training.beside(iteration):
             self.rollouts.issue(iteration, self.state.selected.get(iteration))
+            self.ahead.begin(iteration + 1)
             await self.rollouts.finished(iteration)
             compared = self.rollouts.compare(iteration)
             self.explorer.learn(iteration)
             rolled_out = self.clock.now()
             self.training.claim()
             self.explorer.begin(iteration + 1)
-            self.ahead.begin(iteration + 1)
         trained = self.clock.now()
 
         await self.held_out.finished(iteration)

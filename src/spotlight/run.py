@@ -193,6 +193,7 @@ class Run:
             forwards=cost.forwards,
             passes=cost.passes,
             over=cost.over,
+            spot_speed=cluster.spot_speed,
             assists=self.config.pipeline.tag,
         )
 

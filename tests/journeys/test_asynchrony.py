@@ -10,6 +10,7 @@ from spotlight.core.events import (
     Accepted,
     AnyEvent,
     Checkpointed,
+    Compared,
     ExplorationClosed,
     Issued,
     IterationDone,
@@ -97,6 +98,22 @@ def test_each_group_is_issued_once_with_one_version_whatever_came_first() -> Non
             assert len(issued) == len({request.id for request in issued}) == 12
             for group in range(4):
                 assert len({request.sample.version for request in issued if request.group == group}) == 1
+
+
+def test_slots_without_work_begin_the_next_iteration_while_others_draw_the_last_of_this_one() -> None:
+    """Two groups of three rows for two slots, and a third that only one of them draws."""
+    settings: dict[str, Any] = {"rollout": {"prompts": 3, "group_size": 3, "steps": 6}, **PLAIN}
+    pipeline = {"asynchrony": True, "tag": False}
+    with Story(2, rows=3, **settings, pipeline=pipeline) as story:
+        story.end()
+        assert first_stale(story, 2) < place(story, Compared, iteration=1)
+
+
+def test_previews_are_drawn_before_anything_is_begun_with_old_weights() -> None:
+    with Story(**AHEAD) as story:
+        story.end()
+        for iteration in (1, 2):
+            assert place(story, Compared, iteration=iteration - 1) < first_stale(story, iteration)
 
 
 def test_without_the_switch_nothing_is_stale() -> None:

@@ -155,6 +155,17 @@ def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_train
         assert tag < 0.85 * gap
 
 
+def test_spot_slots_of_half_the_speed_take_twice_as_long_and_trainers_that_help_make_up_for_it(tmp_path):
+    seconds = {}
+    for name, speed, tag in (("plain", 1.0, False), ("slow", 0.5, False), ("helped", 0.5, True)):
+        changes = [*WAVES, "rollout.steps=20", f"cluster.spot_speed={speed}", f"pipeline.tag={tag}"]
+        _, events = run(config("spot-no-explore", [*changes, "pipeline.gap=true"]), tmp_path / name)
+        seconds[name] = [e.rollout_s for e in events if isinstance(e, IterationDone)][-1]
+    fetched_s = PROFILE.seconds(Operation.NODE_FETCH)
+    assert seconds["slow"] - fetched_s == pytest.approx(2 * (seconds["plain"] - fetched_s), rel=0.01)
+    assert seconds["helped"] < 0.8 * seconds["slow"]
+
+
 def test_batches_over_pairs_pay_where_parts_are_small(tmp_path):
     """A group of 16 on four ranks: eight pairs are one batch, four samples at a time are two."""
     seconds = {}

@@ -55,8 +55,8 @@ class Tale:
         for assignment in self.scheduler.assign(self.now):
             self.given[assignment.worker] += [lease.request.id for lease in assignment.leases]
 
-    def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None) -> None:
-        self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s), self.now)
+    def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0) -> None:
+        self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s, sample_s), self.now)
 
     def helps(self) -> bool:
         return bool(self.given[TRAINS])
@@ -116,6 +116,50 @@ def test_no_help_where_training_is_what_everybody_waits_for() -> None:
         tale.waits(groups[:1], train_s)
         tale.serve()
         assert tale.helps() is helps
+
+
+def test_what_is_trained_after_the_last_rollouts_counts_for_these() -> None:
+    """Eight groups take the spot worker 80 s, counted as 88, and the last one 9 s to train: longer than 10 s and all
+    training."""
+    for sample_s, helps in ((0.9, True), (0.0, False)):
+        tale = Tale()
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        tale.waits(groups[:1], train_s=80.0, sample_s=sample_s)
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_help_where_rollouts_are_waited_for_is_with_those_that_are_needed_last() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    tale.waits(groups[:1], train_s=20.0)
+    tale.serve()
+    assert sorted(tale.given[TRAINS]) == sorted(groups[-1])
+
+
+def test_rows_that_a_helper_hands_back_wait_for_their_turn() -> None:
+    tale = Tale()
+    groups = tale.issue(8)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    tale.waits(groups[:1], train_s=20.0)
+    tale.serve()
+    begun = list(tale.given[TRAINS])
+    tale.assist.train([TRAINS], tale.now)
+    for each in begun:
+        assert tale.scheduler.hand_back(TRAINS, each, 1, 4, tale.now)
+    for place, group in enumerate([*groups[1:-1], sorted(begun)], start=1):
+        for each in tale.given[SPOT][-ROWS:]:
+            tale.scheduler.drop(each, "told")
+        tale.asks(SPOT)
+        assert sorted(tale.given[SPOT][-ROWS:]) == sorted(group), place
 
 
 def test_help_with_what_training_itself_waits_for_though_training_is_the_longest() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
+from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
 from spotlight.control.explore.config import PlanKind, Timing
 from spotlight.core.errors import ConfigError, InputError
@@ -18,6 +18,9 @@ SETUPS = {
     "on-demand-all": (12, 0, 12, False),
     "spotlight": (4, 8, 4, True),
     "spotlight-fixed": (4, 8, 4, True),
+    "spotlight-pipelined": (4, 8, 4, True),
+    "colocated": (12, 0, 12, False),
+    "disaggregated-serial": (4, 8, 4, False),
 }
 """Reserved, spot and training slots, and whether seeds are explored."""
 
@@ -42,8 +45,10 @@ def test_setup_joined_to_a_recipe_changes_machines_and_exploration_only(learns, 
     plain, joined = load_config(learns), load_config(f"{learns}+{setup}")
     cluster = joined.cluster
     assert (cluster.reserved, cluster.spot, cluster.gang, joined.explores) == SETUPS[setup]
-    for section in ("model", "data", "reward", "algorithm", "rollout", "train", "eval", "iterations"):
+    for section in ("model", "data", "reward", "algorithm", "rollout", "eval", "iterations"):
         assert getattr(joined, section) == getattr(plain, section)
+    batched = {"micro_batch": plain.train.micro_batch, "batches_over": plain.train.batches_over}
+    assert joined.train.model_copy(update=batched) == plain.train
     assert (cluster.rows, joined.explore.seeds) == (plain.cluster.rows, plain.explore.seeds)
 
 
@@ -51,6 +56,16 @@ def test_setups_differ_in_how_they_explore():
     chosen = {name: load_config(f"words-large-nft+{name}").explore for name in SETUPS}
     assert (chosen["explore-inline"].timing, chosen["spotlight"].timing) == (Timing.INLINE, Timing.BESIDE)
     assert (chosen["spotlight"].plan, chosen["spotlight-fixed"].plan) == (PlanKind.BANDIT, PlanKind.FIXED)
+
+
+def test_setups_differ_in_what_they_let_overlap():
+    serial, pool, piped = (
+        load_config(f"words-large-nft+{name}") for name in ("disaggregated-serial", "colocated", "spotlight-pipelined")
+    )
+    switches = [(each.pipeline.gap, each.pipeline.tag, each.pipeline.asynchrony) for each in (serial, pool, piped)]
+    assert switches == [(False, False, False), (False, True, False), (True, True, True)]
+    assert (serial.train.batches_over, serial.train.micro_batch) == (BatchesOver.SAMPLES, "auto")
+    assert piped.train.batches_over is BatchesOver.PAIRS
 
 
 def test_joined_recipes_merge_from_left_to_right_and_overrides_come_last(tmp_path):

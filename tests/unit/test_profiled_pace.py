@@ -15,7 +15,7 @@ SWITCH_S = PROFILE.seconds(Operation.ROLE_SWITCH)
 BATCH = 8
 
 
-def pace(over: BatchesOver = BatchesOver.PAIRS, **fields: bool) -> ProfiledPace:
+def pace(over: BatchesOver = BatchesOver.PAIRS, **fields: float) -> ProfiledPace:
     cost = TrainingCost(timesteps=2, forwards=0, over=over)
     times = dict.fromkeys(("step_s", "start_s", "load_s", "train_s", "heartbeat_s"), 1.0)
     return ProfiledPace(**times, profile=PROFILE, cost=cost, train_batch=BATCH, **fields)
@@ -78,3 +78,9 @@ def test_worker_that_never_rolls_out_never_goes_back_to_it():
     worker.train(order(8, last=True))
     again = worker.train(order(8, last=True))
     assert again == pytest.approx(2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
+
+
+def test_slower_slot_takes_as_much_longer_for_all_that_it_computes():
+    plain, slow = pace(), pace(slowness=2.0)
+    assert slow.step(4, 4, 1) == pytest.approx(2 * plain.step(4, 4, 1))
+    assert slow.decode(4) == pytest.approx(2 * plain.decode(4))

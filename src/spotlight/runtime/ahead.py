@@ -1,6 +1,7 @@
 """Rollouts ahead of the weights: while iteration k trains, the first groups of k+1 are begun with version k.
 
-    begin(k+1): previews are in --> seeds are chosen --> a group whenever the slots that roll out have nothing to do
+    begin(k+1): previews are in --> seeds are chosen --> a group whenever the slots that roll out have nothing to do,
+                be it that the last rollouts of k are still drawn by others
     close(k+1): training is over; where seeds were not chosen before, nothing is stale, unless the number is fixed
     k+1 is within reach: no more; `Rollouts.issue` draws the rest with it
 
@@ -100,6 +101,8 @@ class Asynchrony:
             self._hub.fail(error)
 
     async def _go_ahead(self, iteration: int) -> None:
+        if self._lead.is_fixed:
+            await self._rollouts.finished(iteration - 1)
         await self._hub.until(lambda: self._explorer.is_in(iteration))
         await self._explorer.close(iteration)
         admission = self._admission = self._lead.admission(iteration, self._rollouts)

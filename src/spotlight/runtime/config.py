@@ -24,6 +24,9 @@ class ClusterConfig(Section):
     charges any number as data-parallel ranks."""
     spot: int = Field(default=2, ge=0)
     """Spot nodes, which come and go as the market says; 0 is a reserved-only run."""
+    spot_speed: float = Field(default=1.0, gt=0)
+    """Speed of a spot slot, as a share of the profile's: below 1 where cheaper GPUs roll out than train. Simulations,
+    paced runs and forecasts go by it; a run that computes is as fast as its machines are."""
     slots: int = Field(default=1, ge=1)
     """Slots, and so workers, per node."""
     rows: int = Field(default=8, ge=1)
@@ -76,6 +79,10 @@ class ClusterConfig(Section):
                 f"set gang to {self.reserved} or less, or reserve more."
             )
         return self
+
+    def speed(self, slot_class: SlotClass) -> float:
+        """Of a slot, where a profile's is 1."""
+        return self.spot_speed if slot_class is SlotClass.SPOT else 1.0
 
     def reserved_nodes(self, price: str = "") -> list[NodeSpec]:
         return [

@@ -97,6 +97,8 @@ class Exploration:
         self._iterations = iterations
         self._patience = patience
         self._emit = emit
+        self._begun = 0
+        """The last iteration that was planned for."""
         self._began = 0.0
         self._ended: asyncio.Task[float] | None = None
         """Tells when the last planned preview was in."""
@@ -107,6 +109,7 @@ class Exploration:
             self._begin(iteration)
 
     def _begin(self, iteration: int) -> None:
+        self._begun = iteration
         if iteration in self._state.selected or iteration >= self._iterations:
             return
         prompts = self._samples.prompts(iteration)
@@ -197,8 +200,8 @@ class Exploration:
         self._select(iteration, requests)
 
     def is_in(self, iteration: int) -> bool:
-        is_beside = self._patience.timing is Timing.BESIDE
-        is_there = is_beside and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
+        is_begun = self._patience.timing is Timing.BESIDE and self._begun >= iteration
+        is_there = is_begun and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
         return is_there or iteration in self._state.selected
 
     def _seconds(self) -> float:

@@ -197,8 +197,11 @@ class Steps:
             return Foreseen([[request.id for group in groups for request in group]], 1, None)
         later = range(step + 1, step + self._schedule.updates - update)
         left = [*awaited.left, *(group for after in later for group in self._schedule.groups(after, len(groups)))]
-        train_s = None if self._sample_s is None else self._sample_s * sum(len(groups[group]) for group in left)
-        return Foreseen([[r.id for r in groups[group]] for group in awaited.groups], awaited.count, train_s)
+        awaited_ids = [[request.id for request in groups[group]] for group in awaited.groups]
+        if self._sample_s is None:
+            return Foreseen(awaited_ids, awaited.count, None)
+        train_s = self._sample_s * sum(len(groups[group]) for group in left)
+        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s)
 
     def _measure(self, order: m.Train, began: float) -> None:
         """Seconds that one sample takes to train."""

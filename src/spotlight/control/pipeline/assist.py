@@ -10,8 +10,10 @@
 A worker that trains asks for work as any other does, but its pull is kept here until helping is worth it:
 1. The time until the next part is trainable exceeds the changes of role and one step of a batch. A step is the unit,
    not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
-2. The others would still roll out when all that is left to train were trained, or the next part comes sooner with
-   help: otherwise training is what everybody waits for, and help could only delay it.
+2. The others, and the training of what they complete last, would take longer than all that is left to train, or the
+   next part comes sooner with help: otherwise training is what everybody waits for, and help could only delay it.
+   Where rollouts are what everybody waits for, help is with those that are needed last: trainers leave when a part is
+   trainable, and no part may wait for rows that they began and handed back.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
@@ -31,12 +33,17 @@ from math import inf, isinf
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.control.scheduler.workers import Takes
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
 
 PERIODS_KEPT = 64
 """Of times in which there was something to train: workers tell what they did long before so many have passed."""
+
+
+SLACK = 1.1
+"""Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
 
 
 class AssistState(StrEnum):
@@ -57,6 +64,8 @@ class Foreseen:
     """Of the groups that it takes."""
     train_s: float | None
     """Seconds of training that are left in the iteration, as far as that is known."""
+    sample_s: float = 0.0
+    """Of these, that one sample takes."""
 
 
 class Assist:
@@ -145,7 +154,8 @@ class Assist:
         self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
         if not self._pulls:
             return
-        if not self._may(now):
+        takes = self._help(now)
+        if takes is None:
             self.state = AssistState.WAITING
             return
         self.state = AssistState.ASSISTING
@@ -154,7 +164,7 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s)
+            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, takes)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -162,36 +172,43 @@ class Assist:
         settings = self._settings
         return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
-    def _may(self, now: float) -> bool:
+    def _help(self, now: float) -> Takes | None:
+        """What they should take, or None: they should not."""
         if self._settings.tag and self._foresee is None:
-            return True
+            return Takes.FIRST_NEEDED
         if not self._scheduler.is_waited_for():
-            return False
+            return None
         if not self._settings.tag:
-            return not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
-        return self._is_worth_it(now)
+            is_alone = not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
+            return Takes.FIRST_NEEDED if is_alone else None
+        return self._worth(now)
 
-    def _is_worth_it(self, now: float) -> bool:
+    def _worth(self, now: float) -> Takes | None:
         if self._foresee is None:
-            return True
+            return Takes.FIRST_NEEDED
         foreseen, team = self._foresee(), self._team()
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         unit_s = max(late_s) + self._settings.switch_s
         waits_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now)
-        if isinf(waits_s) or (waits_s > unit_s and self._is_needed(foreseen, waits_s, unit_s, now)):
-            return True
-        self._decide_at = now + waits_s
-        return False
+        if isinf(waits_s):
+            return Takes.FIRST_NEEDED
+        takes = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
+        if takes is None:
+            self._decide_at = now + waits_s
+        return takes
 
-    def _is_needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> bool:
+    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> Takes | None:
         """Whether anything would be over sooner with help."""
         team = self._team()
         if foreseen.train_s is None:
-            return True
-        if self._scheduler.seconds_of_exact_work(team) > waits_s + foreseen.train_s + unit_s:
-            return True
+            return Takes.FIRST_NEEDED
+        # What the last rollouts complete is trained after them, however quickly the rest was.
+        last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
+        rollouts_s = SLACK * self._scheduler.seconds_of_exact_work(team) + last_s
+        if rollouts_s > waits_s + foreseen.train_s + unit_s:
+            return Takes.LAST_NEEDED
         helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
-        return helped_s + unit_s < waits_s
+        return Takes.FIRST_NEEDED if helped_s + unit_s < waits_s else None
 
     def _team(self) -> list[WorkerId]:
         """Who rolls out: one that neither works nor asks may not do so for long, and must not be waited for."""

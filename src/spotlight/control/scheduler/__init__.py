@@ -1,6 +1,7 @@
 """Who gets what next: the order of service, shares by speed, stragglers and notices."""
 
-from spotlight.control.scheduler.scheduler import Assignment, Lease, Recalled, Scheduler
+from spotlight.control.scheduler.assignments import Assignment, Lease, Recalled
+from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 
 __all__ = ["Assignment", "Lease", "Recalled", "Scheduler", "SchedulerSettings"]

@@ -5,8 +5,9 @@ order of issue); the sums kept here equal those over the tickets (tests/unit/tes
 tests/property/test_scheduler_property.py).
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
+from typing import TypeAlias
 
 from spotlight.control.scheduler.speeds import Team
 from spotlight.control.scheduler.tickets import Ticket
@@ -15,36 +16,58 @@ from spotlight.core.work import WeightsId, Work
 PREVIEW_RANK = Work.PREVIEW.rank
 
 
+Entry: TypeAlias = tuple[int, int, int, int, int, Ticket]
+"""A key, the turn at which it was queued, and the ticket."""
+
+
 class Queue:
-    """The waiting requests of one kind of work."""
+    """The waiting requests of one kind of work, taken from the head, or from the tail by who may have to leave soon."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[bool, int, int, int, Ticket]] = []
+        self._heap: list[Entry] = []
+        self._tails: list[Entry] | None = None
+        """The same by negated keys, once anybody has asked for the tail."""
+        self._pushes = 0
         self.count = 0
         self.row_steps = 0
 
     def push(self, ticket: Ticket) -> None:
-        ticket.is_queued = True
-        heappush(self._heap, (*ticket.key, ticket))
+        self._pushes += 1
+        ticket.is_queued, ticket.queued_as = True, self._pushes
+        heappush(self._heap, (*ticket.key, self._pushes, ticket))
+        if self._tails is not None:
+            heappush(self._tails, _negated((*ticket.key, self._pushes, ticket)))
         self.count += 1
         self.row_steps += ticket.remaining
 
     def head(self) -> Ticket:
-        while not (ticket := self._heap[0][-1]).is_queued:
-            heappop(self._heap)
-        return ticket
+        return _first(self._heap)
 
-    def pop(self) -> Ticket:
-        ticket = self.head()
-        heappop(self._heap)
-        self.withdraw(ticket)
-        return ticket
+    def tail(self) -> Ticket:
+        if self._tails is None:
+            self._tails = [_negated(entry) for entry in self._heap]
+            heapify(self._tails)
+        return _first(self._tails)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """It waits no more; its place in the heap is cleared when it comes up."""
+        """It waits no more; its entries are cleared when they come up."""
         ticket.is_queued = False
         self.count -= 1
         self.row_steps -= ticket.remaining
+
+
+def _first(heap: list[Entry]) -> Ticket:
+    """Entries of tickets that left the queue since, or came back as another entry, are void."""
+    while True:
+        *_, queued_as, ticket = heap[0]
+        if ticket.is_queued and ticket.queued_as == queued_as:
+            return ticket
+        heappop(heap)
+
+
+def _negated(entry: Entry) -> Entry:
+    returned, iteration, turn, place, queued_as, ticket = entry
+    return (-returned, -iteration, -turn, -place, queued_as, ticket)
 
 
 class Backlog:

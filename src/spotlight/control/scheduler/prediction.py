@@ -74,5 +74,6 @@ def _rows_free_s(worker: Worker, settings: SchedulerSettings, now: float) -> lis
 def _left_s(ticket: Ticket, settings: SchedulerSettings, now: float) -> float:
     holder = ticket.holder
     assert holder is not None
-    step_s = holder.step_s(len(holder.leases), settings.saturating_rows)
+    # What is finished and still on its way is leased, but in no batch.
+    step_s = holder.step_s(min(len(holder.leases), holder.rows), settings.saturating_rows)
     return max(0.0, ticket.remaining * step_s - (now - ticket.moved_at))

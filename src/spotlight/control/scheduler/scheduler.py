@@ -18,47 +18,22 @@ stragglers, which is periodic, and for what a lost worker held.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import groupby
 from math import inf
-
-import msgspec
 
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import notices, prediction, stragglers
+from spotlight.control.scheduler.assignments import Assignment, Recalled, assignments_of
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.workers import Standing, Takes, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """One request that a worker was given, and the step that it goes on from."""
-
-    request: Request
-    attempt: int
-    step: int
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """What one worker was given; all of it uses one set of weights."""
-
-    worker: WorkerId
-    weights: WeightsId
-    leases: tuple[Lease, ...]
-
-
-class Recalled(msgspec.Struct, frozen=True):
-    """What a worker is to hand back at its next step boundary."""
-
-    worker: WorkerId
-    requests: tuple[RequestId, ...]
 
 
 class Scheduler:
@@ -105,18 +80,20 @@ class Scheduler:
         now: float,
         answered: int | None = None,
         late_s: float = 0.0,
+        takes: Takes = Takes.FIRST_NEEDED,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
-        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin.
+        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `takes`
+        which end of the line it is served from.
         """
         known = self._heard(worker, now)
         if known is None or (answered is not None and answered < known.assignments):
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s = late_s
+        known.late_s, known.takes = late_s, takes
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
@@ -251,7 +228,7 @@ class Scheduler:
                 continue
             worker.free_rows = 0
             worker.refused = None
-            given = _assignments(worker, taken)
+            given = assignments_of(worker, taken)
             worker.assignments += len(given)
             assignments += given
         return assignments
@@ -323,6 +300,10 @@ class Scheduler:
         """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
         return prediction.seconds_of_exact_work(self._workers.values(), self._booking.backlogs(), self._known(team))
 
+    def room(self, team: Iterable[WorkerId]) -> int:
+        """Rows that the team can have under way."""
+        return sum(worker.rows for worker in self._known(team))
+
     def is_waited_for(self) -> bool:
         """Whether there is a request that nobody holds."""
         return self._booking.waiting > 0
@@ -380,18 +361,3 @@ class Scheduler:
         if known is not None:
             known.heard_at = now
         return known
-
-
-def _assignments(worker: Worker, taken: Sequence[Ticket]) -> list[Assignment]:
-    if len(taken) == 1:
-        ticket = taken[0]
-        lease = Lease(ticket.request, ticket.attempt, ticket.step)
-        return [Assignment(worker.id, ticket.backlog.weights, (lease,))]
-    return [
-        Assignment(
-            worker.id,
-            backlog.weights,
-            tuple(Lease(ticket.request, ticket.attempt, ticket.step) for ticket in tickets),
-        )
-        for backlog, tickets in groupby(taken, key=lambda ticket: ticket.backlog)
-    ]

@@ -5,7 +5,8 @@ is lost and nothing is served twice (tests/property/test_scheduler_property.py).
 
     add --> QUEUED --lease--> HELD --done--> (gone)
               ^                |
-              `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step
+              `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step;
+                                     in its turn, if it was taken before that
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ class Ticket:
     holder: "Worker | None" = None
     attempt: int = 0
     is_queued: bool = False
+    queued_as: int = 0
+    """Its valid entry in the queue."""
     was_returned: bool = False
+    is_early: bool = False
+    """Whether its holder took it before its turn."""
     is_recalled: bool = False
 
     @property

@@ -22,6 +22,7 @@ from spotlight.compute.weights.store import MappedWeights
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
+from spotlight.core.work import SlotClass
 from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.paced.device import PacedDevice
 from spotlight.runtime.paced.model import PacedAdapter, spec_named
@@ -114,7 +115,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     born = time.monotonic()
     assert settings.pace is not None
     profile = quicker(Profile.load(settings.pace.profile), settings.pace.speed)
-    held = Held(PacedDevice(), pace_of(profile, settings.pace, launch.heartbeat_s))
+    held = Held(PacedDevice(), pace_of(profile, settings.pace, launch))
     model = PacedAdapter(spec_named(settings.model.name), held.pace, held.device)
     base_digest = f"paced-{profile.digest}"
     # There is nothing to adapt and nothing to recompute in one layer.
@@ -130,13 +131,14 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     return Equipment(model, shared, resident, engine, role, kind=profile.hardware)
 
 
-def pace_of(profile: Profile, settings: PaceSettings, heartbeat_s: float) -> ProfiledPace:
+def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> ProfiledPace:
     return ProfiledPace(
         step_s=profile.seconds(Operation.DENOISE_STEP),
         start_s=profile.seconds(Operation.WORKER_START),
         load_s=profile.seconds(Operation.NODE_FETCH),
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
-        heartbeat_s=heartbeat_s,
+        heartbeat_s=launch.heartbeat_s,
+        slowness=1 / settings.spot_speed if launch.slot_class is SlotClass.SPOT else 1.0,
         rounds=Operation.PREVIEW_STEP in profile.operations,
         profile=profile,
         cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes, settings.over),

@@ -85,7 +85,7 @@ class ProfiledPace(Pace):
         return 0.0 if is_held else self.load_s
 
     def decode(self, pictures: int) -> float:
-        return self._seconds(Operation.DECODE, pictures)
+        return self._seconds(Operation.DECODE, pictures) * self.slowness
 
     def roll(self) -> float:
         if not self._is_training:
@@ -140,6 +140,7 @@ class ProfiledFate(Calm):
         self._profile = profile
         self._cost = TrainingCost.of(config)
         self._assists = config.pipeline.tag
+        self._cluster = config.cluster
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
         self._busy: dict[NodeId, list[float]] = {}
@@ -154,6 +155,7 @@ class ProfiledFate(Calm):
             load_s=profile.seconds(Operation.NODE_FETCH),
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
+            slowness=1 / self._cluster.speed(slot_class),
             rounds=Operation.PREVIEW_STEP in profile.operations,
             runs_ahead=True,
             profile=profile,

@@ -134,18 +134,20 @@ def forecasts_of(
 
 def workload_of(config: "RunConfig", profile: "Profile") -> "Workload":
     """What the recipe asks for, as the forecast counts it; trained in batches that suit the profile, as simulated."""
+    from spotlight.compute.train.config import BatchesOver
     from spotlight.control.forecast import Evaluations, Workload
     from spotlight.control.profiles import Operation
     from spotlight.runtime.sim.profiled import TrainingCost, efficient_batch
 
     rollout, cost = config.rollout, TrainingCost.of(config)
+    timesteps = min(cost.timesteps, rollout.steps)
     return Workload(
         iterations=config.iterations,
         prompts=rollout.prompts,
         group_size=rollout.group_size,
         steps=rollout.steps,
         passes=_passes(rollout.guidance),
-        timesteps=min(cost.timesteps, rollout.steps),
+        timesteps=timesteps,
         forwards=cost.forwards,
         updates=config.train.updates_per_iteration,
         micro_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),
@@ -157,6 +159,8 @@ def workload_of(config: "RunConfig", profile: "Profile") -> "Workload":
         ),
         checkpoint_every=config.output.checkpoint_every,
         explore=_explored(config) if config.explores else None,
+        runs=1 if cost.over is BatchesOver.PAIRS else timesteps,
+        pipeline=config.pipeline,
     )
 
 
@@ -174,6 +178,7 @@ def fleet_of(config: "RunConfig", profile: "Profile") -> "Fleet":
         slots=cluster.slots,
         rows=efficient_batch(profile, Operation.DENOISE_STEP),
         scorers=max(1, config.reward.processes),
+        spot_speed=cluster.spot_speed,
     )
 
 

@@ -1,0 +1,141 @@
+"""The arithmetic ceiling of every row of `pipeline.py`: the least seconds that its schedule could take, from a profile.
+
+A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds in which they draw and
+the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), N slots:
+
+    serial       G + T + w                                      batches over samples
+    +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
+    +TSP         the same                                       batches over pairs
+    +TAG         drawing and all training but the last unit's shared by all slots, then t + w; at least g and T + w
+    +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
+                 fetch as well: drawing, training, publication and fetches shared by all slots; T + w; the fresh share
+                 drawn by all slots, then t + w
+
+Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
+all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline_cells import GROUP, Cell, Row, batches, profile_of
+
+from spotlight.control.profiles import Operation, Profile
+from spotlight.runtime.sim.profiled import efficient_batch
+
+STALE = 0.5
+FORWARDS = 1
+"""Of the behaviour policy, beside every trained timestep: NFT."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Seconds, with so many rows in a slot's batch."""
+
+    drawn: float
+    first_drawn: float
+    trained: float
+    last_trained: float
+    publish: float
+    fetch: float
+
+    @property
+    def handed_out(self) -> float:
+        return self.publish + self.fetch
+
+
+def ceiling_s(cell: Cell, row: Row) -> float:
+    """The least seconds of an iteration."""
+    return min(_seconds(cell, each, rows) for each in row.before for rows in batches(profile_of(cell.profile)))
+
+
+def colocated_s(cell: Cell) -> float:
+    """Of a pool without overhead: no change of role, no publication, full batches."""
+    profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
+    best_draw = min(_drawn_s(profile, rows, setting.steps) / rows for rows in batches(profile))
+    batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
+    image_timestep = _batch_s(profile, batch) / batch
+    work = setting.samples * (best_draw + setting.timesteps * image_timestep)
+    return work / (machines.trainers + machines.rollers * machines.speed)
+
+
+def _seconds(cell: Cell, row: Row, rows: int) -> float:
+    sums, machines = sums_of(cell, row, rows), cell.machines
+    drawing, gang = machines.rollers * machines.speed, machines.trainers
+
+    def shared(drawn: float, trained: float) -> float:
+        return (drawing * drawn + gang * trained) / (drawing + gang)
+
+    def by_all(samples: int, alone: float) -> float:
+        """Fluid shares of what the slots beside training would take, unless launches bound it."""
+        return max(shared(alone, 0.0), _all_draw_s(cell, samples))
+
+    match row:
+        case Row.SERIAL:
+            return sums.drawn + sums.trained + sums.handed_out
+        case Row.GAP | Row.TSP:
+            both = max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained)
+            return both + sums.handed_out
+        case Row.TAG:
+            drawn = max(shared(sums.drawn, sums.trained - sums.last_trained), by_all(cell.setting.samples, sums.drawn))
+            begun = by_all(GROUP, sums.first_drawn)
+            return max(drawn + sums.last_trained, begun + sums.trained) + sums.handed_out
+        case Row.ASYNC:
+            fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
+            fresh_s = sums.drawn * fresh / cell.setting.prompts
+            rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
+            alone = max(rolled, busy, fresh_s + last + sums.handed_out)
+            helped_s = by_all(fresh * GROUP, fresh_s) + last + sums.handed_out
+            helped = max(shared(rolled, busy + sums.fetch), busy + sums.fetch, helped_s)
+            return min(alone, helped)
+
+
+def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
+    profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
+    unit = min(setting.samples, max(GROUP, rows * machines.rollers))
+    by_update = setting.samples // setting.updates
+    last = min(by_update, (setting.samples - 1) % unit + 1)
+    over_pairs = Row.TSP in row.before
+    joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=machines.trainers)
+    return Sums(
+        drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
+        first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
+        trained=setting.updates * (_trained_s(cell, by_update, over_pairs) + joined),
+        last_trained=_trained_s(cell, last, over_pairs) + joined,
+        publish=profile.seconds(Operation.PUBLISH),
+        fetch=profile.seconds(Operation.NODE_FETCH),
+    )
+
+
+def _all_draw_s(cell: Cell, samples: int) -> float:
+    profile, machines = profile_of(cell.profile), cell.machines
+    quickest = max(1.0, machines.speed)
+    return min(
+        _team_s(profile, samples, machines.slots, cell.setting.steps, rows) / quickest for rows in batches(profile)
+    )
+
+
+def _team_s(profile: Profile, samples: int, slots: int, steps: int, rows: int) -> float:
+    return sum(_drawn_s(profile, each, steps) for each in _cut(-(-samples // slots), rows))
+
+
+def _drawn_s(profile: Profile, rows: int, steps: int) -> float:
+    return steps * profile.seconds(Operation.DENOISE_STEP, rows) + profile.seconds(Operation.DECODE, rows)
+
+
+def _trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:
+    """A rank's share: all its pairs in batches, or its samples in batches, timestep by timestep."""
+    profile, timesteps = profile_of(cell.profile), cell.setting.timesteps
+    batch, share = efficient_batch(profile, Operation.TRAIN_TIMESTEP), -(-samples // cell.machines.trainers)
+    runs = [share * timesteps] if over_pairs else [share] * timesteps
+    return sum(_batch_s(profile, rows) for run in runs for rows in _cut(run, batch))
+
+
+def _batch_s(profile: Profile, rows: int) -> float:
+    forwards_s = FORWARDS * profile.seconds(Operation.DENOISE_STEP, rows)
+    return profile.seconds(Operation.TRAIN_TIMESTEP, rows) + forwards_s
+
+
+def _cut(count: int, batch: int) -> Iterator[int]:
+    for start in range(0, count, batch):
+        yield min(batch, count - start)

@@ -1,0 +1,176 @@
+"""What `pipeline.py` compares: settings, machines, and the rows of the ablation, each with the switches before it."""
+
+import tempfile
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from spotlight.config import RunConfig
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles.derive import gangs
+from spotlight.core.events import IterationDone
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
+from spotlight.runtime.sim.profiled import efficient_batch
+from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
+
+TASK = "words-large-nft"
+GROUP = 16
+GRADIENT_BYTES = 1_699_000_000
+"""Of adapters of rank 64, as the profiles say."""
+SETTLED = (2, 4)
+"""Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
+SETTLED_AHEAD = (6, 10)
+"""The same where iterations overlap, and each begins where the one before left off."""
+ROUNDS = 8
+"""In which a slot draws its share at most, where it may choose how many samples it draws together."""
+STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
+"""Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
+
+
+class Row(StrEnum):
+    """Of the table; each has all that those before it have."""
+
+    SERIAL = "serial"
+    GAP = "+GAP"
+    TSP = "+TSP"
+    TAG = "+TAG"
+    ASYNC = "+asynchrony"
+
+    @property
+    def before(self) -> "tuple[Row, ...]":
+        rows = list(Row)
+        return tuple(rows[: rows.index(self) + 1])
+
+
+SWITCHES = {
+    Row.SERIAL: (),
+    Row.GAP: ("pipeline.gap=true",),
+    Row.TSP: ("train.batches_over=pairs",),
+    Row.TAG: ("pipeline.tag=true",),
+    Row.ASYNC: ("pipeline.asynchrony=true",),
+}
+COLOCATED = "colocated"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What an iteration consists of."""
+
+    prompts: int
+    steps: int
+    timesteps: int
+    updates: int = 1
+
+    @property
+    def samples(self) -> int:
+        return self.prompts * GROUP
+
+    @property
+    def name(self) -> str:
+        updates = f", {self.updates} updates" if self.updates > 1 else ""
+        return f"{self.prompts}x{GROUP}, {self.steps} steps, {self.timesteps} trained{updates}"
+
+
+class Machines(msgspec.Struct, frozen=True):
+    """Trainers, and slots that roll out."""
+
+    trainers: int
+    rollers: int
+    speed: float = 1.0
+    """Of one that rolls out, where a trainer's is 1."""
+
+    @property
+    def slots(self) -> int:
+        return self.trainers + self.rollers
+
+    @property
+    def name(self) -> str:
+        slower = "" if self.speed == 1.0 else f" at {self.speed:g} of the speed"
+        return f"{self.trainers}+{self.rollers}{slower}"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One column of the table."""
+
+    profile: str
+    machines: Machines
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        return f"{self.profile.rpartition('-')[2]} px, {self.machines.name}, {self.setting.name}"
+
+
+@cache
+def profile_of(name: str) -> Profile:
+    """With gangs of as many ranks as a pool of all slots has, derived as the shipped ones are."""
+    profile = Profile.load(name)
+    times = profile.operations[Operation.OPTIMIZER_STEP]
+    (alone,) = (point for point in times.points if point.degree == 1)
+    more = gangs(alone, GRADIENT_BYTES, degrees=(32,))
+    wider = msgspec.structs.replace(times, series=(*times.series, more))
+    return msgspec.structs.replace(profile, operations={**profile.operations, Operation.OPTIMIZER_STEP: wider})
+
+
+def batches(profile: Profile) -> list[int]:
+    """Rows of a denoising step that were timed."""
+    return sorted({point.batch for point in profile.operations[Operation.DENOISE_STEP].points if point.degree == 1})
+
+
+def sensible_rows(cell: Cell) -> list[int]:
+    """Batches that were timed, but none so small that a slot's share would take many rounds, and even shares.
+
+    None larger than a share: whoever holds new weights first would draw more than it.
+    """
+    samples, machines = cell.setting.samples, cell.machines
+    shares = {-(-samples // slots) for slots in (machines.rollers, machines.slots)}
+    largest = max(batches(profile_of(cell.profile)))
+    fewest = min(max(shares), ROUNDS * largest // 2)
+    timed = [rows for rows in batches(profile_of(cell.profile)) if fewest <= rows * ROUNDS]
+    return sorted({rows for rows in timed if rows <= max(shares)} | {share for share in shares if share <= largest})
+
+
+def least_groups(cell: Cell, row: Row) -> int:
+    """As few as fill the batches of all ranks."""
+    profile, setting = profile_of(cell.profile), cell.setting
+    rows = efficient_batch(profile, Operation.TRAIN_TIMESTEP) * cell.machines.trainers
+    of_group = GROUP if Row.TSP not in row.before else GROUP * setting.timesteps
+    return -(-rows // of_group)
+
+
+def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
+    """Of one iteration, simulated."""
+    machines = cell.machines
+    if row == COLOCATED:
+        recipe = f"{TASK}+{COLOCATED}"
+        made = [f"cluster.reserved={machines.slots}", f"cluster.gang={machines.slots}", "cluster.spot=0"]
+    else:
+        recipe = f"{TASK}+disaggregated-serial"
+        made = [f"cluster.reserved={machines.trainers}", f"cluster.gang={machines.trainers}"]
+        made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
+        made += [switch for each in Row(row).before for switch in SWITCHES[each]]
+        made += [f"pipeline.least_groups={least_groups(cell, Row(row))}"]
+    settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
+    ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)
+    return (ends[settled[1] - 1] - ends[settled[0] - 1]) / (settled[1] - settled[0])
+
+
+def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, float]:
+    """Of iterations, in seconds of the run."""
+    setting, profile, prices = cell.setting, profile_of(cell.profile), PriceTable.load()
+    work = [f"rollout.prompts={setting.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={setting.steps}"]
+    work += [f"algorithm.timesteps_per_sample={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
+    config = simulated_config(recipe, [*STEADY, *work, *made], Assumed(profile=profile, prices=prices))
+    settings = config.model_dump()
+    settings["cluster"]["rows"] = rows
+    config = RunConfig.model_validate(settings)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = RunFolder(Path(scratch) / "run")
+        folder.path.mkdir()
+        numerics = model_numerics(config, None)
+        simulate(Simulation(config=config, recipe=recipe, profile=profile, numerics=numerics, prices=prices), folder)
+        return {r.event.iteration: r.at for r in read(folder.journal) if isinstance(r.event, IterationDone)}

@@ -1,0 +1,82 @@
+"""`benchmarks/pipeline.py`: ceilings that nothing passes, rows that never lose, and figures that name their cell."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import pipeline  # noqa: E402
+from pipeline_ceilings import ceiling_s, colocated_s, sums_of  # noqa: E402
+from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, sensible_rows  # noqa: E402
+from pipeline_results import Outcome, columns_of, figures_of, modelled  # noqa: E402
+
+SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
+
+
+@cache
+def outcomes() -> list[Outcome]:
+    return pipeline.outcomes_of(SMALL, 0)
+
+
+def outcome(row: str, seconds: float, ceiling_s: float | None = 1.0, cell: Cell = SMALL) -> Outcome:
+    return Outcome(cell=cell, row=row, seed=0, rows=4, seconds=seconds, ceiling_s=ceiling_s, bound_s=1.0)
+
+
+def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_before():
+    (column,) = columns_of(outcomes())
+    assert [row.row for row in column.rows] == list(Row)
+    assert all(row.share <= 1.001 for row in column.rows)
+    assert min(column.ratios()) >= 0.999
+    assert column.best.seconds >= column.best.bound_s
+
+
+def test_ceilings_of_rows_with_more_switches_are_never_higher():
+    for cell in pipeline.cells():
+        ceilings = [ceiling_s(cell, row) for row in Row]
+        assert ceilings == sorted(ceilings, reverse=True)
+        if cell.machines.speed == 1.0:
+            assert ceilings[-1] >= 0.999 * colocated_s(cell)
+
+
+def test_ceiling_of_the_generation_axis_is_the_published_formula_where_units_are_alike():
+    cell = Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 20, 2))
+    units = 8
+    sums = sums_of(cell, Row.GAP, 8)
+    g, joined_s = sums.drawn / units, sums.last_trained - (sums.trained - sums.last_trained) / (units - 1)
+    t = sums.last_trained - joined_s
+    expected = g + (units - 1) * max(g, t) + t + joined_s + sums.handed_out
+    assert max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained) + sums.handed_out == pytest.approx(
+        expected
+    )
+    assert ceiling_s(cell, Row.GAP) <= expected + 1e-9
+
+
+def test_slots_draw_even_shares_or_what_was_timed():
+    assert sensible_rows(SMALL) == [1, 2, 4, 6, 8]
+    assert max(sensible_rows(Cell(SMALL.profile, Machines(8, 24), Setting(2, 20, 4)))) == 2
+
+
+def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
+    better = Cell(SMALL.profile, SMALL.machines, Setting(8, 10, 2))
+    told = figures_of(
+        [
+            *(outcome(row, seconds) for row, seconds in zip(Row, (8.0, 4.0, 4.4, 4.0, 4.0), strict=True)),
+            outcome(COLOCATED, 6.0, None),
+            *(outcome(row, seconds, 2.0, better) for row, seconds in zip(Row, (9.0, 6.0, 4.0, 3.0, 2.5), strict=True)),
+            outcome(COLOCATED, 5.0, None, better),
+        ]
+    )
+    assert told["best_speedup_vs_serial"].value == pytest.approx(3.6)
+    assert better.name in told["best_speedup_vs_serial"].unit
+    assert told["worst_row_ratio"].value == pytest.approx(4.0 / 4.4)
+    assert told["worst_share_of_ceiling"].value == pytest.approx(1 / 8)
+    assert (told["speedup_vs_colocated"].low, told["speedup_vs_colocated"].high) == pytest.approx((1.5, 2.0))
+
+
+def test_what_was_not_measured_is_named():
+    told = modelled(profile_of(SMALL.profile), [4, 32])
+    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 32 ranks"]
