@@ -19,6 +19,7 @@ SETUPS = {
     "spotlight": (4, 8, 4, True),
     "spotlight-fixed": (4, 8, 4, True),
     "spotlight-pipelined": (4, 8, 4, True),
+    "pipelined": (4, 8, 4, False),
     "colocated": (12, 0, 12, False),
     "disaggregated-serial": (4, 8, 4, False),
 }
