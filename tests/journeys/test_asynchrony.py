@@ -300,7 +300,6 @@ def test_gang_dies_in_a_window_after_groups_went_ahead(window: Moment) -> None:
 
 def crashed_with_stale_samples_to_be_made(story: Story, record: type[AnyEvent]) -> None:
     """The controller dies after the record; then all published weights are lost."""
-    story.until(lambda: is_ahead(story))
     story.crash(When.AFTER, record)
     story.until(lambda: story.said(record))
     assert holders_of_stale(story, 1)
