@@ -9,6 +9,7 @@ come there counts with all its hours and dollars, which flatters it, and the uni
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -23,8 +24,11 @@ from spotlight.core.errors import InputError
 from spotlight.surface.compare import Curve, Reached, to_target
 
 BASELINE = "reserved-only"
-EXPLORERS = ("spotlight-fixed", "spotlight")
+BUSY = ("pipelined", "spotlight-fixed", "spotlight", "spotlight-pipelined")
+"""Setups that fill time in which the rivals' slots idle."""
 RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
+ALONE = ("pipelined", "spotlight-fixed")
+"""The two halves of `spotlight-pipelined`, which it is compared with where they ran as well."""
 STEADY = "steady"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
@@ -88,7 +92,7 @@ def present(cells: list[Cell], ours: str, numbers: str, out: Path, as_json: bool
         **by_provider(field, prices),
     }
     result = {
-        "benchmark": "headline",
+        "benchmark": out.stem,
         "ours": ours,
         **provenance(),
         "seeds": sorted({race.seed for race in field}),
@@ -141,6 +145,25 @@ RATIOS: dict[str, Ratio] = {
 }
 
 
+def ratios_of(field: Sequence[Race]) -> dict[str, Ratio]:
+    """Those against all that ran in every race."""
+    ratios = dict(RATIOS)
+    for rival in ALONE:
+        if rival != field[0].ours and all(rival in race.cells for race in field):
+            name = rival.replace("-", "_")
+            ratios[f"speedup_vs_{name}"] = partial(_sooner, rival)
+            ratios[f"cost_ratio_vs_{name}"] = partial(_cheaper, rival)
+    return ratios
+
+
+def _sooner(rival: str, race: Race, share: float, price: Price) -> tuple[float, bool]:
+    return speedup(race, rival, share, price)
+
+
+def _cheaper(rival: str, race: Race, share: float, price: Price) -> tuple[float, bool]:
+    return cost_of(race, rival, share, price)
+
+
 def figure(found: Iterable[tuple[float, bool]], what: str) -> Figure:
     values, came = zip(*found, strict=True)
     missed = came.count(False)
@@ -154,7 +177,7 @@ def geometric(values: Sequence[float]) -> float:
 
 def overall(field: Sequence[Race], price: Price) -> dict[str, Figure]:
     figures = {}
-    for (name, ratio), share in product(RATIOS.items(), SHARES):
+    for (name, ratio), share in product(ratios_of(field).items(), SHARES):
         suffix = "" if share == 1 else f"_at_{share * 100:.0f}"
         what = "times" if share == 1 else f"times, at {share:.0%} of the gain"
         figures[f"{name}{suffix}"] = figure((ratio(race, share, price) for race in field), what)
@@ -165,7 +188,7 @@ def by_race(field: Sequence[Race], price: Price) -> dict[str, Figure]:
     figures = {}
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        for name, ratio in RATIOS.items():
+        for name, ratio in ratios_of(field).items():
             found = figure((ratio(race, 1.0, price) for race in group), "times")
             figures[f"{name} {family} {profile.rpartition('-')[2]} {trace}"] = found
     return figures
@@ -241,11 +264,12 @@ def summary(cell: Cell) -> dict[str, object]:
 
 def ratio_table(field: Sequence[Race], price: Price) -> Table:
     table = Table(title=f"{field[0].ours} against others, to the final score of {BASELINE}, priced as {PRICED}")
-    for column in ("task", "profile", "trace", *RATIOS):
+    ratios = ratios_of(field)
+    for column in ("task", "profile", "trace", *ratios):
         table.add_column(column)
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        found = [figure((ratio(race, 1.0, price) for race in group), "") for ratio in RATIOS.values()]
+        found = [figure((ratio(race, 1.0, price) for race in group), "") for ratio in ratios.values()]
         shown = [f"{one.value:.2f} ({one.low:.2f}..{one.high:.2f}){'*' if 'not' in one.unit else ''}" for one in found]
         table.add_row(family, profile, trace, *shown)
     table.caption = "*: not every run came there"
@@ -259,7 +283,7 @@ def factor_table(field: Sequence[Race], price: Price) -> Table:
         table.add_column(column)
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        for setup in (*RIVALS[1:], *EXPLORERS):
+        for setup in (*RIVALS[1:], *BUSY):
             members = [race for race in group if setup in race.cells]
             if members:
                 table.add_row(family, profile.rpartition("-")[2], trace, setup, *_factors(members, setup, price))
@@ -287,7 +311,7 @@ def draw(field: Sequence[Race], price: Price, out: Path) -> None:
 
     for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
         group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        setups = [setup for setup in (*RIVALS, *EXPLORERS) if all(setup in race.cells for race in group)]
+        setups = [setup for setup in (*RIVALS, *BUSY) if all(setup in race.cells for race in group)]
         curves = [race.cells[setup].curve(price) for setup in setups for race in group]
         size = profile.rpartition("-")[2]
         title = f"{family}, NFT, co-simulated: tiny model, clock of Qwen-Image 20 B at {size} on H200\ntrace {trace}"
