@@ -95,14 +95,16 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     unit = min(setting.samples, max(GROUP, rows * machines.rollers))
     by_update = setting.samples // setting.updates
-    last = min(by_update, (setting.samples - 1) % unit + 1)
+    last = (setting.samples - 1) % unit + 1
+    updates, rest = divmod(last, by_update)
     over_pairs = Row.TSP in row.before
     joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=machines.trainers)
+    update_s = _trained_s(cell, by_update, over_pairs)
     return Sums(
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
-        trained=setting.updates * (_trained_s(cell, by_update, over_pairs) + joined),
-        last_trained=_trained_s(cell, last, over_pairs) + joined,
+        trained=setting.updates * (update_s + joined),
+        last_trained=updates * (update_s + joined) + (_trained_s(cell, rest, over_pairs) + joined if rest else 0.0),
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
     )
