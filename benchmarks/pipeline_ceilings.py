@@ -18,14 +18,14 @@ all slots could with even shares. An overhead-free colocated pool takes (GPU-sec
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline_cells import GROUP, Cell, Row, batches, profile_of
+from pipeline_cells import GROUP, Cell, Loss, Row, batches, profile_of
 
 from spotlight.control.profiles import Operation, Profile
 from spotlight.runtime.sim.profiled import efficient_batch
 
 STALE = 0.5
-FORWARDS = 1
-"""Of the behaviour policy, beside every trained timestep: NFT."""
+FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
+"""Of the behaviour policy, beside every trained timestep."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def colocated_s(cell: Cell) -> float:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     best_draw = min(_drawn_s(profile, rows, setting.steps) / rows for rows in batches(profile))
     batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
-    image_timestep = _batch_s(profile, batch) / batch
+    image_timestep = _batch_s(cell, batch) / batch
     work = setting.samples * (best_draw + setting.timesteps * image_timestep)
     return work / (machines.trainers + machines.rollers * machines.speed)
 
@@ -82,10 +82,11 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             return max(drawn + sums.last_trained, begun + sums.trained) + sums.handed_out
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
-            fresh_s = sums.drawn * fresh / cell.setting.prompts
+            fluid_s = sums.drawn * fresh / cell.setting.prompts
+            fresh_s = max(fluid_s, _quickest_s(cell, fresh * GROUP, cell.machines.rollers) / cell.machines.speed)
             rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
             alone = max(rolled, busy, fresh_s + last + sums.handed_out)
-            helped_s = by_all(fresh * GROUP, fresh_s) + last + sums.handed_out
+            helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.handed_out
             helped = max(shared(rolled, busy + sums.fetch), busy + sums.fetch, helped_s)
             return min(alone, helped)
 
@@ -94,25 +95,29 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     unit = min(setting.samples, max(GROUP, rows * machines.rollers))
     by_update = setting.samples // setting.updates
-    last = min(by_update, (setting.samples - 1) % unit + 1)
+    last = (setting.samples - 1) % unit + 1
+    updates, rest = divmod(last, by_update)
     over_pairs = Row.TSP in row.before
     joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=machines.trainers)
+    update_s = _trained_s(cell, by_update, over_pairs)
     return Sums(
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
-        trained=setting.updates * (_trained_s(cell, by_update, over_pairs) + joined),
-        last_trained=_trained_s(cell, last, over_pairs) + joined,
+        trained=setting.updates * (update_s + joined),
+        last_trained=updates * (update_s + joined) + (_trained_s(cell, rest, over_pairs) + joined if rest else 0.0),
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
     )
 
 
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    profile, machines = profile_of(cell.profile), cell.machines
-    quickest = max(1.0, machines.speed)
-    return min(
-        _team_s(profile, samples, machines.slots, cell.setting.steps, rows) / quickest for rows in batches(profile)
-    )
+    return _quickest_s(cell, samples, cell.machines.slots) / max(1.0, cell.machines.speed)
+
+
+def _quickest_s(cell: Cell, samples: int, slots: int) -> float:
+    """In even shares, with whatever batch is best."""
+    profile = profile_of(cell.profile)
+    return min(_team_s(profile, samples, slots, cell.setting.steps, rows) for rows in batches(profile))
 
 
 def _team_s(profile: Profile, samples: int, slots: int, steps: int, rows: int) -> float:
@@ -128,11 +133,12 @@ def _trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:
     profile, timesteps = profile_of(cell.profile), cell.setting.timesteps
     batch, share = efficient_batch(profile, Operation.TRAIN_TIMESTEP), -(-samples // cell.machines.trainers)
     runs = [share * timesteps] if over_pairs else [share] * timesteps
-    return sum(_batch_s(profile, rows) for run in runs for rows in _cut(run, batch))
+    return sum(_batch_s(cell, rows) for run in runs for rows in _cut(run, batch))
 
 
-def _batch_s(profile: Profile, rows: int) -> float:
-    forwards_s = FORWARDS * profile.seconds(Operation.DENOISE_STEP, rows)
+def _batch_s(cell: Cell, rows: int) -> float:
+    profile = profile_of(cell.profile)
+    forwards_s = FORWARDS[cell.setting.loss] * profile.seconds(Operation.DENOISE_STEP, rows)
     return profile.seconds(Operation.TRAIN_TIMESTEP, rows) + forwards_s
 
 

@@ -18,7 +18,8 @@ from spotlight.runtime.sim.profiled import efficient_batch
 from spotlight.runtime.sim.simulate import Simulation, simulate
 from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
 
-TASK = "words-large-nft"
+LEARNING = "words-large-nft"
+"""Rewards are drawn from this fit; no duration depends on them."""
 GROUP = 16
 GRADIENT_BYTES = 1_699_000_000
 """Of adapters of rank 64, as the profiles say."""
@@ -57,6 +58,21 @@ SWITCHES = {
 COLOCATED = "colocated"
 
 
+class Loss(StrEnum):
+    """What is trained: the recipe it comes from, and where it says how many timesteps."""
+
+    NFT = "NFT"
+    FLOW_GRPO = "Flow-GRPO"
+
+    @property
+    def recipe(self) -> str:
+        return "words-large-nft" if self is Loss.NFT else "words-large-flow-grpo"
+
+    @property
+    def timesteps(self) -> str:
+        return "algorithm.timesteps_per_sample" if self is Loss.NFT else "rollout.window_size"
+
+
 class Setting(msgspec.Struct, frozen=True):
     """What an iteration consists of."""
 
@@ -64,6 +80,7 @@ class Setting(msgspec.Struct, frozen=True):
     steps: int
     timesteps: int
     updates: int = 1
+    loss: Loss = Loss.NFT
 
     @property
     def samples(self) -> int:
@@ -72,7 +89,8 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         updates = f", {self.updates} updates" if self.updates > 1 else ""
-        return f"{self.prompts}x{GROUP}, {self.steps} steps, {self.timesteps} trained{updates}"
+        loss = "" if self.loss is Loss.NFT else f", {self.loss}"
+        return f"{self.prompts}x{GROUP}, {self.steps} steps, {self.timesteps} trained{updates}{loss}"
 
 
 class Machines(msgspec.Struct, frozen=True):
@@ -146,10 +164,10 @@ def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
     """Of one iteration, simulated."""
     machines = cell.machines
     if row == COLOCATED:
-        recipe = f"{TASK}+{COLOCATED}"
+        recipe = f"{cell.setting.loss.recipe}+{COLOCATED}"
         made = [f"cluster.reserved={machines.slots}", f"cluster.gang={machines.slots}", "cluster.spot=0"]
     else:
-        recipe = f"{TASK}+disaggregated-serial"
+        recipe = f"{cell.setting.loss.recipe}+disaggregated-serial"
         made = [f"cluster.reserved={machines.trainers}", f"cluster.gang={machines.trainers}"]
         made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
@@ -163,7 +181,9 @@ def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, floa
     """Of iterations, in seconds of the run."""
     setting, profile, prices = cell.setting, profile_of(cell.profile), PriceTable.load()
     work = [f"rollout.prompts={setting.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={setting.steps}"]
-    work += [f"algorithm.timesteps_per_sample={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
+    # Rewards are drawn by the initial noise: where a group shares it there would be nothing to compare.
+    work += ["rollout.initial_noise=per_sample"]
+    work += [f"{setting.loss.timesteps}={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
     config = simulated_config(recipe, [*STEADY, *work, *made], Assumed(profile=profile, prices=prices))
     settings = config.model_dump()
     settings["cluster"]["rows"] = rows
@@ -171,6 +191,6 @@ def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, floa
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(scratch) / "run")
         folder.path.mkdir()
-        numerics = model_numerics(config, None)
+        numerics = model_numerics(config, LEARNING)
         simulate(Simulation(config=config, recipe=recipe, profile=profile, numerics=numerics, prices=prices), folder)
         return {r.event.iteration: r.at for r in read(folder.journal) if isinstance(r.event, IterationDone)}

@@ -186,14 +186,14 @@ def draw(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
         if column.colocated is not None:
             axis.plot(column.serial.seconds / column.colocated.seconds, place, "D", color="#cc79a7", markersize=4)
     axis.set_yticks(range(len(columns)), [column.serial.cell.name for column in columns], fontsize=7)
-    axis.invert_yaxis()
+    axis.set_ylim(len(columns) - 0.4, -0.6)
     axis.set_xlabel(
         "samples per GPU-hour, times disaggregated-serial; line: ceiling with all switches; diamond: colocated",
         fontsize=8,
     )
     axis.grid(axis="x", alpha=0.3)
     handles, labels = axis.get_legend_handles_labels()
-    axis.legend(handles[::-1], labels[::-1], fontsize=7, loc="lower right")
+    axis.legend(handles[::-1], labels[::-1], fontsize=7, loc="upper right")
     axis.set_title(title, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
