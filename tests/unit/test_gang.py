@@ -234,3 +234,37 @@ def test_one_rank_that_dies_is_the_gang_lost_until_another_comes() -> None:
         assert await present is False
 
     told(story)
+
+
+def test_worker_too_many_that_goes_again_leaves_the_gang_to_the_one_it_replaced() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        node.arrives(SECOND)
+        assert not node.gang.is_restored()
+        node.says(None, m.Gone(worker=SECOND, cause="ended"))
+        ordered = asyncio.create_task(node.gang.restore(3, "checkpoints/3"))
+        assert isinstance(await node.orders.get(), m.Restore)
+        node.says(FIRST, m.Saved(step=3, path="checkpoints/3", restored=True))
+        await ordered
+        assert node.gang.is_restored()
+        assert node.killed == []
+
+    told(story)
+
+
+def test_worker_that_has_trained_is_replaced_where_a_gang_begins_at_the_base_model() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        await node.orders.get()
+        node.says(FIRST, stepped(0))
+        await ordered
+        node.arrives(SECOND)
+        node.says(None, m.Gone(worker=SECOND, cause="ended"))
+        with pytest.raises(GangLost):
+            await node.gang.restore(0, "")
+        assert node.killed == [FIRST]
+
+    told(story)

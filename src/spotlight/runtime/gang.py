@@ -56,13 +56,22 @@ class Gang:
         self.life = 0
         self._restored = 0
         """The life that was brought to where the ledger is."""
+        self._here: list[WorkerId] = []
+        """Training workers in the order in which they came."""
         self._workers: list[WorkerId] = []
-        """Training workers that are here, by rank; a gang once there are enough."""
+        """The newest of them, by rank; a gang once there are enough."""
+        self._trained: set[WorkerId] = set()
+        """Who was ordered to train."""
         self._deaths: dict[str, int] = {}
 
     async def restore(self, step: int, path: str) -> None:
         """A gang, new or old, at that checkpoint; an empty path is the base model."""
         await self.present()
+        used = [worker for worker in self._workers if worker in self._trained]
+        if used and not path:
+            # Back from whoever replaced it: no process can unlearn its steps, so a new one has to begin.
+            await self._end(used[0], self.life, f"the training worker {used[0]} has to begin anew")
+            raise GangLost(f"the training worker {used[0]} had taken steps that nothing is kept of")
         await self._ordered(m.Restore(step=step, path=path), m.Saved)
         self._restored = self.life
 
@@ -130,6 +139,7 @@ class Gang:
     def _send(self, order: m.AnyMessage) -> None:
         dispatcher = self._hub.dispatcher
         if isinstance(order, m.Train):
+            self._trained.update(self._workers)
             self.claim()
             for rank, worker in enumerate(self._workers):
                 dispatcher.command(worker, msgspec.structs.replace(order, rank=rank, ranks=self._ranks))
@@ -149,6 +159,10 @@ class Gang:
             f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
             "train.timeout_s if it needs that long."
         )
+        await self._end(worker, life, what)
+
+    async def _end(self, worker: WorkerId, life: int, what: str) -> None:
+        """Kill it, and wait for the news."""
         await self._hub.kill(worker)
 
         def is_dead() -> bool:
@@ -175,22 +189,27 @@ class Gang:
             )
 
     def _read_mail(self) -> list[m.AnyMessage]:
-        """Replies of the present gang; the Hello of one worker too many replaces the oldest."""
+        """Replies of the present gang."""
         directory = self._hub.dispatcher.directory
-        if any(worker not in directory.workers for worker in self._workers):
-            self.state = GangState.ABSENT
-            self._workers = [worker for worker in self._workers if worker in directory.workers]
+        self._gather([worker for worker in self._here if worker in directory.workers])
         mail, self._hub.dispatcher.to_gang = self._hub.dispatcher.to_gang, []
         answers: list[m.AnyMessage] = []
         for worker, message in mail:
             if isinstance(message, m.Hello) and worker in directory.workers:
-                self._workers = [*self._workers, worker][-self._ranks :]
+                self._gather([*(other for other in self._here if other != worker), worker])
                 answers.clear()
-                if len(self._workers) == self._ranks:
-                    self.state, self.life = GangState.IDLE, self.life + 1
             elif self._workers and worker == self._workers[0]:
                 answers.append(message)
         return answers
+
+    def _gather(self, here: list[WorkerId]) -> None:
+        """One worker too many replaces the oldest, and is replaced by it again if it goes: nobody says Hello twice."""
+        self._here, workers = here, here[-self._ranks :]
+        if workers != self._workers:
+            self._workers = workers
+            is_whole = len(workers) == self._ranks
+            self.state = GangState.IDLE if is_whole else GangState.ABSENT
+            self.life += is_whole
 
 
 def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
