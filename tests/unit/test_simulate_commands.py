@@ -39,6 +39,19 @@ def test_sim_leaves_a_run_folder_with_a_clean_audit_and_a_report():
     assert Path("runs/sim-words-large-nft+spotlight-1/report.html").is_file()
 
 
+def test_audit_allows_samples_one_version_old_with_asynchrony_and_only_then():
+    told = called("sim", "words-large-nft+pipelined", *PROFILE, *SMALL)
+    assert "audit: Clean" in told
+    run = Path("runs/sim-words-large-nft+pipelined-1")
+    assert "Samples one version old" in run.joinpath("report.html").read_text()
+    settings = json.loads(run.joinpath("config.json").read_text())
+    settings["pipeline"]["asynchrony"] = False
+    run.joinpath("config.json").write_text(json.dumps(settings))
+    audited = CliRunner().invoke(app, ["audit", str(run)], catch_exceptions=False)
+    assert audited.exit_code == 1
+    assert "1 versions behind" in audited.output
+
+
 def test_sim_as_json_tells_outcome_and_status():
     told = json.loads(called("sim", "words-large-nft+reserved-only", *PROFILE, "--json", *SMALL))
     assert told["outcome"]["iterations"] == 2
