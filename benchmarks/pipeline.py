@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from pipeline_ceilings import ceiling_s, colocated_s
 from pipeline_cells import COLOCATED, Cell, Loss, Machines, Row, Setting, profile_of, seconds, sensible_rows
-from pipeline_results import Outcome, draw, figures_of, modelled, show
+from pipeline_results import Outcome, draw, figures_of, modelled, ranks_of, show
 from provenance import provenance
 from rich.console import Console
 from rich.progress import track
@@ -89,7 +89,6 @@ def main() -> None:
         )
     outcomes = [outcome for each in found for outcome in each]
     profiles = sorted({cell.profile for cell, _ in cases})
-    ranks = sorted({cell.machines.trainers for cell, _ in cases})
     title = "virtual time, steady capacity, Qwen-Image 20 B on H200 (profiles)"
     show(outcomes, title)
     summary = {
@@ -98,7 +97,7 @@ def main() -> None:
         "seeds": args.seeds,
         "settings": {
             "profiles": {name: profile_of(name).digest for name in profiles},
-            "modelled": {name: modelled(profile_of(name), ranks) for name in profiles},
+            "modelled": {name: modelled(profile_of(name), ranks_of(outcomes)) for name in profiles},
             "not_charged": "network between nodes, sharding of the model over ranks, evaluation, checkpoints",
         },
         "figures": msgspec.to_builtins(figures_of(outcomes)),

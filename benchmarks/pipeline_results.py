@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 from learn_results import Figure
-from pipeline_cells import Cell, Row
+from pipeline_cells import COLOCATED, Cell, Row
 from rich.console import Console
 from rich.table import Table
 
@@ -74,7 +74,7 @@ def columns_of(outcomes: Sequence[Outcome]) -> list[Column]:
     found: dict[tuple[Cell, int], dict[str, Outcome]] = {}
     for outcome in outcomes:
         found.setdefault((outcome.cell, outcome.seed), {})[outcome.row] = outcome
-    return [Column(tuple(rows[row] for row in Row if row in rows), rows.get("colocated")) for rows in found.values()]
+    return [Column(tuple(rows[row] for row in Row if row in rows), rows.get(COLOCATED)) for rows in found.values()]
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
@@ -110,7 +110,7 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
         ),
         "bound_vs_serial": _spread(
             [column.serial.seconds / (column.best.ceiling_s or 1) for column in columns],
-            "times disaggregated-serial that the arithmetic allows: where it is below 2.1 no schedule reaches that",
+            "times disaggregated-serial that the ceiling with all switches allows: below 2.1 they cannot reach that",
         ),
         **{
             f"ratio_{row.name.lower()}": _spread([column.ratios()[place] for column in columns], f"{row} to before")
@@ -125,6 +125,13 @@ def _spread(values: Sequence[float], unit: str, of: Callable[[Iterable[float]], 
 
 def _count(hits: Sequence[bool], unit: str) -> Figure:
     return Figure(value=sum(hits), low=sum(hits), high=len(hits), unit=f"{unit}; high is all")
+
+
+def ranks_of(outcomes: Sequence[Outcome]) -> list[int]:
+    """Of all gangs that train: trainers, or a whole pool."""
+    return sorted(
+        {each.cell.machines.slots if each.row == COLOCATED else each.cell.machines.trainers for each in outcomes}
+    )
 
 
 def modelled(profile: Profile, ranks: Iterable[int]) -> list[str]:

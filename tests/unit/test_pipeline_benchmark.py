@@ -12,7 +12,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import pipeline  # noqa: E402
 from pipeline_ceilings import ceiling_s, colocated_s, sums_of  # noqa: E402
 from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, sensible_rows  # noqa: E402
-from pipeline_results import Outcome, columns_of, figures_of, modelled  # noqa: E402
+from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
 
 SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
 
@@ -78,5 +78,6 @@ def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
 
 
 def test_what_was_not_measured_is_named():
-    told = modelled(profile_of(SMALL.profile), [4, 32])
-    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 32 ranks"]
+    ranks = ranks_of([outcome(Row.SERIAL, 2.0), outcome(COLOCATED, 2.0, None)])
+    told = modelled(profile_of(SMALL.profile), ranks)
+    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
