@@ -155,7 +155,7 @@ def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
 
 
 def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
-    """Of one loss; names as the issue has them for the first, with the loss behind them for others."""
+    """Of one loss, which all names but those of the first end with."""
     arms = {arm: {result.seed: result for result in results if result.arm == arm} for arm in ARMS}
     found: dict[str, Figure] = {}
     for arm, runs in arms.items():

@@ -2,8 +2,9 @@
 
 With one-step asynchrony, slots that have previewed all that was planned begin the next iteration's rollouts. A second
 of previews then costs a second of rollouts, as far as these may be stale; what it buys are iterations, since groups of
-twice the variance are worth two (measured: 2.4 times fewer at 2.4 times the variance, docs/results/explore.json). So
-the seconds of an iteration per unit of progress are
+twice the variance are worth about two (measured with NFT: 2.4 times fewer iterations at 2.4 times the variance on
+`words-large`, 1.6 at 1.8 on `scenes`, docs/results/explore.json). A stale sample counts as a fresh one. So the seconds
+of an iteration per unit of progress are
 
     (window + rollouts - min(window - x, share * rollouts)) / gain(x)
 

@@ -18,8 +18,8 @@ def stale_section(view: RunView) -> str:
         return ""
     lead = (
         f"{count(stale.stale, 'rollout')}, {percent(stale.share)} of those after the first iteration, began with the "
-        "weights before their iteration's own while it was still trained. None is older than that, and no group mixes "
-        "two versions."
+        "weights before their iteration's own while it was still trained. The audit checks that none is older than "
+        "that and that no group mixes two versions."
     )
     rows = []
     for label, fresh, old, shown in ROWS:
