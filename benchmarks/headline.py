@@ -1,4 +1,4 @@
-"""Time and money to the same score: Spotlight against seven other ways to use the same kinds of GPUs, co-simulated.
+"""Time and money to the same score: Spotlight against eight other ways to use the same kinds of GPUs, co-simulated.
 
     python benchmarks/headline.py --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
     python benchmarks/headline.py --family words-large --seeds 0 1 2 --remember runs/headline/memory
