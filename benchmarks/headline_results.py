@@ -27,8 +27,8 @@ BASELINE = "reserved-only"
 BUSY = ("pipelined", "spotlight-fixed", "spotlight", "spotlight-pipelined")
 """Setups that fill time in which the rivals' slots idle."""
 RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
-ALONE = ("pipelined", "spotlight-fixed")
-"""The two halves of `spotlight-pipelined`, which it is compared with where they ran as well."""
+KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined")
+"""Overlap alone, exploration alone, and both; compared with ours where they ran as well."""
 STEADY = "steady"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
@@ -148,7 +148,7 @@ RATIOS: dict[str, Ratio] = {
 def ratios_of(field: Sequence[Race]) -> dict[str, Ratio]:
     """Those against all that ran in every race."""
     ratios = dict(RATIOS)
-    for rival in ALONE:
+    for rival in KIN:
         if rival != field[0].ours and all(rival in race.cells for race in field):
             name = rival.replace("-", "_")
             ratios[f"speedup_vs_{name}"] = partial(_sooner, rival)
