@@ -75,10 +75,13 @@ def audit(run: RunName, as_json: AsJson = False) -> None:
 def verdict(folder: "RunFolder") -> "AuditReport":
     from spotlight.control.ledger.audit import audit
     from spotlight.control.ledger.findings import Bounds
+    from spotlight.control.pipeline.config import PipelineConfig
     from spotlight.core.journal import read
 
     config = folder.read_config()
-    bounds = Bounds(max_lag=0, commit_every=config["cluster"]["commit_every"], bit_exact=bool(config["deterministic"]))
+    # Runs from before there was such a section overlapped nothing.
+    pipeline = PipelineConfig.model_validate(config.get("pipeline", {}))
+    bounds = Bounds.promised(pipeline, config["cluster"]["commit_every"], bool(config["deterministic"]))
     return audit(read(folder.journal), bounds)
 
 
