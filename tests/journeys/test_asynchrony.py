@@ -24,6 +24,7 @@ from spotlight.core.events import (
 from spotlight.core.work import Request, Work
 from spotlight.runtime.sim.fate import Tempo
 from spotlight.runtime.sim.moments import Moment
+from spotlight.surface.cli.report import verdict
 
 LONG: dict[str, Any] = {"rollout": {"prompts": 4, "group_size": 3, "steps": 6}}
 AHEAD: dict[str, Any] = {**LONG, "pipeline": {"asynchrony": True}}
@@ -93,11 +94,22 @@ def test_half_of_the_groups_are_begun_with_the_old_weights_while_the_iteration_t
 def test_each_group_is_issued_once_with_one_version_whatever_came_first() -> None:
     with Story(**AHEAD) as story:
         story.end()
+        assert stale_groups(story, 1)
         for iteration in range(3):
             issued = rollouts(story, iteration)
             assert len(issued) == len({request.id for request in issued}) == 12
             for group in range(4):
                 assert len({request.sample.version for request in issued if request.group == group}) == 1
+
+
+def test_audit_of_a_run_allows_as_many_stale_groups_as_its_settings_do() -> None:
+    with Story(**AHEAD) as story:
+        story.end()
+        story.folder.write_config(story.config.model_dump(mode="json"))
+        assert verdict(story.folder).clean
+        for pipeline in ({"asynchrony": False}, {"asynchrony": True, "stale_share": 0.25}):
+            story.folder.write_config({**story.config.model_dump(mode="json"), "pipeline": pipeline})
+            assert not verdict(story.folder).clean
 
 
 def test_slots_without_work_begin_the_next_iteration_while_others_draw_the_last_of_this_one() -> None:
@@ -220,6 +232,10 @@ def test_gang_lost_after_a_checkpoint_takes_steps_again_from_stale_samples_that_
         made = [event.request for event in story.said(Accepted)]
         assert [event.step for event in story.said(Restored)] == [2]
         assert len(made) == len(set(made))
+        taken, again = story.said(StepCommitted, step=2)
+        stale = {request.id for request in rollouts(story, 2) if request.sample.version == 1}
+        assert stale
+        assert stale < set(taken.requests) == set(again.requests)
 
 
 def test_spot_lost_with_a_stale_flight_after_publication_others_go_on_with_the_old_weights() -> None:

@@ -268,3 +268,25 @@ def test_worker_that_has_trained_is_replaced_where_a_gang_begins_at_the_base_mod
         assert node.killed == [FIRST]
 
     told(story)
+
+
+def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_the_base_model() -> None:
+    async def story() -> None:
+        node, third, fourth = Node(ranks=3), WorkerId("reserved-1.1/0.3"), WorkerId("reserved-1.1/0.4")
+        for worker in (FIRST, SECOND, third):
+            node.arrives(worker)
+        restoring = asyncio.create_task(node.gang.restore(0, ""))
+        await node.orders.get()
+        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        await restoring
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        await node.orders.get()
+        node.says(None, m.Gone(worker=third, cause="killed"))
+        with pytest.raises(GangLost):
+            await ordered
+        node.arrives(fourth)
+        with pytest.raises(GangLost):
+            await node.gang.restore(0, "")
+        assert node.killed == [FIRST, SECOND]
+
+    told(story)

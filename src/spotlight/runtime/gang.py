@@ -13,6 +13,7 @@ what an earlier order brings late is not taken for it (tests/unit/test_gang.py).
 """
 
 import asyncio
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -69,9 +70,10 @@ class Gang:
         await self.present()
         used = [worker for worker in self._workers if worker in self._trained]
         if used and not path:
-            # Back from whoever replaced it: no process can unlearn its steps, so a new one has to begin.
-            await self._end(used[0], self.life, f"the training worker {used[0]} has to begin anew")
-            raise GangLost(f"the training worker {used[0]} had taken steps that nothing is kept of")
+            # Back from whoever replaced it, or left over by a rank that was lost: no process can unlearn its steps. All
+            # at once, because those that come instead take as long to start as one of them.
+            await self._end(used, self.life, f"the training worker {', '.join(used)} has to begin anew")
+            raise GangLost(f"the training worker {', '.join(used)} had taken steps that nothing is kept of")
         await self._ordered(m.Restore(step=step, path=path), m.Saved)
         self._restored = self.life
 
@@ -159,11 +161,12 @@ class Gang:
             f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
             "train.timeout_s if it needs that long."
         )
-        await self._end(worker, life, what)
+        await self._end([worker], life, what)
 
-    async def _end(self, worker: WorkerId, life: int, what: str) -> None:
-        """Kill it, and wait for the news."""
-        await self._hub.kill(worker)
+    async def _end(self, workers: Sequence[WorkerId], life: int, what: str) -> None:
+        """Kill them, and wait for the news."""
+        for worker in workers:
+            await self._hub.kill(worker)
 
         def is_dead() -> bool:
             self._read_mail()

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from spotlight.control.ledger.history import History
+from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core.work import RequestId
 
 
@@ -59,6 +60,16 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Run seconds between two optimizer steps. None does not check."""
     bit_exact: bool = True
     """Whether the run was in deterministic mode, where a sample made again has the same bits."""
+
+    @classmethod
+    def promised(cls, pipeline: PipelineConfig, commit_every: int, is_deterministic: bool) -> "Bounds":
+        """By a run of these settings."""
+        return cls(
+            max_lag=int(pipeline.asynchrony),
+            max_stale_share=pipeline.stale_share,
+            commit_every=commit_every,
+            bit_exact=is_deterministic,
+        )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from spotlight.core.events import Record
 from spotlight.core.journal import Disk
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
+from spotlight.runtime.gang import DEATHS_ALLOWED
 from spotlight.runtime.sim.controller import PowerCut
 from spotlight.runtime.sim.fakes import Streams, mark
 from spotlight.runtime.sim.fate import Calm, Tempo
@@ -91,6 +92,15 @@ FREQUENT = {
 """Shares of occasions that differ from the usual one: rollouts have many, checkpoints few."""
 FAILURES_FORGIVEN = 2
 """Attempts of one sample that fail by chance: one less than make the dispatcher give it up."""
+ORDERS = (
+    (Moment.ACCUMULATING, Moment.ACCUMULATED, Moment.STEPPED, Moment.STEP_TOLD),
+    (Moment.PUBLISHING, Moment.PUBLISHED),
+    (Moment.SAVING, Moment.SAVED),
+    (Moment.RESTORING,),
+)
+"""Crash windows of each kind of order to the gang."""
+DEATHS_FORGIVEN = DEATHS_ALLOWED - 4
+"""By chance over one kind of order: so many, and a few that die of something else, are not blamed on the order."""
 REPEATABLE = (m.Pull, m.Commit, m.HandBack, m.Result, m.Held, m.Failed, m.Gone)
 """What a worker that tries again might say twice; the training worker's replies and greetings are said once."""
 
@@ -138,7 +148,8 @@ class Storm(Calm):
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)
 
     def struck(self, moment: Moment, worker: WorkerId) -> bool:
-        return self.happens(moment, FREQUENT.get(moment, 0.4))
+        deaths = sum(self.fired[each] for order in ORDERS if moment in order for each in order)
+        return deaths < DEATHS_FORGIVEN and self.happens(moment, FREQUENT.get(moment, 0.4))
 
     def fails(self, request: Request, attempt: int) -> bool:
         if self._is_cursed(Fault.POISON, request, 0.03):

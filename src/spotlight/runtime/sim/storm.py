@@ -55,12 +55,7 @@ class Tempest:
 
     def __init__(self, setting: Setting, storm: Storm, folder: Path) -> None:
         config = setting.config
-        bounds = Bounds(
-            max_lag=int(config.pipeline.asynchrony),
-            max_stale_share=config.pipeline.stale_share,
-            commit_every=config.cluster.commit_every,
-            bit_exact=config.deterministic,
-        )
+        bounds = Bounds.promised(config.pipeline, config.cluster.commit_every, config.deterministic)
         self._loop = asyncio.get_running_loop()
         self._setting = setting
         self._storm = storm

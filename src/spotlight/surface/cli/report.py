@@ -79,14 +79,9 @@ def verdict(folder: "RunFolder") -> "AuditReport":
     from spotlight.core.journal import read
 
     config = folder.read_config()
-    # Runs from before there was a pipeline do not name it.
+    # Runs from before there was such a section overlapped nothing.
     pipeline = PipelineConfig.model_validate(config.get("pipeline", {}))
-    bounds = Bounds(
-        max_lag=int(pipeline.asynchrony),
-        max_stale_share=pipeline.stale_share,
-        commit_every=config["cluster"]["commit_every"],
-        bit_exact=bool(config["deterministic"]),
-    )
+    bounds = Bounds.promised(pipeline, config["cluster"]["commit_every"], bool(config["deterministic"]))
     return audit(read(folder.journal), bounds)
 
 
