@@ -60,11 +60,11 @@ def draw_setting(seed: int) -> Setting:
             "deterministic": is_exact,
         }
     )
-    reserved = [
-        NodeSpec(name=f"reserved-{n}", slot_class=SlotClass.RESERVED, rows=rows, trains=n == 1)
-        for n in range(1, chance.choice((1, 1, 2)) + 1)
-    ]
-    spots = [
+    machines = chance.choice((1, 1, 2))
+    gang = _draw_gang(seed, machines)
+    cluster = config.cluster.model_copy(update={"reserved": machines, "gang": gang})
+    nodes = _reserved(machines, gang, rows)
+    nodes += [
         NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2, SLOTS)), rows=rows)
         for n in range(1, spot + 1)
     ]
@@ -79,7 +79,20 @@ def draw_setting(seed: int) -> Setting:
         return_s=chance.uniform(0.5, 8.0),
         restart_s=chance.uniform(0.1, 1.0),
     )
-    return Setting(seed=seed, config=config, nodes=(*reserved, *spots), tempo=tempo)
+    config = config.model_copy(update={"cluster": cluster})
+    return Setting(seed=seed, config=config, nodes=tuple(nodes), tempo=tempo)
+
+
+def _reserved(machines: int, gang: int, rows: int) -> list[NodeSpec]:
+    return [
+        NodeSpec(name=f"reserved-{n}", slot_class=SlotClass.RESERVED, rows=rows, trains=n <= gang)
+        for n in range(1, machines + 1)
+    ]
+
+
+def _draw_gang(seed: int, machines: int) -> int:
+    """One of the reserved machines or all of them; from a stream of its own as well."""
+    return machines if Streams(seed)["ranks"].random() < 0.5 else 1
 
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
