@@ -15,6 +15,9 @@ AXES: tuple[tuple[str, Callable[[CurvePoint], float]], ...] = (
     ("dollars, priced as if", lambda point: point.dollars),
 )
 
+COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C9", "C8")
+"""Without the cycle's grey: that is the baseline's."""
+
 
 def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path) -> None:
     """A thin line per run, a thick one per setup: the mean over its seeds, iteration by iteration."""
@@ -56,7 +59,7 @@ def mean_curve(runs: Sequence[Curve]) -> list[CurvePoint]:
 def _panel(axes: "Axes", curves: Sequence[Curve], baseline: str, value: Callable[[CurvePoint], float]) -> None:
     for number, setup in enumerate(dict.fromkeys(curve.setup for curve in curves)):
         runs = [curve for curve in curves if curve.setup == setup]
-        colour = "0.35" if setup == baseline else f"C{number}"
+        colour = "0.35" if setup == baseline else COLOURS[number % len(COLOURS)]
         if len(runs) > 1:
             for curve in runs:
                 axes.plot(*_line(curve.points, value), color=colour, alpha=0.35, linewidth=0.8)
