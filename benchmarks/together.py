@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from provenance import provenance
@@ -98,7 +99,7 @@ def figures_of(found: Sequence[Ratio]) -> dict[str, dict[str, float | str]]:
             values = sorted(getattr(one, what) for one in group)
             suffix = "" if share == 1 else f"_at_{share * 100:.0f}"
             figures[f"{what}_vs_{half}_{name}{suffix}"] = {
-                "value": values[len(values) // 2],
+                "value": median(values),
                 "low": values[0],
                 "high": values[-1],
                 "unit": f"times those of both together, {half} alone; simulated with modelled rewards",
