@@ -120,29 +120,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._cancelled += timer >= self._now + RESOLUTION_S
 
     def _run_once(self) -> None:
-        """What is ready, once each; where nothing is, time passes at once until the next timer is due."""
-        self._tidy()
-        timers, ready = self._timers, self._ready
-        if not ready and not self._stopping:
-            if not timers:
-                raise NothingLeft("everybody waits and no timer is set, so that nothing can ever happen again.")
-            if timers[0] > self._now:
-                self._now = float(timers[0])
-        due = self._now + RESOLUTION_S
-        while timers and timers[0] < due:
-            ready.append(heappop(timers))
-        for _ in range(len(ready)):
-            call = ready.popleft()
-            callback = call.callback
-            if callback is None:
-                continue
-            call.callback = None
-            try:
-                callback(*call.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": f"{callback!r} raised", "exception": error})
+        """Round after round until somebody stops the loop: what is ready, once each; where nothing is, time passes at
+        once until the next timer is due. One call of many rounds, for a round is most often of one or two calls."""
+        ready = self._ready
+        while True:
+            if self._cancelled > MANY / 2:
+                self._tidy()
+            timers = self._timers
+            while timers and timers[0].callback is None:
+                heappop(timers)
+                self._cancelled -= 1
+            if not ready and not self._stopping:
+                if not timers:
+                    raise NothingLeft("everybody waits and no timer is set, so that nothing can ever happen again.")
+                if timers[0] > self._now:
+                    self._now = float(timers[0])
+            due = self._now + RESOLUTION_S
+            while timers and timers[0] < due:
+                ready.append(heappop(timers))
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                callback = call.callback
+                if callback is None:
+                    continue
+                call.callback = None
+                try:
+                    callback(*call.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"{callback!r} raised", "exception": error})
+            if self._stopping:
+                return
 
     def _tidy(self) -> None:
         """Cancelled timers go when they come up, or all at once when they are the most."""
@@ -151,9 +160,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._timers = [timer for timer in timers if timer.callback is not None]
             heapify(self._timers)
             self._cancelled = 0
-        while self._timers and self._timers[0].callback is None:
-            heappop(self._timers)
-            self._cancelled -= 1
 
 
 class VirtualClock:
