@@ -16,7 +16,7 @@ from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
 from spotlight.core.errors import InputError, Stopped
-from spotlight.core.events import SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
+from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
 from spotlight.core.journal import Disk, Journal, read
 from spotlight.folder import RunFolder, config_digest
 
@@ -34,6 +34,9 @@ class Chronicle:
         self.clock = clock
         self.facts: ModelFacts = facts_of(config.model.name)
         self.observers: list[Observer] = []
+        """See every record."""
+        self.watchers: list[Observer] = []
+        """See all but those of `BULK`, which are most."""
         self.projections: dict[str, Projection] = {}
         """Kept by name after every iteration, so that readers of a long run need not begin at its first record."""
         self.state = RunState()
@@ -124,8 +127,15 @@ class Chronicle:
         self._journal.close()
 
     def _fold(self, record: Record) -> None:
-        self.state.apply(record.event)
-        self.planner.apply(record.event)
-        self.meter.apply(record)
+        event = record.event
+        if type(event) in BULK:
+            # Neither the state nor the planner wants to know of these.
+            self.meter.apply(record)
+        else:
+            self.state.apply(event)
+            self.planner.apply(event)
+            self.meter.apply(record)
+            for watch in self.watchers:
+                watch(record)
         for observe in self.observers:
             observe(record)

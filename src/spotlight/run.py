@@ -82,7 +82,7 @@ class Run:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
         stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
-        self.chronicle.observers.append(stand_ins.observe)
+        self.chronicle.watchers.append(stand_ins.observe)
         jobs = (
             hub.tick_forever(),
             self.chronicle.sync_forever(),

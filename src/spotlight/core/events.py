@@ -342,6 +342,10 @@ AnyEvent: TypeAlias = (
 )  # fmt: skip
 
 
+BULK: frozenset[type[Event]] = frozenset({Leased, Accepted, Worked, Holding})
+"""Nearly all of a journal: what is told of single samples and workers that are well."""
+
+
 class Record(msgspec.Struct, frozen=True):
     """One line of the journal."""
 

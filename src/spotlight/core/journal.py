@@ -111,7 +111,7 @@ class Recovery:
 class Disk:
     """The two system calls that can fail; tests put failing ones here."""
 
-    write: Callable[[int, memoryview], int] = os.write
+    write: Callable[[int, bytes | memoryview], int] = os.write
     sync: Callable[[int], None] = os.fdatasync
 
 
@@ -128,6 +128,7 @@ class Journal:
         self._config = config
         self._disk = disk
         self._syncs = config.sync is not Sync.NEVER
+        self._segment_bytes = config.segment_bytes
         self._encode = msgspec.msgpack.Encoder().encode
         self._next_seq = recovery.records
         self._last_at = recovery.last.at if recovery.last else 0.0
@@ -184,7 +185,11 @@ class Journal:
 
     def append(self, event: AnyEvent) -> Record:
         """The same as of several, without the lists: nearly all records come one by one."""
-        at = self._begin()
+        if self._failed or self._handle < 0:
+            raise self._closed()
+        at = self._now() - self._origin
+        if at < self._last_at:
+            at = self._last_at
         record = Record(self._next_seq, at, event)
         self._put(pack_frame(self._encode(record)), 1, at)
         if self._syncs:
@@ -249,14 +254,17 @@ class Journal:
     def _begin(self) -> float:
         """What records that are appended now bear."""
         if self._failed or self._handle < 0:
-            raise JournalUnwritable(
-                f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
-                "resume the run to go on."
-            )
+            raise self._closed()
         return self.now()
 
+    def _closed(self) -> JournalUnwritable:
+        return JournalUnwritable(
+            f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
+            "resume the run to go on."
+        )
+
     def _put(self, data: bytes, records: int, at: float) -> None:
-        if self._size > HEADER.size and self._size + len(data) > self._config.segment_bytes:
+        if self._size + len(data) > self._segment_bytes and self._size > HEADER.size:
             self._rotate()
         self._write(data)
         self._next_seq += records
@@ -276,11 +284,11 @@ class Journal:
             self.sync()
 
     def _write(self, data: bytes) -> None:
-        view, write = memoryview(data), self._disk.write
+        write = self._disk.write
         try:
-            done = write(self._handle, view)
+            done = write(self._handle, data)
             while done < len(data):
-                done += write(self._handle, view[done:])
+                done += write(self._handle, memoryview(data)[done:])
         except OSError as error:
             self._cut_back()
             raise self._unwritable(error) from error

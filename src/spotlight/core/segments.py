@@ -32,6 +32,7 @@ TORN_LIMIT = 4 << 20
 FIRST_TORN_LIMIT = 4096
 """The same of a run's very first record, which is small."""
 
+_pack, _checksum = FRAME.pack, zlib.crc32
 _decoder = msgspec.msgpack.Decoder(Record)
 
 
@@ -57,7 +58,7 @@ def pack_header(first_seq: int) -> bytes:
 def pack_frame(payload: bytes) -> bytes:
     if len(payload) > MAX_PAYLOAD:
         raise ValueError(f"a record has {len(payload)} bytes and at most {MAX_PAYLOAD} are read back; split its event.")
-    return FRAME.pack(MARK, len(payload), zlib.crc32(payload)) + payload
+    return _pack(MARK, len(payload), _checksum(payload)) + payload
 
 
 def segment_name(number: int) -> str:

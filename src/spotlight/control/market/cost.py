@@ -16,8 +16,8 @@ import msgspec
 
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.lost_work import LostWork
-from spotlight.control.market.occupancy import Occupancy, OpenSlot, Tenure
-from spotlight.core.events import IterationDone, Record
+from spotlight.control.market.occupancy import Occupancy, OpenSlot, Tenure, slot_of
+from spotlight.core.events import IterationDone, Record, Worked
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, SlotClass
 
@@ -80,12 +80,14 @@ class CostMeter(msgspec.Struct, kw_only=True):
     lost: LostWork = msgspec.field(default_factory=LostWork)
 
     def apply(self, record: Record) -> None:
+        event = record.event
         self.slots.apply(record, self._spent)
-        self.lost.apply(record.event, self._account_of)
-        if isinstance(record.event, IterationDone):
-            self.passed[-1].iteration, self.passed[-1].end = record.event.iteration, record.at
+        if not isinstance(event, Worked):
+            self.lost.apply(event, self._account_of)
+        if isinstance(event, IterationDone):
+            self.passed[-1].iteration, self.passed[-1].end = event.iteration, record.at
             self.ends.append(record.at)
-            self.passed.append(Period(iteration=record.event.iteration + 1, start=record.at))
+            self.passed.append(Period(iteration=event.iteration + 1, start=record.at))
 
     def accounts(self, at: float | None = None) -> list[Account]:
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
@@ -122,12 +124,15 @@ class CostMeter(msgspec.Struct, kw_only=True):
         return [accounts[name] for name in sorted(accounts)]
 
     def _account_of(self, worker: WorkerId) -> str | None:
-        slot = self.slots.slot_of(worker)
+        slot = self.slots.open.get(slot_of(worker))
         return None if slot is None else slot.account
 
     def _spent(self, slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
-        name = slot.account
+        name, ends = slot.account, self.ends
         _account(self.closed, name, slot).add(activity, end - start)
+        if not ends or start >= ends[-1]:
+            _account(self.passed[-1].accounts, name, slot).add(activity, end - start)
+            return
         for number, seconds in self._parts(start, end):
             _account(self.passed[number].accounts, name, slot).add(activity, seconds)
 

@@ -27,7 +27,6 @@ from spotlight.core.events import (
     Released,
     Restored,
     StepCommitted,
-    Worked,
 )
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, RequestId, Work
@@ -79,7 +78,7 @@ class LostWork(msgspec.Struct, kw_only=True):
                 began = self._end(event.request, event.attempt)
                 if began is not None:
                     self._count(began.account, event.request, event.steps, 0)
-            case Worked() | Holding():
+            case Holding():
                 pass
             case Released():
                 began = self._end(event.request, event.attempt)
@@ -129,7 +128,8 @@ class LostWork(msgspec.Struct, kw_only=True):
         held = self.held.get(request)
         if held is None or held.attempt != attempt:
             return None
-        return self.held.pop(request)
+        del self.held[request]
+        return held
 
     def _count(self, account: str, request: RequestId, done: int, redone: int) -> None:
         activity = ACTIVITIES.get(request.partition("/")[0], Activity.ROLLOUT)

@@ -21,10 +21,9 @@ import msgspec
 
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.core.events import (
-    Accepted,
+    BULK,
+    AnyEvent,
     Crewing,
-    Holding,
-    Leased,
     NodeJoined,
     NodeLost,
     Record,
@@ -77,13 +76,11 @@ class OpenSlot(msgspec.Struct, kw_only=True):
     @property
     def account(self) -> str:
         """Name of what it shares with all slots that are held and billed alike."""
-        return _account(self.tenure, self.price, self.node)
+        return _account(self.slot_class, self.trains, self.price, self.node)
 
     @property
     def tenure(self) -> Tenure:
-        if self.slot_class is SlotClass.SPOT:
-            return Tenure.SPOT
-        return Tenure.ON_DEMAND if self.trains is False or is_stand_in(self.node) else Tenure.RESERVED
+        return _tenure(self.slot_class, self.trains, self.node)
 
     @property
     def gap(self) -> Activity:
@@ -91,9 +88,15 @@ class OpenSlot(msgspec.Struct, kw_only=True):
         return Activity.START if self.worker is None else Activity.IDLE
 
 
+def _tenure(slot_class: SlotClass, trains: bool | None, node: str) -> Tenure:
+    if slot_class is SlotClass.SPOT:
+        return Tenure.SPOT
+    return Tenure.ON_DEMAND if trains is False or is_stand_in(node) else Tenure.RESERVED
+
+
 @lru_cache(maxsize=WORKERS_KNOWN)
-def _account(tenure: Tenure, price: str, node: str) -> str:
-    return f"{tenure.value} {price}{' stand-in' if is_stand_in(node) else ''}"
+def _account(slot_class: SlotClass, trains: bool | None, price: str, node: str) -> str:
+    return f"{_tenure(slot_class, trains, node).value} {price}{' stand-in' if is_stand_in(node) else ''}"
 
 
 Spent: TypeAlias = Callable[[OpenSlot, Activity, float, float], None]
@@ -109,13 +112,17 @@ class Occupancy(msgspec.Struct, kw_only=True):
     """By node."""
 
     def apply(self, record: Record, spent: Spent) -> None:
-        at = record.at
-        match record.event:
-            case Worked() as worked:
-                self._work(worked, at, spent)
-            case Leased() | Accepted() | Holding():
-                # With `Worked`, nearly all of a journal.
-                pass
+        at, event = record.at, record.event
+        if isinstance(event, Worked):
+            self._work(event, at, spent)
+        elif type(event) not in BULK:
+            self._change(event, at, spent)
+        if at > self.at:
+            self.at = at
+
+    def _change(self, event: AnyEvent, at: float, spent: Spent) -> None:
+        """Slots come and go, and workers on them."""
+        match event:
             case NodeJoined() as joined:
                 self._close_node(joined.node, at, spent)
                 self._open_node(joined, at)
@@ -137,8 +144,6 @@ class Occupancy(msgspec.Struct, kw_only=True):
                 self._close_all(at, spent)
             case _:
                 pass
-        if at > self.at:
-            self.at = at
 
     def unreported(self, at: float) -> Iterator[tuple[OpenSlot, Activity, float, float]]:
         """The stretches of slots that are still held since they were last accounted for, as it seems by then."""
@@ -159,15 +164,19 @@ class Occupancy(msgspec.Struct, kw_only=True):
             )
 
     def _work(self, worked: Worked, at: float, spent: Spent) -> None:
-        slot = self.slot_of(worked.worker)
-        if slot is None or slot.worker != worked.worker:
+        worker, start, end = worked.worker, worked.start, worked.end
+        slot = self.open.get(slot_of(worker))
+        if slot is None or slot.worker != worker:
             return
-        end = worked.end if worked.end < at else at
-        self._pass(slot, worked.start if worked.start < at else at, spent)
+        if start > slot.until:
+            self._pass(slot, start if start < at else at, spent)
+        if end > at:
+            end = at
         if worked.activity is IDLE:
             self._pass(slot, end, spent)
-        else:
-            self._account(slot, worked.activity, end, spent)
+        elif end > slot.until:
+            spent(slot, worked.activity, slot.until, end)
+            slot.until = end
 
     def _regroup(self, told: Crewing, at: float) -> None:
         """Whose crew is another one now has waited for it, as far as nothing else is reported of that time."""

@@ -118,7 +118,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
         return settle(chronicle.meter.tallies(), simulation.prices, config.cluster.reserved).dollars
 
     def ready(wired: Wired) -> None:
-        chronicle.observers += [observe, stand_ins.observe]
+        chronicle.watchers += [observe, stand_ins.observe]
         simulation.numerics.attend(wired.hub.dispatcher.ledger.iteration)
         wired.hub.tick_s = TICK_S
 
