@@ -39,6 +39,7 @@ from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 
+PREVIEW = Work.PREVIEW
 FAILURES_ALLOWED = 3
 """Attempts at one sample that may raise before it is dropped: more would only hide a broken model or judge."""
 TROUBLES_ALLOWED = {SlotClass.RESERVED: 3, SlotClass.SPOT: 20}
@@ -55,7 +56,7 @@ class Payloads(Protocol):
         """Store what is worth it of a finished sample; the name to find it by, and its digest."""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message on its way to a worker, or to a node as a whole."""
 
     node: NodeId
@@ -90,7 +91,8 @@ class Dispatcher:
         self._flights = Flights()
         self._failures: dict[RequestId, int] = {}
         self._losses: dict[RequestId, int] = {}
-        self._outbox: list[Outgoing] = []
+        self.outbox: list[Outgoing] = []
+        """What is to be sent; taken by `take_outbox`."""
         self._troubles: dict[SlotClass, int] = {}
         self.failure: Stopped | None = None
         """Why the run cannot go on, once that is known."""
@@ -144,7 +146,7 @@ class Dispatcher:
         self._send(worker, message)
 
     def take_outbox(self) -> list[Outgoing]:
-        outbox, self._outbox = self._outbox, []
+        outbox, self.outbox = self.outbox, []
         return outbox
 
     # -- what nodes and workers say ------------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class Dispatcher:
                 self._hello(worker, message, now)
             case _ if worker is not None and worker not in self.directory.workers:
                 # Fenced for silence or never introduced: whatever it holds is not its own any more.
-                self._outbox.append(Outgoing(node, worker, m.Drain()))
+                self.outbox.append(Outgoing(node, worker, m.Drain()))
             case m.Failed() if worker is not None and message.request is not None:
                 self._attempt_failed(worker, message.request, message, now)
             case _ if worker is not None:
@@ -219,12 +221,12 @@ class Dispatcher:
         for worker in self.scheduler.silent(now):
             node = self.directory.workers[worker].node
             self.worker_lost(worker, "silent", ReleaseReason.SILENT, now)
-            self._outbox.append(Outgoing(node, worker, m.Drain()))
+            self.outbox.append(Outgoing(node, worker, m.Drain()))
         for recalled in self.scheduler.recalls(now):
             self._send(recalled.worker, m.Recall(requests=recalled.requests))
         self.serve(now)
         for node, demand in self._demands.news(self.directory, self.scheduler):
-            self._outbox.append(Outgoing(node, None, demand))
+            self.outbox.append(Outgoing(node, None, demand))
 
     def serve(self, now: float) -> None:
         """Give work to those who asked."""
@@ -243,10 +245,11 @@ class Dispatcher:
                         attempt=lease.attempt,
                         step=lease.step,
                         prompt=self.directory.prompts[request.sample.prompt],
-                        commit_every=0 if request.work is Work.PREVIEW else self._commit_every,
+                        commit_every=0 if request.work is PREVIEW else self._commit_every,
                     )
                 )
-            self._send(assignment.worker, m.Grant(leases=tuple(leases)), msgspec.msgpack.encode(flights))
+            blob = msgspec.msgpack.encode(flights) if flights else m.NO_FLIGHTS
+            self._send(assignment.worker, m.Grant(leases=tuple(leases)), blob)
 
     # -- one message each ----------------------------------------------------------------------------------------------
 
@@ -388,9 +391,9 @@ class Dispatcher:
         keep = tuple(sorted(self.directory.weights))
         for weights, published in sorted(self.directory.weights.items()):
             load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
-            self._outbox.append(Outgoing(node, None, load))
+            self.outbox.append(Outgoing(node, None, load))
 
     def _send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         known = self.directory.workers.get(worker)
         if known is not None:
-            self._outbox.append(Outgoing(known.node, worker, message, blob))
+            self.outbox.append(Outgoing(known.node, worker, message, blob))

@@ -26,8 +26,10 @@ SCHEMA = 1
 """Version of these records and of the messages; a reader of another one refuses."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of all events; `tag` is the class name."""
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
+    """Base of all events; `tag` is the class name. No event leads back to itself, so none is garbage to look for."""
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -346,7 +348,7 @@ BULK: frozenset[type[Event]] = frozenset({Leased, Accepted, Worked, Holding})
 """Nearly all of a journal: what is told of single samples and workers that are well."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One line of the journal."""
 
     seq: int

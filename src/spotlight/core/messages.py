@@ -70,7 +70,7 @@ class HandBack(Message, frozen=True, kw_only=True):
     step: int
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(msgspec.Struct, frozen=True, gc=False):
     """The judges' verdict on one picture."""
 
     reward: float
@@ -93,7 +93,7 @@ class Result(Message, frozen=True, kw_only=True):
     """Why there is no usable score."""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far one attempt is."""
 
     request: RequestId
@@ -101,7 +101,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     step: int
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thing that a worker did, in seconds before this message was sent (start > end >= 0)."""
 
     activity: Activity
@@ -200,7 +200,7 @@ class Warned(Message, frozen=True, kw_only=True):
 # -- controller -> worker ----------------------------------------------------------------------------------------------
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
+class Granted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One lease; its flight, if any, is in the grant's blob under the request's id."""
 
     request: Request
@@ -213,6 +213,10 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 
 class Grant(Message, frozen=True, kw_only=True):
     leases: tuple[Granted, ...]
+
+
+NO_FLIGHTS = msgspec.msgpack.encode({})
+"""The blob of a grant whose samples all begin anew, as nearly all do."""
 
 
 class Recall(Message, frozen=True, kw_only=True):
@@ -244,7 +248,7 @@ class Load(Message, frozen=True, kw_only=True):
     keep: tuple[WeightsId, ...] = ()
 
 
-class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
+class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One sample of an update."""
 
     request: Request
@@ -313,7 +317,7 @@ AnyMessage: TypeAlias = (
 )  # fmt: skip
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True, gc=False):
     """A message with the worker it comes from or goes to; None is the node itself."""
 
     worker: WorkerId | None

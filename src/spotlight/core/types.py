@@ -61,7 +61,7 @@ class Window(msgspec.Struct, frozen=True):
 NO_WINDOW = Window(0, 0)
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that makes a sample reproducible beside weights, prompt and seed."""
 
     steps: int
@@ -104,7 +104,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return PromptId(hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest())
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One (prompt, seed, sampling, policy version): the identity of an image."""
 
     prompt: PromptId

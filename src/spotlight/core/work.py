@@ -4,9 +4,9 @@ A request is named by what it is for, so two controllers that decide the same th
 tells apart the leases that one request has had, and the highest one is its fence.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
-from functools import cached_property
-from typing import NewType
+from typing import Any, Generic, NewType, TypeVar
 
 import msgspec
 
@@ -49,7 +49,7 @@ class Policy(StrEnum):
     """The moving average, which is evaluated."""
 
 
-class WeightsId(msgspec.Struct, frozen=True, order=True):
+class WeightsId(msgspec.Struct, frozen=True, order=True, gc=False):
     """One published set of weights; a worker may hold two, a batch uses one."""
 
     version: Version
@@ -57,6 +57,21 @@ class WeightsId(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.policy.value}-{self.version}"
+
+
+Value = TypeVar("Value")
+
+
+class _Kept(Generic[Value]):
+    """A property that is worked out once, as `functools.cached_property` is, which takes a lock for it."""
+
+    def __init__(self, work: Callable[[Any], Value]) -> None:
+        self._work = work
+        self._name = work.__name__
+
+    def __get__(self, of: Any, owner: type[object] | None = None) -> Value:
+        value = of.__dict__[self._name] = self._work(of)
+        return value
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -69,11 +84,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Number of its prompt within the iteration."""
     sample: Sample
 
-    @cached_property
+    @_Kept
     def id(self) -> RequestId:
         return RequestId(f"{self.work.value}/{self.iteration}/{self.group}/{self.sample.seed}")
 
-    @cached_property
+    @_Kept
     def weights(self) -> WeightsId:
         policy = Policy.AVERAGE if self.work is Work.EVALUATION else Policy.BEHAVIOUR
         return WeightsId(self.sample.version, policy)

@@ -65,10 +65,13 @@ class Hub:
         self._speak()
 
     def _speak(self) -> None:
-        for outgoing in self.dispatcher.take_outbox():
-            self._send(outgoing)
-        if self.dispatcher.failure is not None:
-            self.fail(self.dispatcher.failure)
+        dispatcher = self.dispatcher
+        if dispatcher.outbox:
+            send = self._send
+            for outgoing in dispatcher.take_outbox():
+                send(outgoing)
+        if dispatcher.failure is not None:
+            self.fail(dispatcher.failure)
         for waiter in self._waiters:
             if not waiter.woken.done() and waiter.is_so():
                 waiter.woken.set_result(None)

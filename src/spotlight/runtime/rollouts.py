@@ -1,6 +1,7 @@
 """The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -157,11 +158,11 @@ class Rollouts:
         self._hub.flush()
 
     async def finished(self, iteration: int) -> None:
-        await self._hub.until(lambda: self.are_finished(iteration))
+        await self._hub.until(partial(self.are_finished, iteration))
 
     def are_finished(self, iteration: int) -> bool:
-        ledger = self._hub.dispatcher.ledger
-        return not ledger.outstanding(iteration, ROLLOUT) and not ledger.outstanding(iteration, AUDIT)
+        outstanding = self._hub.dispatcher.ledger.outstanding
+        return not outstanding(iteration, ROLLOUT) and not outstanding(iteration, AUDIT)
 
     def compare(self, iteration: int) -> Compared:
         """Advantages within groups; a dropped sample counts as one without a usable reward."""

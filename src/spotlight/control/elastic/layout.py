@@ -126,6 +126,8 @@ class LayoutPlanner:
 
     def decide(self, situation: Situation, last: Decision | None, now: float) -> Decision:
         """The last layout as long as it is possible and good; a changed one at once where it is not possible."""
+        if last is not None and not last.layout and not situation.slots:
+            return last
         best = self.choose(situation, last.layout if last is not None else ())
         if last is not None and self.fits(last.layout, situation):
             kept, gained = self.value(last.layout, situation), self.value(best, situation)

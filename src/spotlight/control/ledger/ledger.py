@@ -221,11 +221,12 @@ class Ledger(Book):
 
     def _move(self, entry: Entry, to: SampleState) -> None:
         """The only writer of a state, and of what is counted by state."""
-        self._check_edge(entry, to)
-        before = entry.state
+        before, counts = entry.state, self._counts
+        if to not in EDGES[before]:
+            self._check_edge(entry, to)
         entry.state = to
-        self._counts[before] -= 1
-        self._counts[to] += 1
+        counts[before] -= 1
+        counts[to] += 1
         change = (to in OUTSTANDING) - (before in OUTSTANDING)
         if change:
             entry.group.outstanding += change
@@ -235,8 +236,9 @@ class Ledger(Book):
         if entry.holder is None:
             return
         held = self._leases[entry.holder]
-        del held[entry.id]
-        if not held:
+        if len(held) > 1:
+            del held[entry.id]
+        else:
             del self._leases[entry.holder]
         entry.holder = None
 

@@ -21,7 +21,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from itertools import takewhile
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -69,7 +69,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of warning before the loss; None for none."""
 
 
-class Trace(msgspec.Struct, frozen=True):
+class Trace(msgspec.Struct, frozen=True, dict=True):
     """Events in the order of time."""
 
     name: str
@@ -187,12 +187,19 @@ class Trace(msgspec.Struct, frozen=True):
 
     def notice_kind(self, notice: TraceEvent) -> NoticeKind:
         """Imminent where the node is taken at the deadline or before it; advisory where it is not."""
-        deadline = notice.time_s + notice.seconds + PUNCTUALITY_S
-        first = bisect_left(self.events, notice.time_s, key=lambda event: event.time_s)
-        from_then = (self.events[index] for index in range(first, len(self.events)))
-        until = takewhile(lambda event: event.time_s <= deadline, from_then)
-        taken = any(event.event is Happening.KILL and event.node == notice.node for event in until)
-        return NoticeKind.IMMINENT if taken else NoticeKind.ADVISORY
+        taken = self._losses.get(notice.node, ())
+        first = bisect_left(taken, notice.time_s)
+        is_taken = first < len(taken) and taken[first] <= notice.time_s + notice.seconds + PUNCTUALITY_S
+        return NoticeKind.IMMINENT if is_taken else NoticeKind.ADVISORY
+
+    @cached_property
+    def _losses(self) -> dict[str, list[float]]:
+        """When each node is taken."""
+        losses: dict[str, list[float]] = {}
+        for event in self.events:
+            if event.event is Happening.KILL:
+                losses.setdefault(event.node, []).append(event.time_s)
+        return losses
 
     def noticed(self, kill: TraceEvent) -> bool:
         """Whether the loss was announced during this life of the node."""

@@ -11,7 +11,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """One request that a worker was given, and the step that it goes on from."""
 
     request: Request
@@ -19,7 +19,7 @@ class Lease(msgspec.Struct, frozen=True):
     step: int
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """What one worker was given; all of it uses one set of weights."""
 
     worker: WorkerId
@@ -27,7 +27,7 @@ class Assignment(msgspec.Struct, frozen=True):
     leases: tuple[Lease, ...]
 
 
-class Recalled(msgspec.Struct, frozen=True):
+class Recalled(msgspec.Struct, frozen=True, gc=False):
     """What a worker is to hand back at its next step boundary."""
 
     worker: WorkerId

@@ -30,7 +30,7 @@ class Balance:
 
     def measure(self, worker: Worker, reported: float | None) -> None:
         """A worker says how fast it is; without a word it counts as the median of those who did."""
-        measured = usable_speed(reported)
+        measured = usable_speed(reported) if reported is not None else None
         if measured is None:
             speed = self._known.median if worker.measured is None else worker.measured
         else:
@@ -82,7 +82,8 @@ class Balance:
 
     def is_share(self, worker: Worker, backlog: Backlog, queue: Queue) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
-        return worker.finish_s(queue.head().remaining) <= backlog.level_s(queue.row_steps) * ROUNDING
+        done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
+        return done_s <= backlog.level_s(queue.row_steps) * ROUNDING
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""

@@ -23,8 +23,8 @@ class Hunger:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Worker]] = []
-        self._turns: dict[WorkerId, int] = {}
-        """The valid heap entry of each worker that asks."""
+        self.turns: dict[WorkerId, int] = {}
+        """The valid heap entry of each worker that asks and waits to be looked at; read by the scheduler."""
         self._aside: dict[WorkerId, Worker] = {}
         self._doomed: dict[WorkerId, tuple[float, Worker]] = {}
         """Those who go before they could finish what waits, with the row-steps that they could."""
@@ -33,31 +33,29 @@ class Hunger:
         self._turn = 0
 
     def __len__(self) -> int:
-        return len(self._turns) + len(self._aside) + len(self._doomed)
-
-    @property
-    def asks(self) -> bool:
-        """Whether anybody waits to be looked at."""
-        return bool(self._turns)
+        return len(self.turns) + len(self._aside) + len(self._doomed)
 
     @property
     def is_hopeful(self) -> bool:
         """Whether anybody asks who has time for what waits."""
-        return bool(self._turns or self._aside)
+        return bool(self.turns or self._aside)
 
     def __iter__(self) -> Iterator[Worker]:
         """All that ask, fastest first."""
-        asking = [worker for _, turn, worker in self._heap if self._turns.get(worker.id) == turn]
+        asking = [worker for _, turn, worker in self._heap if self.turns.get(worker.id) == turn]
         doomed = [worker for _, worker in self._doomed.values()]
         return iter(sorted([*asking, *self._aside.values(), *doomed], key=lambda worker: (-worker.speed, worker.id)))
 
     def ask(self, worker: Worker) -> None:
         """A new pull, or a refused one that is worth another look."""
-        self._aside.pop(worker.id, None)
-        self._doomed.pop(worker.id, None)
-        self._turn += 1
-        self._turns[worker.id] = self._turn
-        heappush(self._heap, (-worker.speed, self._turn, worker))
+        name = worker.id
+        if name in self._aside:
+            del self._aside[name]
+        elif name in self._doomed:
+            del self._doomed[name]
+        turn = self._turn = self._turn + 1
+        self.turns[name] = turn
+        heappush(self._heap, (-worker.speed, turn, worker))
 
     def wake(self, worker: Worker) -> None:
         if worker.id in self._aside or worker.id in self._doomed:
@@ -81,8 +79,8 @@ class Hunger:
         """The fastest that asks; the caller serves it or sets it aside."""
         while self._heap:
             _, turn, worker = heappop(self._heap)
-            if self._turns.get(worker.id) == turn:
-                del self._turns[worker.id]
+            if self.turns.get(worker.id) == turn:
+                del self.turns[worker.id]
                 return worker
         return None
 
@@ -95,6 +93,6 @@ class Hunger:
         self._longest = max(self._longest, row_steps)
 
     def forget(self, worker: Worker) -> None:
-        self._turns.pop(worker.id, None)
+        self.turns.pop(worker.id, None)
         self._aside.pop(worker.id, None)
         self._doomed.pop(worker.id, None)

@@ -89,8 +89,11 @@ class Scheduler:
         it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `takes`
         which end of the line it is served from.
         """
-        known = self._heard(worker, now)
-        if known is None or (answered is not None and answered < known.assignments):
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        known.heard_at = now
+        if answered is not None and answered < known.assignments:
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
         known.late_s, known.takes = late_s, takes
@@ -213,13 +216,14 @@ class Scheduler:
 
     def assign(self, now: float) -> list[Assignment]:
         """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
-        if not self._booking.waiting or not self._hunger.asks:
+        booking, hunger = self._booking, self._hunger
+        if not booking.waiting or not hunger.turns:
             return []
         round_: list[tuple[Worker, list[Ticket]]] = []
-        while self._booking.waiting and (worker := self._hunger.pop()) is not None:
+        while booking.waiting and (worker := hunger.pop()) is not None:
             round_.append((worker, self._take_share(worker, now)))
         for worker, taken in round_:
-            if self._booking.waiting:
+            if booking.waiting and worker.free_rows > 0:
                 taken += self._take_rest(worker, now)
         assignments: list[Assignment] = []
         for worker, taken in round_:
@@ -335,8 +339,9 @@ class Scheduler:
 
     def _take_share(self, worker: Worker, now: float) -> list[Ticket]:
         taken: list[Ticket] = []
-        while worker.room > 0 and (source := next_queue(worker, now, self._settings)) is not None:
-            if not self._balance.is_share(worker, *source):
+        while worker.free_rows > 0 and worker.room > 0:
+            source = next_queue(worker, now, self._settings)
+            if source is None or not self._balance.is_share(worker, *source):
                 break
             taken.append(self._booking.lease(worker, source[1], now))
         return taken
