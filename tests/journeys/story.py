@@ -110,7 +110,7 @@ class FaultyDisk:
         if self._is_it((When.AFTER,), lambda kind: isinstance(record.event, kind)):
             self._die()
 
-    def _write(self, handle: int, data: memoryview) -> int:
+    def _write(self, handle: int, data: bytes | memoryview) -> int:
         # A record's bytes hold the name of its event.
         when = self._doom[0] if self._doom is not None else None
         if self._is_it((When.BEFORE, When.WITHIN), lambda kind: kind.__name__.encode() in bytes(data)):

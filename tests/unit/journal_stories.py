@@ -29,7 +29,7 @@ class FussyDisk:
         self.fails_sync = fails_sync
         self.syncs = 0
 
-    def write(self, handle: int, data: memoryview) -> int:
+    def write(self, handle: int, data: bytes | memoryview) -> int:
         if not self.room:
             raise OSError(errno.ENOSPC, "No space left on device")
         written = os.write(handle, data[: self.room])

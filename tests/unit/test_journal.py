@@ -211,7 +211,7 @@ def test_a_closed_journal_takes_nothing_more(tmp_path):
 def test_a_live_reader_sees_a_growing_prefix_even_within_a_half_written_record(tmp_path):
     seen = []
 
-    def write_in_pieces(handle: int, data: memoryview) -> int:
+    def write_in_pieces(handle: int, data: bytes | memoryview) -> int:
         seen.append([record.seq for record in read(tmp_path)])
         return os.write(handle, data[:11])
 

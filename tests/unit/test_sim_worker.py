@@ -13,6 +13,7 @@ from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import HashNumerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
+from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.virtual_loop import run_virtually
 from spotlight.runtime.sim.worker import SimWorker
 
@@ -32,7 +33,10 @@ class Node:
     def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.said.append((asyncio.get_running_loop().time(), message))
 
-    def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
+    def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
+        result = m.Result(
+            request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
+        )
         self.say(worker, result, blob)
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:

@@ -4,6 +4,8 @@ Told only when it can change a layout: beyond one request per slot more is all t
 choice (tests/unit/test_demand.py).
 """
 
+from collections import Counter
+
 from spotlight.control.directory import Directory
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core.crews import Demand
@@ -20,10 +22,10 @@ class Demands:
         self._tokens = tokens
         """Image tokens of one sample of this run."""
         self._told: dict[NodeId, Demand] = {}
-        self._node_changes = -1
-        """How often nodes had come or gone when they were last looked at."""
         self._slots: dict[NodeId, int] = {}
-        """Of each node at that time; a node's slots never change."""
+        """Of each node that was there at the last look; a node's slots never change."""
+        self._nodes_of: Counter[int] = Counter()
+        """How many of these have so many slots."""
         self._everywhere = 0
         """All of these slots."""
         self._sizes: tuple[int, ...] = ()
@@ -33,7 +35,7 @@ class Demands:
 
     def news(self, directory: Directory, scheduler: Scheduler) -> list[tuple[NodeId, Demand]]:
         """What has changed since the last time, by node."""
-        came = self._look(directory) if directory.node_changes != self._node_changes else []
+        came = self._look(directory) if directory.changed_nodes else []
         expected = self._shares(scheduler) if self._sizes else {}
         # Where nothing else is expected than before, only those who came can lack a word.
         concerned = came if expected == self._expected else list(self._slots)
@@ -48,16 +50,22 @@ class Demands:
 
     def _look(self, directory: Directory) -> list[NodeId]:
         """Who is there now; returns those who were not."""
-        self._node_changes = directory.node_changes
-        came = sorted(directory.nodes.keys() - self._slots.keys())
-        for gone in sorted(self._slots.keys() - directory.nodes.keys()):
-            self._everywhere -= self._slots.pop(gone)
-            self._told.pop(gone, None)
+        changed = sorted(set(directory.changed_nodes))
+        directory.changed_nodes.clear()
+        came = [node for node in changed if node in directory.nodes and node not in self._slots]
+        for gone in changed:
+            if gone not in directory.nodes and gone in self._slots:
+                self._count(self._slots.pop(gone), -1)
+                self._told.pop(gone, None)
         for node in came:
             self._slots[node] = directory.nodes[node].slots
-            self._everywhere += self._slots[node]
-        self._sizes = tuple(sorted(set(self._slots.values()) - {1}))
+            self._count(self._slots[node], 1)
+        self._sizes = tuple(sorted(count for count, nodes in self._nodes_of.items() if nodes and count > 1))
         return came
+
+    def _count(self, slots: int, nodes: int) -> None:
+        self._nodes_of[slots] += nodes
+        self._everywhere += slots * nodes
 
     def _shares(self, scheduler: Scheduler) -> dict[int, Demand]:
         """By slots of a node: those with as many expect the same."""

@@ -36,19 +36,19 @@ class Directory:
     weights: dict[WeightsId, PublishedSet] = field(default_factory=dict)
     nodes: dict[NodeId, m.NodeHello] = field(default_factory=dict)
     """Changed by `node_came` and `node_went` alone."""
-    node_changes: int = 0
-    """How often one came or went: whoever remembers something of all nodes need not look at them to see that."""
+    changed_nodes: list[NodeId] = field(default_factory=list)
+    """Those that came or went since `Demands`, which remembers something of all nodes, looked last."""
     workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
     """Changed by `introduce` and `forget` alone."""
     _by_node: dict[NodeId, dict[WorkerId, None]] = field(default_factory=dict)
 
     def node_came(self, hello: m.NodeHello) -> None:
         self.nodes[hello.node] = hello
-        self.node_changes += 1
+        self.changed_nodes.append(hello.node)
 
     def node_went(self, node: NodeId) -> bool:
         """Whether it was known."""
-        self.node_changes += 1
+        self.changed_nodes.append(node)
         return self.nodes.pop(node, None) is not None
 
     def introduce(self, worker: WorkerId, known: KnownWorker) -> None:

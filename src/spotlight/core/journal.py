@@ -109,10 +109,11 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Disk:
-    """The two system calls that can fail; tests put failing ones here."""
+    """The system calls on a segment; tests put failing ones here, a simulation ones that gather."""
 
     write: Callable[[int, bytes | memoryview], int] = os.write
     sync: Callable[[int], None] = os.fdatasync
+    close: Callable[[int], None] = os.close
 
 
 class Journal:
@@ -239,7 +240,7 @@ class Journal:
             if self._syncs and not self._failed:
                 self.sync()
         finally:
-            os.close(self._handle)
+            self._disk.close(self._handle)
             os.close(self._lock)
             self._handle = -1
 
@@ -313,7 +314,7 @@ class Journal:
             # The new segment may be there already: a record added to the old one now would be missing before it.
             self._failed = True
             raise self._unwritable(error) from error
-        os.close(self._handle)
+        self._disk.close(self._handle)
         self._handle, self._number, self._size = handle, self._number + 1, HEADER.size
 
     def _unwritable(self, error: OSError) -> JournalUnwritable:

@@ -74,8 +74,8 @@ async def bring_spot(cluster: ClusterConfig, market: MarketConfig, pool: Pool, h
 class StandIns:
     """Nodes at the on-demand price in place of spot nodes that stay away; without a bound, nobody ever stands in.
 
-    `observe` must see every record of machines: it counts spot nodes by their workers, so that a node that is rented but still
-    starts counts as missing. `keep` waits for a change of that count and for the policy's own bound.
+    `observe` must see every record of machines: it counts spot nodes by their workers, so that one that is rented but
+    still starts counts as missing. `keep` waits for a change of that count and for the policy's own bound.
     """
 
     def __init__(self, capacity: Capacity, pool: Pool, specs: Mapping[str, NodeSpec]) -> None:

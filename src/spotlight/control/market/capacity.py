@@ -76,6 +76,8 @@ class Capacity(msgspec.Struct, kw_only=True):
 
     def stand_ins(self, now: float) -> int:
         """How many are wanted as far as is known."""
+        if self.fallback_s is None:
+            return 0
         return sum(self._overdue(since, now) for since in self.missing_since)
 
     def state(self, now: float) -> Supply:

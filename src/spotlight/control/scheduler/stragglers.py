@@ -81,16 +81,23 @@ def suspects(
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
     rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
-    found: list[Worker] = []
-    for worker in workers:
-        held = len(worker.leases)
-        if held:
-            # `Worker.step_s`, written out: this looks at all workers.
-            smallest = worker.rows if worker.rows < rows else rows
-            step_s = (held if held > smallest else smallest) / worker.speed
-            if step_s > limit_s or (worker.lags and _stalls(worker, stalled_s)):
-                found.append(worker)
-    return found
+    # This looks at all workers, so it first passes over those that cannot be slow, a rounding error apart.
+    quick = limit_s / ROUNDING
+    seeming = [
+        worker
+        for worker in workers
+        if worker.leases
+        and (
+            (worker.rows if worker.rows < rows else rows) > quick * worker.speed
+            or len(worker.leases) > quick * worker.speed
+            or worker.lags
+        )
+    ]
+    return [
+        worker
+        for worker in seeming
+        if worker.step_s(len(worker.leases), rows) > limit_s or (worker.lags and _stalls(worker, stalled_s))
+    ]
 
 
 def _stalls(worker: Worker, seconds: float) -> bool:

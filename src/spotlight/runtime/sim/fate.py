@@ -33,6 +33,9 @@ class Tempo:
 class Calm:
     """Nothing goes wrong, and everybody is equally fast."""
 
+    is_calm = False
+    """Whether that is so by nature: of a fate that may have other answers everybody asks, every time."""
+
     def __init__(self, tempo: Tempo | None = None) -> None:
         self.tempo = tempo or Tempo()
 

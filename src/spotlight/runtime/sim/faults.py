@@ -293,7 +293,7 @@ class StormyDisk:
         if self._storm.happens(Fault.CRASH_AFTER, 0.005):
             self._die()
 
-    def _write(self, handle: int, data: memoryview) -> int:
+    def _write(self, handle: int, data: bytes | memoryview) -> int:
         if self._is_first:
             self._is_first = False
             return os.write(handle, data)

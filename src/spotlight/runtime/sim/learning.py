@@ -120,6 +120,8 @@ class ModelNumerics:
         self._full_steps = full_steps
         self._progress: dict[str, float] = {"base": 0.0}
         """By the name of a set of weights."""
+        self._levels: dict[float, tuple[float, float]] = {}
+        """Mean and spread of rewards by progress."""
         self._gains: list[float] = []
         """Of the groups that this iteration's updates have used."""
 
@@ -140,15 +142,17 @@ class ModelNumerics:
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
         model, sample, progress = self._model, request.sample, self._progress[weights_digest]
-        prompt_part = self._normal("prompt", sample.prompt)
-        exact_part = self._normal("seed", sample.prompt, sample.start)
+        prompt_part = _drawn(self._run_seed, "prompt", sample.prompt)
+        exact_part = _drawn(self._run_seed, "seed", sample.prompt, sample.start)
         rho = model.rho(sample.sampling.steps, self._full_steps) if request.work is Work.PREVIEW else 1.0
         seed_part = exact_part
         if rho < 1.0:
-            other = self._normal("steps", sample.prompt, sample.start, sample.sampling.steps)
+            other = _drawn(self._run_seed, "steps", sample.prompt, sample.start, sample.sampling.steps)
             seed_part = rho * exact_part + math.sqrt(1 - rho * rho) * other
-        spread = model.spread(progress)
-        reward = model.mean(progress) + spread * (model.prompt_std * prompt_part + model.seed_std * seed_part)
+        level = self._levels.get(progress)
+        if level is None:
+            level = self._levels[progress] = (model.mean(progress), model.spread(progress))
+        reward = level[0] + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
         return m.Score(reward, {}, SCORER)
 
     def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
@@ -171,13 +175,10 @@ class ModelNumerics:
         self._progress.setdefault(after.average, progress)
         return {"progress": progress}
 
-    def _normal(self, *identity: str | int) -> float:
-        """By Box and Muller from the identity's key: a generator for one number would cost ten times as much."""
-        return _drawn(self._run_seed, identity)
-
 
 @lru_cache(maxsize=DRAWS_KEPT)
-def _drawn(run_seed: int, identity: tuple[str | int, ...]) -> float:
+def _drawn(run_seed: int, *identity: str | int) -> float:
+    """By Box and Muller from the identity's key: a generator for one number would cost ten times as much."""
     key = derive_key(Purpose.DATA, run_seed, *identity)
     radius = ((key & _MASK) + 1) / (_MASK + 1)
     return math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * (key >> 64 & _MASK) / (_MASK + 1))

@@ -52,21 +52,20 @@ class SimMembership:
         self._holds = holds
         self._needs = needs
         self._loop = asyncio.get_running_loop()
-        self._standing = Standing.ALONE
         self._token: GroupToken | None = None
         self._members: tuple[WorkerId, ...] = (me,)
+        self._stand(Standing.ALONE)
         self._until = 0.0
         self._forwards = 0
         self.refused = 0
         """Orders of a token that is not this worker's newest, so far."""
 
-    @property
-    def degree(self) -> int:
-        return len(self._members) if self._standing is Standing.MEMBER else 1
-
-    @property
-    def follows(self) -> bool:
-        return self._standing is not Standing.ALONE and self._members[0] != self._me
+    def _stand(self, standing: Standing) -> None:
+        """Among the present members; what follows from it is kept, as it is asked for at every step of every worker."""
+        self._standing = standing
+        self.is_alone = standing is Standing.ALONE
+        self.degree = len(self._members) if standing is Standing.MEMBER else 1
+        self.follows = not self.is_alone and self._members[0] != self._me
 
     def still_s(self) -> float:
         """How long no step may begin."""
@@ -146,7 +145,7 @@ class SimMembership:
         self._rooms.left(self._me)
         self._token, self._members, self._forwards = order.token, order.members, 0
         busy = order.members[0] != self._me and bool(self._needs())
-        self._standing = Standing.ALONE if busy else Standing.PREPARED
+        self._stand(Standing.ALONE if busy else Standing.PREPARED)
         self._until = self._loop.time() + PATIENCE_S
         self._say(
             Prepared(
@@ -168,17 +167,17 @@ class SimMembership:
             self._broke(str(broken))
             return
         await self._awake()
-        self._standing = Standing.MEMBER
+        self._stand(Standing.MEMBER)
         self._say(Formed(token=order.token))
 
     def _broke(self, problem: str) -> None:
         assert self._token is not None
         self._rooms.left(self._me)
-        self._standing = Standing.BROKEN
+        self._stand(Standing.BROKEN)
         self._until = self._loop.time() + BROKEN_S
         self._say(Broke(token=self._token, problem=problem))
 
     def _stand_alone(self) -> None:
         self._rooms.left(self._me)
-        self._standing = Standing.ALONE
         self._members = (self._me,)
+        self._stand(Standing.ALONE)

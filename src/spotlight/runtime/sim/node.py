@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from spotlight import __version__
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
@@ -28,6 +26,7 @@ from spotlight.runtime.sim.frames import Frame, Frames
 from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.rooms import Rooms
+from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
 from spotlight.runtime.sim.worker import SimWorker
@@ -100,6 +99,7 @@ class SimNode:
         self.id = node
         self.spec = spec
         self._world = world
+        self._fate = world.fate
         self._loop = asyncio.get_running_loop()
         latency_s = partial(world.fate.latency_s, node)
         self.up = Pipe(latency_s, partial(world.arrived, node))
@@ -202,17 +202,23 @@ class SimNode:
             self.crews.changed()
         self._send(worker.id, message, blob)
 
-    def finished(self, worker: SimWorker, result: m.Result, request: Request, blob: bytes) -> None:
+    def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
+        request, attempt = row.request, row.granted.attempt
         if self._may_crew:
-            self._leases.ended(worker.id, result.request, result.attempt)
+            self._leases.ended(worker.id, request.id, attempt)
             self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
-        fate = self._world.fate
-        is_lost = fate.is_unscorable(request)
-        score = m.Score(float("nan")) if is_lost else self._world.numerics.score(request, result.digest)
-        scored = msgspec.structs.replace(result, score=score, problem="no reward" if is_lost else "")
+        is_lost = self._fate.is_unscorable(request)
+        scored = m.Result(
+            request=request.id,
+            attempt=attempt,
+            digest=digest,
+            score=m.Score(float("nan")) if is_lost else self._world.numerics.score(request, digest),
+            problem="no reward" if is_lost else "",
+            steps=row.step - row.began,
+        )
         tensors = b"" if request.work is Work.PREVIEW else blob
-        self._loop.call_later(fate.score_s(request, self.id), self._judged, worker.id, scored, tensors)
+        self._loop.call_later(self._fate.score_s(request, self.id), self._judged, worker.id, scored, tensors)
 
     def _judged(self, worker: WorkerId, scored: m.Result, tensors: bytes) -> None:
         self._judging[worker] -= 1
@@ -276,6 +282,7 @@ class SimNode:
             latent_salt=salt,
             rooms=self._rooms,
             kind=world.fate.kind(worker),
+            is_calm=world.fate.is_calm,
         )
 
     def _hear(self, frame: Frame, blob: bytes) -> None:
@@ -324,7 +331,9 @@ class SimNode:
             return
         frame = self._world.frames.pack(m.Envelope(worker, message))
         self.up.put(frame, blob)
-        for delay in self._world.fate.copies(message):
+        if self._fate.is_calm:
+            return
+        for delay in self._fate.copies(message):
             if delay:
                 self._loop.call_later(delay, self.up.put, frame, blob)
             else:

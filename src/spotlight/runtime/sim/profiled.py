@@ -134,6 +134,8 @@ class ProfiledPace(Pace):
 class ProfiledFate(Calm):
     """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
 
+    is_calm = True
+
     def __init__(self, profile: Profile, config: RunConfig) -> None:
         heartbeat_s = config.cluster.heartbeat_s
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))

@@ -25,6 +25,7 @@ from spotlight.core.segments import list_segments
 from spotlight.folder import RunFolder
 from spotlight.runtime.market import StandIns, bring_spot
 from spotlight.runtime.sim.controller import Controller, Ending
+from spotlight.runtime.sim.gathered import Gathering
 from spotlight.runtime.sim.machines import SimPool
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.profiled import NEEDED, ProfiledFate, efficient_batch
@@ -102,7 +103,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
     world = World(
         fate, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
     )
-    controller = Controller(config, folder, world, VirtualClock(loop), recipe=simulation.recipe)
+    controller = Controller(config, folder, world, VirtualClock(loop), Gathering().disk(), simulation.recipe)
     chronicle = controller.chronicle
     pool = SimPool(world, config.cluster.drain_s)
     stand_ins = StandIns.of(config.cluster, config.market, pool)

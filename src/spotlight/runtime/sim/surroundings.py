@@ -8,6 +8,7 @@ from spotlight.core.work import Request
 from spotlight.runtime.sim.moments import Moment
 
 if TYPE_CHECKING:
+    from spotlight.runtime.sim.row import Row
     from spotlight.runtime.sim.worker import SimWorker
 
 
@@ -16,8 +17,8 @@ class Surroundings(Protocol):
 
     def say(self, worker: "SimWorker", message: m.AnyMessage, blob: bytes = b"") -> None: ...
 
-    def finished(self, worker: "SimWorker", result: m.Result, request: Request, blob: bytes) -> None:
-        """A picture for the judges."""
+    def finished(self, worker: "SimWorker", row: "Row", digest: str, blob: bytes) -> None:
+        """A picture for the judges, and the weights that it is said to be made with."""
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         """Digest of the bytes that were really applied."""

@@ -192,10 +192,13 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
     try:
         outcome = loop.run_until_complete(main)
     finally:
-        gc.set_threshold(*usual)
         _cancel_rest(loop)
         asyncio.set_event_loop(None)
         loop.close()
+        # All that was made counts as old from here on, so that it is looked at when the whole heap is, not at once.
+        gc.freeze()
+        gc.unfreeze()
+        gc.set_threshold(*usual)
     if escaped:
         raise escaped[0]
     return outcome

@@ -51,6 +51,8 @@ class SimWorker:
     rooms: Rooms
     kind: str = ""
     """Of its GPU."""
+    is_calm: bool = False
+    """Nobody ever means it ill, so it need not ask."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
     _live: dict[RequestId, Row] = field(default_factory=dict)
     _holds: dict[WeightsId, str] = field(default_factory=dict)
@@ -66,8 +68,12 @@ class SimWorker:
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
-        self._awake = asyncio.Event()
-        self._awake.set()
+        self._is_awake = True
+        self._woken = asyncio.Event()
+        self._heart: asyncio.Handle | None = None
+        """What comes next of its heartbeats; None before the first."""
+        self._is_beat_owed = False
+        """Whether one came due while it was frozen."""
         self.crew = SimMembership(
             self.id,
             self.rooms,
@@ -75,7 +81,7 @@ class SimWorker:
             lambda: self._holds,
             lambda: {row.request.weights for row in self._live.values()},
             self._at,
-            self._awake.wait,
+            self._wait_awake,
         )
 
     def tell(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -84,8 +90,20 @@ class SimWorker:
 
     def freeze(self, seconds: float) -> None:
         """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
-        self._awake.clear()
-        self._loop.call_later(seconds, self._awake.set)
+        self._is_awake = False
+        self._woken.clear()
+        self._loop.call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._is_awake = True
+        self._woken.set()
+        if self._is_beat_owed:
+            self._is_beat_owed = False
+            self._heart = self._loop.call_soon(self._beat)
+
+    async def _wait_awake(self) -> None:
+        if not self._is_awake:
+            await self._woken.wait()
 
     async def live(self) -> str:
         """Until it exits; returns why. Being killed is the task's cancellation."""
@@ -101,7 +119,7 @@ class SimWorker:
             kind=self.kind,
         )
         self._say(hello)
-        heart = asyncio.create_task(self._beat())
+        self._heart = self._loop.call_soon(self._rest)
         try:
             while True:
                 await self._turn()
@@ -110,38 +128,44 @@ class SimWorker:
         except Left:
             return "exited"
         finally:
-            heart.cancel()
+            self._loop.call_soon(self._stop_heart)
 
     # -- the main loop -------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        while self._inbox:
-            if not self._awake.is_set():
-                await self._awake.wait()
-            message, blob = self._inbox.popleft()
+        inbox = self._inbox
+        while inbox:
+            if not self._is_awake:
+                await self._woken.wait()
+            message, blob = inbox.popleft()
             if isinstance(message, m.Grant):
                 self._take(message, blob)
             else:
                 await self._obey(message)
-        still_s = self.crew.still_s()
+        still_s = 0.0 if self.crew.is_alone else self.crew.still_s()
         self._pull()
         if self._live and not still_s:
             await self._step()
             return
         await self._orders(still_s or None)
-        if not self._awake.is_set():
-            await self._awake.wait()
+        if not self._is_awake:
+            await self._woken.wait()
 
     async def _orders(self, seconds: float | None) -> bool:
         """Until something arrives, or for so long; whether something did."""
-        self._listening = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(seconds, _settle, self._listening, False)
+        loop = self._loop
+        listening = self._listening = asyncio.Future(loop=loop)
+        if seconds is None:
+            try:
+                return await listening
+            finally:
+                self._listening = None
+        timer = loop.call_later(seconds, _settle, listening, False)
         try:
-            return await self._listening
+            return await listening
         finally:
             self._listening = None
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     async def _step(self) -> None:
         batch = list(self._live.values())
@@ -153,11 +177,11 @@ class SimWorker:
             began = self._loop.time()
             await self._pass(switch_s)
             self._worked(Activity.SWITCH, began)
-        began, steps = self._loop.time(), 1
-        guided = sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
-        seconds = self.pace.step(len(batch) + guided, self.rows, self.crew.degree, is_exact)
-        if self.crew.degree > 1:
-            if not await self.crew.lead(weights, is_exact, len(batch) + guided, seconds):
+        began, steps, degree = self._loop.time(), 1, self.crew.degree
+        passes = len(batch) + sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
+        seconds = self.pace.step(passes, self.rows, degree, is_exact)
+        if degree > 1:
+            if not await self.crew.lead(weights, is_exact, passes, seconds):
                 return
         else:
             if self.pace.runs_ahead:
@@ -167,17 +191,18 @@ class SimWorker:
             else:
                 await self._pass(seconds)
             self._measure(len(batch), (self._loop.time() - began) / steps)
-        if not self._awake.is_set():
-            await self._awake.wait()
+        if not self._is_awake:
+            await self._woken.wait()
         for row in batch:
             row.advance(steps, self.numerics)
-        finished = sum([row.is_finished for row in batch])
+        finished = len([row for row in batch if row.is_finished])
         if finished and (decoding_s := self.pace.decode(finished)):
             await self._pass(decoding_s)
-        self._worked(first.activity, began)
+        self._spans.worked(first.activity, began, self._loop.time())
         for row in batch:
             self._tell_of(row)
-        self._at(Moment.AT_BOUNDARY)
+        if not self.is_calm:
+            self._at(Moment.AT_BOUNDARY)
 
     def _is_exact(self, row: Row) -> bool:
         return row.request.work.is_exact or not self.pace.rounds
@@ -192,7 +217,7 @@ class SimWorker:
         return steps
 
     def _tell_of(self, row: Row) -> None:
-        if self.around.fails(row.request, row.granted.attempt):
+        if not self.is_calm and self.around.fails(row.request, row.granted.attempt):
             del self._live[row.request.id]
             self._told_free = 0
             self._fail("the model raised", row.granted)
@@ -206,13 +231,10 @@ class SimWorker:
     def _finish(self, row: Row) -> None:
         self._at(Moment.BEFORE_RESULT)
         del self._live[row.request.id]
-        self._deliver(row, self.around.digest_used(row.digest, self.id))
+        self._deliver(row, row.digest if self.is_calm else self.around.digest_used(row.digest, self.id))
 
     def _deliver(self, row: Row, digest: str) -> None:
-        result = m.Result(
-            request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
-        )
-        self.around.finished(self, result, row.request, self.numerics.tensors(row.request, digest, self.latent_salt))
+        self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, self.latent_salt))
 
     def _measure(self, rows: int, seconds: float) -> None:
         if rows * 2 >= self.rows and seconds > 0:
@@ -220,8 +242,9 @@ class SimWorker:
             self._speed = speed if self._speed is None else 0.9 * self._speed + 0.1 * speed
 
     def _pull(self) -> None:
-        free = self.rows - len(self._live) if self._rolls and not self.crew.follows else 0
-        if free != self._told_free and (free or self.crew.follows):
+        follows = self.crew.follows
+        free = self.rows - len(self._live) if self._rolls and not follows else 0
+        if free != self._told_free and (free or follows):
             self._say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
             self._told_free = free
 
@@ -260,7 +283,7 @@ class SimWorker:
 
     def _take(self, grant: m.Grant, blob: bytes) -> None:
         self._grants += 1
-        flights = _read_flights(blob)
+        flights = _read_flights(blob) if blob != m.NO_FLIGHTS else {}
         for granted in grant.leases:
             problem = self._admit(granted, flights.get(granted.request.id))
             if problem:
@@ -355,14 +378,29 @@ class SimWorker:
 
     # -- small things --------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        while True:
-            await self._pass(self.pace.heartbeat_s)
-            now = self._loop.time()
-            progress = tuple(
-                m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()
-            )
-            self._say(m.Alive(progress=progress, spans=self._spans.take(now)))
+    def _rest(self) -> None:
+        """Until the next heartbeat: callbacks, as a task for every heart would outweigh all else that a worker is."""
+        self._heart = self._loop.call_later(self.pace.heartbeat_s, self._before_beat)
+
+    def _before_beat(self) -> None:
+        """After all that is due at this instant, as who wakes from a sleep is."""
+        self._heart = self._loop.call_soon(self._beat)
+
+    def _beat(self) -> None:
+        if not self._is_awake:
+            self._is_beat_owed = True
+            return
+        now = self._loop.time()
+        progress = tuple(
+            [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
+        )
+        self._say(m.Alive(progress=progress, spans=self._spans.take(now)))
+        self._rest()
+
+    def _stop_heart(self) -> None:
+        self._is_beat_owed = False
+        if self._heart is not None:
+            self._heart.cancel()
 
     def _reached(self, row: Row, now: float) -> int:
         """The step that it is at, though steps that are run ahead are counted at their end only."""
@@ -377,11 +415,11 @@ class SimWorker:
 
     async def _pass(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        if not self._awake.is_set():
-            await self._awake.wait()
+        if not self._is_awake:
+            await self._woken.wait()
 
     def _at(self, moment: Moment) -> None:
-        if self.around.struck(moment, self.id):
+        if not self.is_calm and self.around.struck(moment, self.id):
             raise Struck(moment.value)
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
