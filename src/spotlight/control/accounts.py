@@ -5,7 +5,7 @@ something to train, which `Assist` knows. Invariant: records of a worker never o
 told, as far as that was not told before (tests/unit/test_accounts.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.assist import Assist
@@ -35,20 +35,21 @@ class Accounts:
 
     def told(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
         """Spans told late would overlap, so none begins within the last."""
-        known = self._directory.workers[worker]
+        known, run_time = self._directory.workers[worker], self._run_clock(now)
         for span in spans:
             for activity, began, ended in self._parts(span, now, known.trains):
-                start, end = max(self._run_clock(began), known.accounted_to), self._run_clock(ended)
+                start, end = max(run_time - (now - began), known.accounted_to), run_time - (now - ended)
                 if start < end:
                     known.accounted_to = end
                     self._emit(Worked(worker=worker, activity=activity, start=start, end=end))
 
-    def _parts(self, span: m.Span, now: float, trains: bool) -> Iterator[tuple[Activity, float, float]]:
+    def _parts(self, span: m.Span, now: float, trains: bool) -> list[tuple[Activity, float, float]]:
         """A span, cut where help begins and ends."""
         start, end = now - span.start, now - span.end
-        if trains and span.activity in HELP:
-            for began, ended in self._assist.helping(start, end):
-                yield span.activity, start, began
-                yield Activity.ASSIST, began, ended
-                start = ended
-        yield span.activity, start, end
+        if not trains or span.activity not in HELP:
+            return [(span.activity, start, end)]
+        parts: list[tuple[Activity, float, float]] = []
+        for began, ended in self._assist.helping(start, end):
+            parts += [(span.activity, start, began), (Activity.ASSIST, began, ended)]
+            start = ended
+        return [*parts, (span.activity, start, end)]

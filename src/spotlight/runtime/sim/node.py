@@ -22,7 +22,7 @@ from spotlight.runtime.crews import NodeCrews
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
-from spotlight.runtime.sim.frames import Frame, Frames
+from spotlight.runtime.sim.frames import Carry, Frame
 from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.rooms import Rooms
@@ -83,7 +83,8 @@ class Surface(Protocol):
     is_exact: bool
     """Whether samples and steps are the same bits whoever makes them."""
 
-    frames: Frames
+    carry: Carry | None
+    """What a message goes through on its way; None: nothing."""
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
 
@@ -195,11 +196,12 @@ class SimNode:
     # -- for workers ---------------------------------------------------------------------------------------------------
 
     def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
-        if not self.is_alive or (self._may_crew and self.crews.heard(worker.id, message)):
-            return
-        if self._may_crew and isinstance(message, m.HandBack):
-            self._leases.ended(worker.id, message.request, message.attempt)
-            self.crews.changed()
+        if self._may_crew and self.is_alive:
+            if self.crews.heard(worker.id, message):
+                return
+            if isinstance(message, m.HandBack):
+                self._leases.ended(worker.id, message.request, message.attempt)
+                self.crews.changed()
         self._send(worker.id, message, blob)
 
     def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
@@ -286,14 +288,14 @@ class SimNode:
         )
 
     def _hear(self, frame: Frame, blob: bytes) -> None:
-        envelope = self._world.frames.unpack(frame)
-        message = envelope.message
+        assert frame is not None
+        message = frame.message
         if isinstance(message, m.Load):
-            self._load(message, envelope.worker)
+            self._load(message, frame.worker)
         elif isinstance(message, Demand):
             self.crews.demand(message)
         else:
-            self._relay(envelope.worker, message, blob)
+            self._relay(frame.worker, message, blob)
 
     def _load(self, load: m.Load, worker: WorkerId | None) -> None:
         known = self._copied.get(load.weights)
@@ -310,14 +312,16 @@ class SimNode:
         self._relay(worker, load, b"")
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        if not self._may_crew:
+            for known in self._addressed(worker):
+                known.tell(message, blob)
+            return
         for known in self._addressed(worker):
-            if self._may_crew:
-                self._leases.told(known.id, message)
-                if isinstance(message, m.Load):
-                    self.crews.dropped((message.weights, *message.keep))
+            self._leases.told(known.id, message)
+            if isinstance(message, m.Load):
+                self.crews.dropped((message.weights, *message.keep))
             known.tell(message, blob)
-        if self._may_crew:
-            self.crews.changed()
+        self.crews.changed()
 
     def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
         """All of them, or the one of that name, if it is still there."""
@@ -329,7 +333,8 @@ class SimNode:
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:
             return
-        frame = self._world.frames.pack(m.Envelope(worker, message))
+        envelope, carry = m.Envelope(worker, message), self._world.carry
+        frame = envelope if carry is None else carry(envelope)
         self.up.put(frame, blob)
         if self._fate.is_calm:
             return

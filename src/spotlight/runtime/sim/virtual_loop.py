@@ -34,10 +34,8 @@ class Call:
     """Something to be called soon."""
 
     __slots__ = ("args", "callback")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
-        self.callback: Callable[..., object] | None = callback
-        self.args = args
+    callback: Callable[..., object] | None
+    args: tuple[object, ...]
 
     def cancel(self) -> None:
         self.callback = None
@@ -93,7 +91,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
     ) -> Call:
-        call = Call(callback, args)
+        call = Call()
+        call.callback = callback
+        call.args = args
         self._ready.append(call)
         return call
 
@@ -116,7 +116,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
     ) -> Timer:
-        return self.call_at(self._now + delay, callback, *args)
+        timer = Timer(self._now + delay)
+        timer.callback = callback
+        timer.args = args
+        timer.loop = self
+        heappush(self._timers, timer)
+        return timer
 
     def timer_cancelled(self, timer: Timer) -> None:
         """Called by a timer of this loop; one that is due already is not among those that wait."""

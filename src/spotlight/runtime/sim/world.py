@@ -19,7 +19,7 @@ from spotlight.core.work import NoticeKind, RequestId, SlotClass
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
-from spotlight.runtime.sim.frames import HANG_UP, Frame, Frames, Handed, Packed
+from spotlight.runtime.sim.frames import HANG_UP, Carry, Frame, as_bytes
 from spotlight.runtime.sim.node import SimNode
 from spotlight.runtime.sim.numerics import HashNumerics, Numerics
 from spotlight.runtime.sim.rooms import Rooms
@@ -50,8 +50,8 @@ class World:
         """Alive, by the name they keep over all incarnations."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
         """Attempts that were sent to a worker and that nothing it said has ended; followed where a trace is kept."""
-        self.frames: Frames = Packed() if trace.is_kept else Handed()
-        self.checked: Callable[[], None] = lambda: None
+        self.carry: Carry | None = as_bytes() if trace.is_kept else None
+        self.checked: Callable[[], None] | None = None
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with what a message made the controller raise."""
         self.events = 0
@@ -100,7 +100,8 @@ class World:
             self._follow(outgoing)
         self.discards += isinstance(outgoing.message, m.Discard)
         if node is not None:
-            node.down.put(self.frames.pack(m.Envelope(outgoing.worker, outgoing.message)), outgoing.blob)
+            envelope = m.Envelope(outgoing.worker, outgoing.message)
+            node.down.put(envelope if self.carry is None else self.carry(envelope), outgoing.blob)
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
         """One frame of a node, or the end of its connection."""
@@ -108,19 +109,16 @@ class World:
         if hub is None:
             return
         try:
-            if frame is HANG_UP:
-                self._dying.pop(node, None)
-                self._note(f"<- {node} hung up")
-                for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
-                    del self.owed[worker]
-                hub.node_lost(node, "connection lost")
+            if frame is None:
+                self._hung_up(hub, node)
             else:
-                self._hear(hub, node, self.frames.unpack(frame), blob)
+                self._hear(hub, node, frame, blob)
         except BaseException as error:
             self._hub = None
             self.failed(error)
         else:
-            self.checked()
+            if self.checked is not None:
+                self.checked()
 
     def broke(self, error: BaseException) -> None:
         self.failed(error)
@@ -224,6 +222,13 @@ class World:
         if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
             owed = self.owed.setdefault(outgoing.worker, {})
             owed.update({granted.request.id: granted.attempt for granted in outgoing.message.leases})
+
+    def _hung_up(self, hub: Hub, node: NodeId) -> None:
+        self._dying.pop(node, None)
+        self._note(f"<- {node} hung up")
+        for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
+            del self.owed[worker]
+        hub.node_lost(node, "connection lost")
 
     def _hear(self, hub: Hub, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
         message = envelope.message
