@@ -31,7 +31,7 @@ class Budget:
 
     def check(self) -> None:
         """Raises Stopped when it is spent, or when somebody asked the run to drain."""
-        hours, dollars = self._hours(), self._dollars()
+        hours = self._hours()
         if self.drain_asked:
             raise Stopped(f"the run was asked to drain; `spotlight resume {self._name}` goes on.")
         if self._config.max_hours is not None and hours >= self._config.max_hours:
@@ -39,7 +39,8 @@ class Budget:
                 f"the run has used {hours:.2f} of its {self._config.max_hours:g} hours (budget.max_hours), so it "
                 f"stops; `spotlight resume {self._name} --set budget.max_hours=H` goes on."
             )
-        if self._config.max_dollars is not None and dollars >= self._config.max_dollars:
+        # What a run has cost is added up only where somebody wants to know.
+        if self._config.max_dollars is not None and (dollars := self._dollars()) >= self._config.max_dollars:
             raise Stopped(
                 f"the run has cost ${dollars:.2f} of its ${self._config.max_dollars:g} (budget.max_dollars), so it "
                 f"stops; `spotlight resume {self._name} --set budget.max_dollars=D` goes on."

@@ -41,7 +41,7 @@ class Chronicle:
         """Kept by name after every iteration, so that readers of a long run need not begin at its first record."""
         self.state = RunState()
         self.ledger = Ledger(self.emit)
-        self.meter = CostMeter()
+        self._meter: CostMeter | None = None
         self.planner = Planner(config.explore)
         self._journal = journal
 
@@ -109,6 +109,17 @@ class Chronicle:
             self._journal.snapshot({name: projection() for name, projection in self.projections.items()})
 
     @property
+    def meter(self) -> CostMeter:
+        """Added up from the journal when it is first asked for, and kept up to date from then on."""
+        if self._meter is None:
+            self._journal.sync()
+            meter = CostMeter()
+            for record in read(self.folder.journal):
+                meter.apply(record)
+            self._meter = meter
+        return self._meter
+
+    @property
     def next_seq(self) -> int:
         return self._journal.next_seq
 
@@ -128,14 +139,12 @@ class Chronicle:
 
     def _fold(self, record: Record) -> None:
         event = record.event
-        if type(event) in BULK:
-            # Neither the state nor the planner wants to know of these.
-            self.meter.apply(record)
-        else:
+        if type(event) not in BULK:
             self.state.apply(event)
             self.planner.apply(event)
-            self.meter.apply(record)
             for watch in self.watchers:
                 watch(record)
+        if self._meter is not None:
+            self._meter.apply(record)
         for observe in self.observers:
             observe(record)

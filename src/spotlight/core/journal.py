@@ -265,9 +265,21 @@ class Journal:
         )
 
     def _put(self, data: bytes, records: int, at: float) -> None:
-        if self._size + len(data) > self._segment_bytes and self._size > HEADER.size:
+        size = len(data)
+        if self._size + size > self._segment_bytes and self._size > HEADER.size:
             self._rotate()
-        self._write(data)
+        write = self._disk.write
+        try:
+            done = write(self._handle, data)
+            while done < size:
+                done += write(self._handle, memoryview(data)[done:])
+        except OSError as error:
+            self._cut_back()
+            raise self._unwritable(error) from error
+        except BaseException:
+            self._cut_back()
+            raise
+        self._size += size
         self._next_seq += records
         self._last_at = at
         self._unsynced = True
@@ -283,20 +295,6 @@ class Journal:
         due = self._config.sync is Sync.INTERVAL and self._now() - self._synced_at >= self._config.interval_s
         if due or self._config.sync is Sync.ALWAYS:
             self.sync()
-
-    def _write(self, data: bytes) -> None:
-        write = self._disk.write
-        try:
-            done = write(self._handle, data)
-            while done < len(data):
-                done += write(self._handle, memoryview(data)[done:])
-        except OSError as error:
-            self._cut_back()
-            raise self._unwritable(error) from error
-        except BaseException:
-            self._cut_back()
-            raise
-        self._size += len(data)
 
     def _cut_back(self) -> None:
         """Take a half-written record away. If even that fails, no more is written, and `open` will cut it."""

@@ -28,10 +28,10 @@ class Purpose(StrEnum):
 
 def derive_key(purpose: Purpose, run_seed: int, *parts: str | int) -> int:
     """128-bit key of (purpose, run seed, parts); parts are length-prefixed, so no two tuples collide."""
-    told = [
-        (f"i{part}" if isinstance(part, int) else f"s{part}").encode() for part in (purpose.value, run_seed, *parts)
-    ]
-    content = b"".join([len(part).to_bytes(4, "little") + part for part in told])
+    content = b""
+    for part in (purpose.value, run_seed, *parts):
+        told = (f"i{part}" if isinstance(part, int) else f"s{part}").encode()
+        content += len(told).to_bytes(4, "little") + told
     return int.from_bytes(hashlib.blake2b(content, digest_size=16, person=b"spotlight-rng-v1").digest(), "little")
 
 

@@ -10,7 +10,6 @@ from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
 from spotlight.control.explore.config import SelectedNoise, Solver
-from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, Selected
@@ -228,7 +227,5 @@ class Rollouts:
         return np.array([self._reward(request.id) for request in group])
 
     def _reward(self, request: RequestId) -> float:
-        ledger = self._hub.dispatcher.ledger
-        if ledger.state(request) is SampleState.DROPPED:
-            return float("nan")
-        return ledger.accepted(request).reward
+        accepted = self._hub.dispatcher.ledger.result(request)
+        return float("nan") if accepted is None else accepted.reward

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from spotlight.control.ledger import InvariantBroken, SampleState
+from spotlight.control.ledger import InvariantBroken
 from spotlight.control.pipeline.assist import Foreseen
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.parts import Awaited, Part, Parts, turns
@@ -21,7 +21,7 @@ from spotlight.control.scheduler.booking import Turn, by_number
 from spotlight.control.updates import groups_by_update
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.events import Compared, StepCommitted
+from spotlight.core.events import Accepted, Compared, StepCommitted
 from spotlight.core.work import Request, Work
 from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
@@ -226,14 +226,14 @@ class Steps:
         for group in wanted:
             advantages, kept = self._rollouts.compare_group(iteration, group, groups[group])
             for place, request in enumerate(groups[group]):
-                if ledger.state(request.id) is not SampleState.DROPPED:
-                    items[group, place] = self._item(request, advantages[place], kept[place])
+                accepted = ledger.result(request.id)
+                if accepted is not None:
+                    items[group, place] = self._item(request, accepted, advantages[place], kept[place])
         underway.items |= items
         last = self._schedule.is_last(step)
         return m.Train(step=step, iteration=iteration, items=tuple(items.values()), last=last)
 
-    def _item(self, request: Request, advantage: float, kept: bool) -> m.TrainItem:
-        accepted = self._hub.dispatcher.ledger.accepted(request.id)
+    def _item(self, request: Request, accepted: Accepted, advantage: float, kept: bool) -> m.TrainItem:
         assert accepted.payload is not None
         prompt = self._hub.dispatcher.directory.prompts[request.sample.prompt]
         return m.TrainItem(request=request, prompt=prompt, payload=accepted.payload, advantage=advantage, kept=kept)

@@ -39,6 +39,11 @@ class Book:
     def state(self, request: RequestId) -> SampleState:
         return self._known(request).state
 
+    def fate(self, request: RequestId) -> SampleState:
+        """Its state; DROPPED for one that is not known, or no longer."""
+        entry = self._entries.get(request)
+        return SampleState.DROPPED if entry is None else entry.state
+
     def request(self, request: RequestId) -> Request:
         return self._known(request).request
 
@@ -59,6 +64,11 @@ class Book:
         if accepted is None:
             raise InvariantBroken(f"sample {request} is {self.state(request)} and has no result; read its state first.")
         return accepted
+
+    def result(self, request: RequestId) -> Accepted | None:
+        """The same; None for one that was dropped."""
+        entry = self._known(request)
+        return None if entry.state is SampleState.DROPPED else entry.accepted or self.accepted(request)
 
     def leases_of(self, worker: WorkerId) -> list[RequestId]:
         return sorted(self._leases.get(worker, ()))

@@ -17,7 +17,7 @@ from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
-QUEUED, LEASED, DROPPED = SampleState.QUEUED, SampleState.LEASED, SampleState.DROPPED
+QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
 Turn: TypeAlias = Callable[[Request], int]
 """When a request's group is needed, among those of its iteration."""
 
@@ -102,7 +102,7 @@ class Booking:
         ticket = self._tickets.get(request)
         if ticket is None or ticket.holder is None:
             return
-        state = self._ledger.state(request) if request in self._ledger else DROPPED
+        state = self._ledger.fate(request)
         if state is LEASED:
             return
         self._take_away(ticket)

@@ -49,6 +49,7 @@ class Scheduler:
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
         self._fewest_rows = 1 << 30
+        self._most_rows = 0
         """That any worker has had room for."""
 
     # -- what workers say ----------------------------------------------------------------------------------------------
@@ -60,6 +61,7 @@ class Scheduler:
             known = self._workers[worker] = Worker(worker, slot_class, rows, heard_at=now)
             self._watch.worker(known)
             self._fewest_rows = min(self._fewest_rows, rows)
+            self._most_rows = max(self._most_rows, rows)
 
     def holds(self, worker: WorkerId, weights: Collection[WeightsId]) -> None:
         """Exactly these are resident and verified; work is given for these only."""
@@ -242,7 +244,8 @@ class Scheduler:
         if now < self._next_search or not self._hunger.is_hopeful:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
-        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), self._fewest_rows, self._settings)
+        rows = self._fewest_rows, self._most_rows
+        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *rows, self._settings)
         if not busy:
             return []
         found: dict[WorkerId, list[RequestId]] = {}

@@ -11,9 +11,10 @@ finished it: the result is on its way through decoding and scoring, which may ta
                          `----still named-----> its worker is silent: fenced, then QUEUED
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
 from spotlight.control.scheduler.balance import ROUNDING
@@ -22,6 +23,8 @@ from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
+
+_speed = attrgetter("speed")
 
 
 class Spares:
@@ -67,7 +70,11 @@ class Spares:
 
 
 def suspects(
-    workers: Iterable[Worker], backlogs: Iterable[Backlog], fewest_rows: int, settings: SchedulerSettings
+    workers: Collection[Worker],
+    backlogs: Iterable[Backlog],
+    fewest_rows: int,
+    most_rows: int,
+    settings: SchedulerSettings,
 ) -> list[Worker]:
     """Busy workers that are slow enough, or seem to be, for a move to be worth anything wherever it goes.
 
@@ -81,18 +88,11 @@ def suspects(
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
     rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
-    # This looks at all workers, so it first passes over those that cannot be slow, a rounding error apart.
-    quick = limit_s / ROUNDING
-    seeming = [
-        worker
-        for worker in workers
-        if worker.leases
-        and (
-            (worker.rows if worker.rows < rows else rows) > quick * worker.speed
-            or len(worker.leases) > quick * worker.speed
-            or worker.lags
-        )
-    ]
+    # This looks at all workers, so first in one go whether anybody at all is slow: nobody holds more than twice its rows.
+    if 2 * most_rows <= limit_s * min(map(_speed, workers)):
+        seeming = [worker for worker in workers if worker.lags and worker.leases]
+    else:
+        seeming = [worker for worker in workers if worker.leases]
     return [
         worker
         for worker in seeming

@@ -141,6 +141,9 @@ class ModelNumerics:
         return f"{weights_digest}/{request.id}".encode()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
+        return m.Score(self._reward(request, weights_digest), {}, SCORER)
+
+    def _reward(self, request: Request, weights_digest: str) -> float:
         model, sample, progress = self._model, request.sample, self._progress[weights_digest]
         prompt_part = _drawn(self._run_seed, "prompt", sample.prompt)
         exact_part = _drawn(self._run_seed, "seed", sample.prompt, sample.start)
@@ -152,8 +155,7 @@ class ModelNumerics:
         level = self._levels.get(progress)
         if level is None:
             level = self._levels[progress] = (model.mean(progress), model.spread(progress))
-        reward = level[0] + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
-        return m.Score(reward, {}, SCORER)
+        return level[0] + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
 
     def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
         """The last update of an iteration moves the weights on by what all of its groups were worth."""
@@ -161,7 +163,7 @@ class ModelNumerics:
         groups: dict[int, list[float]] = {}
         for item in order.items:
             if item.kept:
-                reward = self.score(item.request, before.drew(item.request.sample, order.iteration)).reward
+                reward = self._reward(item.request, before.drew(item.request.sample, order.iteration))
                 groups.setdefault(item.request.group, []).append(reward)
         plain = (self._model.seed_std * self._model.spread(progress)) ** 2
         # Of the whole the group is a sample of: otherwise a plain iteration of small groups would be worth less than 1.

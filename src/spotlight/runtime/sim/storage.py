@@ -18,6 +18,8 @@ class SimStorage:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self._digests: dict[str, str] = {}
+        """Of files as they were last looked at."""
         self.weights: dict[str, str] = {}
         """Digest of the bytes at each path."""
         self.checkpoints: dict[str, bytes] = {}
@@ -36,10 +38,18 @@ class SimStorage:
         if self.is_full(name):
             raise Stopped(f"{name} cannot be written, because the disk is full; free it and resume.")
         self.files[name] = blob
-        return name, content_digest(blob)
+        digest = self._digests[name] = content_digest(blob)
+        return name, digest
+
+    def digest(self, name: str) -> str:
+        """Of the file's content."""
+        known = self._digests.get(name)
+        if known is None:
+            known = self._digests[name] = content_digest(self.files[name])
+        return known
 
     def is_whole(self, name: str, digest: str) -> bool:
-        return name in self.files and content_digest(self.files[name]) == digest
+        return name in self.files and self.digest(name) == digest
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         return self.weights.get(self.weights_path(weights)) == digest
@@ -57,7 +67,7 @@ class SimStorage:
             del self.checkpoints[old]
         for name in [name for name in self.files if name.startswith("payloads/")]:
             if int(name.split("/")[1]) < iteration:
-                del self.files[name]
+                self.lose(name)
 
     # -- what a disk may do --------------------------------------------------------------------------------------------
 
@@ -66,6 +76,8 @@ class SimStorage:
 
     def lose(self, name: str) -> None:
         del self.files[name]
+        self._digests.pop(name, None)
 
     def damage(self, name: str) -> None:
         self.files[name] = b"damaged " + self.files[name]
+        self._digests.pop(name, None)

@@ -13,7 +13,6 @@ import msgspec
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId
-from spotlight.runtime.payloads import content_digest
 from spotlight.runtime.sim.fakes import mark
 from spotlight.runtime.sim.numerics import Numerics, TrainedState
 from spotlight.runtime.sim.storage import SimStorage
@@ -132,4 +131,4 @@ class SimTrainer:
     def _payload(self, item: m.TrainItem) -> str:
         if item.payload not in self._storage.files:
             raise Stopped(f"{item.request.id} is to be trained, but its tensors {item.payload} are not there.")
-        return content_digest(self._storage.files[item.payload])
+        return self._storage.digest(item.payload)

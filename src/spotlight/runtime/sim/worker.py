@@ -19,6 +19,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
+from spotlight.runtime.sim.heart import Heart
 from spotlight.runtime.sim.membership import SimMembership
 from spotlight.runtime.sim.moments import Left, Moment, Struck
 from spotlight.runtime.sim.numerics import Numerics
@@ -70,10 +71,7 @@ class SimWorker:
         """While it waits for orders: whether some came."""
         self._is_awake = True
         self._woken = asyncio.Event()
-        self._heart: asyncio.Handle | None = None
-        """What comes next of its heartbeats; None before the first."""
-        self._is_beat_owed = False
-        """Whether one came due while it was frozen."""
+        self._heart = Heart(self._beat)
         self.crew = SimMembership(
             self.id,
             self.rooms,
@@ -91,15 +89,14 @@ class SimWorker:
     def freeze(self, seconds: float) -> None:
         """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
         self._is_awake = False
+        self._heart.freeze()
         self._woken.clear()
         self._loop.call_later(seconds, self._wake)
 
     def _wake(self) -> None:
         self._is_awake = True
         self._woken.set()
-        if self._is_beat_owed:
-            self._is_beat_owed = False
-            self._heart = self._loop.call_soon(self._beat)
+        self._heart.thaw()
 
     async def _wait_awake(self) -> None:
         if not self._is_awake:
@@ -119,7 +116,7 @@ class SimWorker:
             kind=self.kind,
         )
         self._say(hello)
-        self._heart = self._loop.call_soon(self._rest)
+        self._heart.start(self.pace.heartbeat_s)
         try:
             while True:
                 await self._turn()
@@ -128,7 +125,7 @@ class SimWorker:
         except Left:
             return "exited"
         finally:
-            self._loop.call_soon(self._stop_heart)
+            self._heart.stop()
 
     # -- the main loop -------------------------------------------------------------------------------------------------
 
@@ -378,29 +375,12 @@ class SimWorker:
 
     # -- small things --------------------------------------------------------------------------------------------------
 
-    def _rest(self) -> None:
-        """Until the next heartbeat: callbacks, as a task for every heart would outweigh all else that a worker is."""
-        self._heart = self._loop.call_later(self.pace.heartbeat_s, self._before_beat)
-
-    def _before_beat(self) -> None:
-        """After all that is due at this instant, as who wakes from a sleep is."""
-        self._heart = self._loop.call_soon(self._beat)
-
     def _beat(self) -> None:
-        if not self._is_awake:
-            self._is_beat_owed = True
-            return
         now = self._loop.time()
         progress = tuple(
             [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
         )
         self._say(m.Alive(progress=progress, spans=self._spans.take(now)))
-        self._rest()
-
-    def _stop_heart(self) -> None:
-        self._is_beat_owed = False
-        if self._heart is not None:
-            self._heart.cancel()
 
     def _reached(self, row: Row, now: float) -> int:
         """The step that it is at, though steps that are run ahead are counted at their end only."""
