@@ -17,7 +17,6 @@ from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Ve
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.hub import Hub
 
-ROLLOUT, AUDIT = Work.ROLLOUT, Work.AUDIT
 SEEDS_PER_PROMPT = 1 << 20
 """Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
 
@@ -157,11 +156,10 @@ class Rollouts:
         self._hub.flush()
 
     async def finished(self, iteration: int) -> None:
-        await self._hub.until(partial(self.are_finished, iteration))
+        await self._hub.until(partial(self._hub.dispatcher.ledger.is_made, iteration))
 
     def are_finished(self, iteration: int) -> bool:
-        outstanding = self._hub.dispatcher.ledger.outstanding
-        return not outstanding(iteration, ROLLOUT) and not outstanding(iteration, AUDIT)
+        return self._hub.dispatcher.ledger.is_made(iteration)
 
     def compare(self, iteration: int) -> Compared:
         """Advantages within groups; a dropped sample counts as one without a usable reward."""

@@ -14,7 +14,7 @@ from spotlight.core.types import Frontier, WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 LEASED = SampleState.LEASED
-EXACT = (Work.ROLLOUT, Work.AUDIT)
+EXACT = ROLLOUT, AUDIT = Work.ROLLOUT, Work.AUDIT
 
 
 class Book:
@@ -109,6 +109,12 @@ class Book:
         """How many are neither accepted nor dropped yet."""
         batch = self._batches.get((iteration, work))
         return batch.outstanding if batch else 0
+
+    def is_made(self, iteration: int) -> bool:
+        """Whether nothing exact of the iteration is outstanding; whoever waits for it asks after every message."""
+        batches = self._batches
+        rollouts, audits = batches.get((iteration, ROLLOUT)), batches.get((iteration, AUDIT))
+        return not (rollouts is not None and rollouts.outstanding) and not (audits is not None and audits.outstanding)
 
     def group_complete(self, iteration: int, group: int) -> bool:
         """Whether every rollout of the group is accepted or dropped; see `survivors` for what there is to train."""

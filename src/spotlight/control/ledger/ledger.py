@@ -88,7 +88,11 @@ class Ledger(Book):
         self._tell(entry, Leased(request=request, attempt=attempt, worker=worker, step=step))
         self._move(entry, LEASED)
         entry.attempt, entry.holder, entry.step = attempt, worker, step
-        self._leases.setdefault(worker, {})[request] = None
+        held = self._leases.get(worker)
+        if held is None:
+            self._leases[worker] = {request: None}
+        else:
+            held[request] = None
         return attempt
 
     def release(self, request: RequestId, attempt: int, reason: ReleaseReason, step: int = 0, redone: int = 0) -> bool:
@@ -259,7 +263,7 @@ class Ledger(Book):
             )
 
     def _expect(self, request: RequestId, state: SampleState, act: str) -> Entry:
-        entry = self._known(request)
+        entry = self._entries.get(request) or self._known(request)
         if entry.state is not state:
             raise InvariantBroken(
                 f"sample {request} is {entry.state} and cannot be {act}; only a sample that is {state} can; "

@@ -78,6 +78,8 @@ class Assist:
         self.state = AssistState.ASSISTING
         self._foresee: Callable[[], Foreseen] | None = None
         """None: there is nothing to train on for now."""
+        self._keeps = settings.gap or not settings.tag
+        """Whether pulls of workers that train are kept."""
         self._pulls: dict[WorkerId, m.Pull] = {}
         """Kept."""
         self._passed: dict[WorkerId, m.Pull] = {}
@@ -143,7 +145,7 @@ class Assist:
     def ask(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
         """A worker has room."""
         rows = pull.free_rows
-        if self._is_kept(worker):
+        if self._keeps and self._directory.workers[worker].trains:
             self._pulls[worker], rows = pull, 0
         self._scheduler.pull(worker, rows, pull.row_steps_per_s, now, pull.answered)
 
@@ -167,10 +169,6 @@ class Assist:
             self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, takes)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _is_kept(self, worker: WorkerId) -> bool:
-        settings = self._settings
-        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
     def _help(self, now: float) -> Takes | None:
         """What they should take, or None: they should not."""

@@ -59,8 +59,9 @@ class Queue:
 def _first(heap: list[Entry]) -> Ticket:
     """Entries of tickets that left the queue since, or came back as another entry, are void."""
     while True:
-        *_, queued_as, ticket = heap[0]
-        if ticket.is_queued and ticket.queued_as == queued_as:
+        entry = heap[0]
+        ticket = entry[5]
+        if ticket.is_queued and ticket.queued_as == entry[4]:
             return ticket
         heappop(heap)
 

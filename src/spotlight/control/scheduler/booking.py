@@ -160,9 +160,11 @@ class Booking:
         holder = ticket.holder
         if holder is None:
             return
-        del holder.leases[ticket.id]
-        self._balance.shift(holder, -ticket.remaining)
-        self._balance.recount(holder)
+        leases, balance = holder.leases, self._balance
+        del leases[ticket.id]
+        balance.shift(holder, -ticket.remaining)
+        if not leases:
+            balance.recount(holder)
         self._hunger.wake(holder)
         ticket.holder = None
 
@@ -179,8 +181,10 @@ class Booking:
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]
-        ticket.backlog.unfinished[ticket.request.work.rank] -= 1
-        self.tidy(ticket.backlog)
+        backlog = ticket.backlog
+        backlog.unfinished[ticket.request.work.rank] -= 1
+        if not backlog.holders:
+            self.tidy(backlog)
 
     def _queue(self, ticket: Ticket) -> Queue:
         return ticket.backlog.queues[ticket.request.work.rank]

@@ -161,7 +161,9 @@ class Scheduler:
 
         An older attempt's refusal changes nothing; a live one that was refused for its weights starts over.
         """
-        self._heard(worker, now)
+        known = self._workers.get(worker)
+        if known is not None:
+            known.heard_at = now
         self._booking.follow(request)
 
     def warn(self, worker: WorkerId, kind: NoticeKind, deadline: float, now: float) -> None:

@@ -9,6 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import repeat
 from typing import Protocol
 
 from spotlight import __version__
@@ -102,7 +103,9 @@ class SimNode:
         self._world = world
         self._fate = world.fate
         self._loop = asyncio.get_running_loop()
-        latency_s = partial(world.fate.latency_s, node)
+        fate = world.fate
+        # Of a calm fate always the same, which `repeat` tells without a call of Python.
+        latency_s = repeat(fate.tempo.latency_s).__next__ if fate.is_calm else partial(fate.latency_s, node)
         self.up = Pipe(latency_s, partial(world.arrived, node))
         self.down = Pipe(latency_s, self._hear)
         self._loads: dict[WeightsId, m.Load] = {}

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -69,6 +70,7 @@ class SimWorker:
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
+        self._say = partial(self.around.say, self)
         self._is_awake = True
         self._woken = asyncio.Event()
         self._heart = Heart(self._beat)
@@ -404,9 +406,6 @@ class SimWorker:
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
         self._say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
-
-    def _say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
-        self.around.say(self, message, blob)
 
 
 def _settle(waiting: asyncio.Future[bool] | None, has_come: bool) -> None:

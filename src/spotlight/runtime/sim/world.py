@@ -112,7 +112,16 @@ class World:
             if frame is None:
                 self._hung_up(hub, node)
             else:
-                self._hear(hub, node, frame, blob)
+                self.events += 1
+                if self.trace.is_kept:
+                    self._heed(node, frame.worker, frame.message)
+                message = frame.message
+                if isinstance(message, m.NodeHello):
+                    hub.node_joined(message)
+                else:
+                    if isinstance(message, Crewed):
+                        self.crews += len(message.crews)
+                    hub.receive(node, frame, blob)
         except BaseException as error:
             self._hub = None
             self.failed(error)
@@ -229,18 +238,6 @@ class World:
         for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
             del self.owed[worker]
         hub.node_lost(node, "connection lost")
-
-    def _hear(self, hub: Hub, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
-        message = envelope.message
-        self.events += 1
-        if self.trace.is_kept:
-            self._heed(node, envelope.worker, message)
-        if isinstance(message, m.NodeHello):
-            hub.node_joined(message)
-            return
-        if isinstance(message, Crewed):
-            self.crews += len(message.crews)
-        hub.receive(node, envelope, blob)
 
     def _heed(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {told(message)}")
