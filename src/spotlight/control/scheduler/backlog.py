@@ -34,9 +34,10 @@ class Queue:
     def push(self, ticket: Ticket) -> None:
         self._pushes += 1
         ticket.is_queued, ticket.queued_as = True, self._pushes
-        heappush(self._heap, (*ticket.key, self._pushes, ticket))
+        entry = (*ticket.key, self._pushes, ticket)
+        heappush(self._heap, entry)
         if self._tails is not None:
-            heappush(self._tails, _negated((*ticket.key, self._pushes, ticket)))
+            heappush(self._tails, _negated(entry))
         self.count += 1
         self.row_steps += ticket.remaining
 

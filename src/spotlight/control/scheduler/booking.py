@@ -57,7 +57,8 @@ class Booking:
         self._places += 1
         ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), request.sample.sampling.steps)
         self._tickets[request_id] = ticket
-        self._enqueue(ticket)
+        backlog.queues[request.work.rank].push(ticket)
+        self.waiting += 1
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
         """One end of the queue is the worker's now."""

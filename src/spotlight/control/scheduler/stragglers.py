@@ -88,7 +88,7 @@ def suspects(
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
     rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
-    # This looks at all workers, so first in one go whether anybody at all is slow: nobody holds more than twice its rows.
+    # This looks at all workers, so in one go first, whether anybody is slow: nobody holds more than twice its rows.
     if 2 * most_rows <= limit_s * min(map(_speed, workers)):
         seeming = [worker for worker in workers if worker.lags and worker.leases]
     else:

@@ -112,6 +112,9 @@ class SimNode:
         self._copied: dict[WeightsId, tuple[str, str]] = {}
         """Of each set: the announced digest, and that of the bytes that were copied."""
         self.workers: dict[int, SimWorker] = {}
+        """By slot."""
+        self._by_name: dict[WorkerId, SimWorker] = {}
+        """The same."""
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
         self.is_alive = True
@@ -256,12 +259,12 @@ class SimNode:
             await self._present[number].wait()
             lives += 1
             worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
-            self.workers[number] = worker
+            self.workers[number] = self._by_name[worker.id] = worker
             for load in self._loads.values():
                 worker.tell(load, b"")
             life = self._lives[number] = asyncio.create_task(worker.live())
             await asyncio.wait({life})
-            del self.workers[number]
+            del self.workers[number], self._by_name[worker.id]
             worker.crew.gone()
             self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
             self._leases.gone(worker.id)
@@ -330,8 +333,8 @@ class SimNode:
         """All of them, or the one of that name, if it is still there."""
         if worker is None:
             return [known for _, known in sorted(self.workers.items())]
-        known = self.workers.get(int(worker.rpartition("/")[2].partition(".")[0]))
-        return [known] if known is not None and known.id == worker else []
+        known = self._by_name.get(worker)
+        return [known] if known is not None else []
 
     def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
         if not self.is_alive:

@@ -146,25 +146,14 @@ class SimWorker:
         if self._live and not still_s:
             await self._step()
             return
-        await self._orders(still_s or None)
+        if still_s:
+            await self._orders(still_s)
+        else:
+            listening = self._listening = self._loop.create_future()
+            await listening
+            self._listening = None
         if not self._is_awake:
             await self._woken.wait()
-
-    async def _orders(self, seconds: float | None) -> bool:
-        """Until something arrives, or for so long; whether something did."""
-        loop = self._loop
-        listening = self._listening = asyncio.Future(loop=loop)
-        if seconds is None:
-            try:
-                return await listening
-            finally:
-                self._listening = None
-        timer = loop.call_later(seconds, _settle, listening, False)
-        try:
-            return await listening
-        finally:
-            self._listening = None
-            timer.cancel()
 
     async def _step(self) -> None:
         batch = list(self._live.values())
@@ -205,6 +194,16 @@ class SimWorker:
 
     def _is_exact(self, row: Row) -> bool:
         return row.request.work.is_exact or not self.pace.rounds
+
+    async def _orders(self, seconds: float) -> bool:
+        """Until something arrives, but for so long at most; whether something did."""
+        listening = self._listening = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _settle, listening, False)
+        try:
+            return await listening
+        finally:
+            self._listening = None
+            timer.cancel()
 
     async def _run_ahead(self, steps: int, seconds: float) -> int:
         """So many steps, or up to the first boundary after something arrived; how many it were."""

@@ -48,6 +48,8 @@ class World:
         self.rooms: Callable[[], Rooms] = Rooms
         self.nodes: dict[str, SimNode] = {}
         """Alive, by the name they keep over all incarnations."""
+        self._by_id: dict[NodeId, SimNode] = {}
+        """The same, by incarnation."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
         """Attempts that were sent to a worker and that nothing it said has ended; followed where a trace is kept."""
         self.carry: Carry | None = as_bytes() if trace.is_kept else None
@@ -86,15 +88,14 @@ class World:
             node.die()
             node.up.cut()
         self.nodes.clear()
+        self._by_id.clear()
         self._dying.clear()
         self._wanted.clear()
         self.owed.clear()
 
     def send(self, outgoing: Outgoing) -> None:
         """The hub's mouth."""
-        node = self.nodes.get(outgoing.node.rpartition(".")[0])
-        if node is not None and node.id != outgoing.node:
-            node = None
+        node = self._by_id.get(outgoing.node)
         self.events += 1
         if self.trace.is_kept:
             self._follow(outgoing)
@@ -149,6 +150,7 @@ class World:
         node = self.nodes.pop(name, None)
         if node is None:
             return
+        del self._by_id[node.id]
         self._note(f"!! {node.id} is killed")
         if loses_words:
             node.up.drop_all()
@@ -255,7 +257,7 @@ class World:
             return
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
         node = spec.incarnation(self._incarnations[name])
-        self.nodes[name] = SimNode(node, spec, self, away=self._away.get(name, ()))
+        self.nodes[name] = self._by_id[node] = SimNode(node, spec, self, away=self._away.get(name, ()))
 
     def _note(self, what: str) -> None:
         self.events += 1
