@@ -7,6 +7,7 @@ drawn from these keys in `compute/rollout/noise.py`; decisions (window, order) a
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -28,11 +29,23 @@ class Purpose(StrEnum):
 
 def derive_key(purpose: Purpose, run_seed: int, *parts: str | int) -> int:
     """128-bit key of (purpose, run seed, parts); parts are length-prefixed, so no two tuples collide."""
-    content = b""
-    for part in (purpose.value, run_seed, *parts):
-        told = (f"i{part}" if isinstance(part, int) else f"s{part}").encode()
-        content += len(told).to_bytes(4, "little") + told
-    return int.from_bytes(hashlib.blake2b(content, digest_size=16, person=b"spotlight-rng-v1").digest(), "little")
+    if not parts:
+        return int.from_bytes(_begun(purpose, run_seed).digest(), "little")
+    hasher = _begun(purpose, run_seed, *parts[:-1]).copy()
+    hasher.update(_told(parts[-1]))
+    return int.from_bytes(hasher.digest(), "little")
+
+
+@lru_cache(maxsize=1 << 12, typed=True)
+def _begun(purpose: Purpose, *parts: str | int) -> hashlib.blake2b:
+    """All that keys of one prompt or sample have in common, hashed once."""
+    told = b"".join([_told(part) for part in (purpose.value, *parts)])
+    return hashlib.blake2b(told, digest_size=16, person=b"spotlight-rng-v1")
+
+
+def _told(part: str | int) -> bytes:
+    told = (f"i{part}" if isinstance(part, int) else f"s{part}").encode()
+    return len(told).to_bytes(4, "little") + told
 
 
 def noise_key(run_seed: int, prompt: str, seed: int, step: int, purpose: Purpose) -> int:

@@ -32,6 +32,7 @@ from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
 from spotlight.runtime.sim.worker import SimWorker
 
+PREVIEW = Work.PREVIEW
 HEADS, TOKEN_PIXELS = 12, 64
 """Of `words`, which the simulated models stand for."""
 
@@ -216,7 +217,7 @@ class SimNode:
             self._leases.ended(worker.id, request.id, attempt)
             self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
-        is_lost = self._fate.is_unscorable(request)
+        is_lost = not worker.is_calm and self._fate.is_unscorable(request)
         scored = m.Result(
             request=request.id,
             attempt=attempt,
@@ -225,7 +226,7 @@ class SimNode:
             problem="no reward" if is_lost else "",
             steps=row.step - row.began,
         )
-        tensors = b"" if request.work is Work.PREVIEW else blob
+        tensors = b"" if request.work is PREVIEW else blob
         self._loop.call_later(self._fate.score_s(request, self.id), self._judged, worker.id, scored, tensors)
 
     def _judged(self, worker: WorkerId, scored: m.Result, tensors: bytes) -> None:

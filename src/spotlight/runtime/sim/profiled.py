@@ -25,6 +25,9 @@ NEEDED = (
     *(Operation.PUBLISH, Operation.NODE_FETCH, Operation.WORKER_START, Operation.ROLE_SWITCH, Operation.CHECKPOINT),
 )
 """What every simulated run is charged for."""
+DENOISE_STEP, PREVIEW_STEP = Operation.DENOISE_STEP, Operation.PREVIEW_STEP
+DECODE, REWARD = Operation.DECODE, Operation.REWARD
+"""Looked up once: they are asked for at every step."""
 EFFICIENT = 1.05
 """A batch is large enough when its seconds per row are within this of the best."""
 LATENCY_S = 0.001
@@ -75,8 +78,8 @@ class ProfiledPace(Pace):
     _is_training: bool = False
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
-        operation = Operation.DENOISE_STEP if is_exact else Operation.PREVIEW_STEP
-        return self._seconds(operation, rows, degree) * self.slowness
+        assert self.profile is not None
+        return self.profile.seconds(DENOISE_STEP if is_exact else PREVIEW_STEP, rows, degree) * self.slowness
 
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         return self.step(rows, rows, degree, is_exact)
@@ -85,7 +88,8 @@ class ProfiledPace(Pace):
         return 0.0 if is_held else self.load_s
 
     def decode(self, pictures: int) -> float:
-        return self._seconds(Operation.DECODE, pictures) * self.slowness
+        assert self.profile is not None
+        return self.profile.seconds(DECODE, pictures) * self.slowness
 
     def roll(self) -> float:
         if not self._is_training:
@@ -169,7 +173,10 @@ class ProfiledFate(Calm):
     def score_s(self, request: Request, node: NodeId) -> float:
         """Pictures wait for a judge of their node."""
         now = self._loop.time()
-        judges = self._busy.setdefault(node, [0.0] * self._judges)
-        done = max(judges[0], now) + self._profile.seconds(Operation.REWARD)
+        judges = self._busy.get(node)
+        if judges is None:
+            judges = self._busy[node] = [0.0] * self._judges
+        free_at = judges[0]
+        done = (free_at if free_at > now else now) + self._profile.seconds(REWARD)
         heapq.heapreplace(judges, done)
         return done - now

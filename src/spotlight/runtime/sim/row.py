@@ -37,9 +37,12 @@ class Row:
     told: int = 0
     """Step of its last commit."""
     request: Request = field(init=False)
+    steps: int = field(init=False)
+    """Of the whole sample."""
 
     def __post_init__(self) -> None:
         self.request = self.granted.request
+        self.steps = self.request.sample.sampling.steps
 
     def advance(self, steps: int, numerics: Numerics) -> None:
         self.step += steps
@@ -73,7 +76,7 @@ class Row:
 
     @property
     def is_finished(self) -> bool:
-        return self.step >= self.request.sample.sampling.steps
+        return self.step >= self.steps
 
     @property
     def owes_commit(self) -> bool:
@@ -82,6 +85,6 @@ class Row:
     @property
     def steps_ahead(self) -> int:
         """Until there is something to tell of it: its end, or a commit."""
-        ahead, every = self.request.sample.sampling.steps - self.step, self.granted.commit_every
+        ahead, every = self.steps - self.step, self.granted.commit_every
         commit = self.told + every - self.step
         return commit if every and commit < ahead else ahead

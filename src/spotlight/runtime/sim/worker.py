@@ -157,7 +157,7 @@ class SimWorker:
 
     async def _step(self) -> None:
         batch = list(self._live.values())
-        first = min(batch, key=lambda row: row.request.work.rank) if len(batch) > 1 else batch[0]
+        first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
         weights, is_exact = first.request.weights, self._is_exact(first)
         if len(batch) > 1:
             batch = [row for row in batch if row.request.weights == weights and self._is_exact(row) is is_exact]
@@ -193,7 +193,7 @@ class SimWorker:
             self._at(Moment.AT_BOUNDARY)
 
     def _is_exact(self, row: Row) -> bool:
-        return row.request.work.is_exact or not self.pace.rounds
+        return not self.pace.rounds or row.request.work.is_exact
 
     async def _orders(self, seconds: float) -> bool:
         """Until something arrives, but for so long at most; whether something did."""
