@@ -18,6 +18,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
+LAST_NEEDED = Takes.LAST_NEEDED
 Turn: TypeAlias = Callable[[Request], int]
 """When a request's group is needed, among those of its iteration."""
 
@@ -62,14 +63,15 @@ class Booking:
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
         """One end of the queue is the worker's now."""
-        ticket = queue.tail() if worker.takes is Takes.LAST_NEEDED else queue.head()
+        is_early = worker.takes is LAST_NEEDED
+        ticket = queue.tail() if is_early else queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
-        ticket.is_early = worker.takes is Takes.LAST_NEEDED
+        ticket.is_early = is_early
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
         self._balance.shift(worker, ticket.remaining)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spotlight.core import messages as m
+from spotlight.core.work import Work
 
 
 @dataclass
@@ -19,6 +20,10 @@ class Pace:
     """Whether previews take a forward of their own, with rounded weights."""
     runs_ahead: bool = False
     """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
+
+    def is_exact(self, work: Work) -> bool:
+        """Whether it computes with the very weights."""
+        return not self.rounds or work.is_exact
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
         """One denoising step of `rows` in a crew of that degree, of `capacity` that would fit."""

@@ -88,3 +88,15 @@ class Row:
         ahead, every = self.steps - self.step, self.granted.commit_every
         commit = self.told + every - self.step
         return commit if every and commit < ahead else ahead
+
+
+def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> Row | str:
+    """The row of a sample that was granted, at the end of its flight, if one came along; or what is wrong."""
+    request = granted.request
+    if prompt_id(granted.prompt) != request.sample.prompt:
+        return f"{request.id} came with another prompt"
+    if granted.step and blob is None:
+        raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
+    row = Row(granted, digest, 0, numerics.first_latent(request.sample), 0)
+    problem = row.go_on(blob, numerics) if blob is not None else ""
+    return problem or row

@@ -4,9 +4,9 @@ Answers as `compute.train.role.TrainingRole` does, and refuses what that refuses
 last bits depend on outside of deterministic mode: nothing in it, who computes without.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,9 @@ from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId
 from spotlight.runtime.sim.fakes import mark
+from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics, TrainedState
+from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.storage import SimStorage
 
 Used: TypeAlias = tuple[RequestId, str, float, bool]
@@ -132,3 +134,47 @@ class SimTrainer:
         if item.payload not in self._storage.files:
             raise Stopped(f"{item.request.id} is to be trained, but its tensors {item.payload} are not there.")
         return self._storage.digest(item.payload)
+
+
+class Trainee(Protocol):
+    """The worker that an order was given to."""
+
+    say: Callable[..., None]
+
+    async def take_time(self, seconds: float) -> None: ...
+
+    def come_to(self, moment: Moment) -> None:
+        """Dies there, if somebody strikes."""
+
+
+async def carry_out(
+    order: m.Train | m.Publish | m.Save | m.Restore, trainer: SimTrainer, pace: Pace, worker: Trainee
+) -> None:
+    """It takes its time, it is done, it is told: whether anybody hears of what was done is another question."""
+    match order:
+        case m.Train():
+            await worker.take_time(pace.train(order))
+            worker.come_to(Moment.ACCUMULATING)
+            if order.rank == 0:
+                reply = trainer.train(order)
+                worker.come_to(Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
+                worker.say(reply)
+                worker.come_to(Moment.STEP_TOLD)
+        case m.Publish():
+            await worker.take_time(pace.publish())
+            worker.come_to(Moment.PUBLISHING)
+            published = trainer.publish(order)
+            worker.come_to(Moment.PUBLISHED)
+            worker.say(published)
+        case m.Save():
+            trainer.write_part(order)
+            await worker.take_time(pace.save())
+            worker.come_to(Moment.SAVING)
+            saved = trainer.save(order)
+            worker.come_to(Moment.SAVED)
+            worker.say(saved)
+        case m.Restore():
+            await worker.take_time(pace.load_s)
+            restored = trainer.restore(order)
+            worker.come_to(Moment.RESTORING)
+            worker.say(restored)

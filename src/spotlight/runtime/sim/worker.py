@@ -7,7 +7,7 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,10 +26,10 @@ from spotlight.runtime.sim.moments import Left, Moment, Struck
 from spotlight.runtime.sim.numerics import Numerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
-from spotlight.runtime.sim.row import Row, prompt_id
+from spotlight.runtime.sim.row import Row, taken_up
 from spotlight.runtime.sim.spans import SimSpans
 from spotlight.runtime.sim.surroundings import Surroundings
-from spotlight.runtime.sim.trainer import SimTrainer
+from spotlight.runtime.sim.trainer import SimTrainer, carry_out
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
@@ -70,18 +70,19 @@ class SimWorker:
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
-        self._say = partial(self.around.say, self)
+        self.say: Callable[..., None] = partial(self.around.say, self)
         self._is_awake = True
         self._woken = asyncio.Event()
+        self._woken.set()
         self._heart = Heart(self._beat)
         self.crew = SimMembership(
             self.id,
             self.rooms,
-            self._say,
+            self.say,
             lambda: self._holds,
             lambda: {row.request.weights for row in self._live.values()},
-            self._at,
-            self._wait_awake,
+            self.come_to,
+            self._woken.wait,
         )
 
     def tell(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -100,13 +101,9 @@ class SimWorker:
         self._woken.set()
         self._heart.thaw()
 
-    async def _wait_awake(self) -> None:
-        if not self._is_awake:
-            await self._woken.wait()
-
     async def live(self) -> str:
         """Until it exits; returns why. Being killed is the task's cancellation."""
-        await self._pass(self.pace.start_s)
+        await self.take_time(self.pace.start_s)
         hello = m.Hello(
             schema=SCHEMA,
             code=__version__,
@@ -117,7 +114,7 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        self._say(hello)
+        self.say(hello)
         self._heart.start(self.pace.heartbeat_s)
         try:
             while True:
@@ -158,13 +155,14 @@ class SimWorker:
     async def _step(self) -> None:
         batch = list(self._live.values())
         first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
-        weights, is_exact = first.request.weights, self._is_exact(first)
+        weights, is_exact = first.request.weights, self.pace.is_exact(first.request.work)
         if len(batch) > 1:
-            batch = [row for row in batch if row.request.weights == weights and self._is_exact(row) is is_exact]
+            alike = [row for row in batch if row.request.weights == weights]
+            batch = [row for row in alike if self.pace.is_exact(row.request.work) is is_exact]
         if switch_s := self.pace.roll():
             began = self._loop.time()
-            await self._pass(switch_s)
-            self._worked(Activity.SWITCH, began)
+            await self.take_time(switch_s)
+            self._spans.worked(Activity.SWITCH, began, self._loop.time())
         began, steps, degree = self._loop.time(), 1, self.crew.degree
         passes = len(batch) + sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
         seconds = self.pace.step(passes, self.rows, degree, is_exact)
@@ -177,7 +175,7 @@ class SimWorker:
                 steps = await self._run_ahead(min([row.steps_ahead for row in batch]), seconds)
                 self._ahead = None
             else:
-                await self._pass(seconds)
+                await self.take_time(seconds)
             self._measure(len(batch), (self._loop.time() - began) / steps)
         if not self._is_awake:
             await self._woken.wait()
@@ -185,15 +183,12 @@ class SimWorker:
             row.advance(steps, self.numerics)
         finished = len([row for row in batch if row.is_finished])
         if finished and (decoding_s := self.pace.decode(finished)):
-            await self._pass(decoding_s)
+            await self.take_time(decoding_s)
         self._spans.worked(first.activity, began, self._loop.time())
         for row in batch:
             self._tell_of(row)
         if not self.is_calm:
-            self._at(Moment.AT_BOUNDARY)
-
-    def _is_exact(self, row: Row) -> bool:
-        return not self.pace.rounds or row.request.work.is_exact
+            self.come_to(Moment.AT_BOUNDARY)
 
     async def _orders(self, seconds: float) -> bool:
         """Until something arrives, but for so long at most; whether something did."""
@@ -223,13 +218,16 @@ class SimWorker:
             self._finish(row)
         elif row.owes_commit:
             commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.told)
-            self._say(commit, row.flight(row.told))
+            self.say(commit, row.flight(row.told))
             row.told = row.step
 
     def _finish(self, row: Row) -> None:
-        self._at(Moment.BEFORE_RESULT)
+        digest = row.digest
+        if not self.is_calm:
+            self.come_to(Moment.BEFORE_RESULT)
+            digest = self.around.digest_used(digest, self.id)
         del self._live[row.request.id]
-        self._deliver(row, row.digest if self.is_calm else self.around.digest_used(row.digest, self.id))
+        self._deliver(row, digest)
 
     def _deliver(self, row: Row, digest: str) -> None:
         self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, self.latent_salt))
@@ -243,7 +241,7 @@ class SimWorker:
         follows = self.crew.follows
         free = self.rows - len(self._live) if self._rolls and not follows else 0
         if free != self._told_free and (free or follows):
-            self._say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
+            self.say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
             self._told_free = free
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -269,7 +267,8 @@ class SimWorker:
                 (rows, is_exact), began = asked, self._loop.time()
                 await self.crew.obey(message, self.pace.part(rows, self.crew.degree, is_exact))
                 if isinstance(message, crews.Forward):
-                    self._worked(Activity.ROLLOUT if is_exact else Activity.PREVIEW, began)
+                    activity = Activity.ROLLOUT if is_exact else Activity.PREVIEW
+                    self._spans.worked(activity, began, self._loop.time())
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():
@@ -300,21 +299,17 @@ class SimWorker:
             raise OverflowError(f"{request.id} was granted to {self.id}, whose {self.rows} rows are all in flight")
         if digest is None:
             return f"{request.weights} is not held"
-        if prompt_id(granted.prompt) != request.sample.prompt:
-            return f"{request.id} came with another prompt"
-        if granted.step and blob is None:
-            raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
-        row = Row(granted, digest, 0, self.numerics.first_latent(request.sample), 0)
-        problem = row.go_on(blob, self.numerics) if blob is not None else ""
-        if not problem:
-            self._live[request.id] = row
-        return problem
+        row = taken_up(granted, digest, blob, self.numerics)
+        if isinstance(row, str):
+            return row
+        self._live[request.id] = row
+        return ""
 
     def _hand_back(self, request: RequestId) -> None:
         row = self._live.pop(request, None)
         self._told_free = 0
         if row is not None:
-            self._say(
+            self.say(
                 m.HandBack(request=request, attempt=row.granted.attempt, step=row.step),
                 row.flight() if row.step else b"",
             )
@@ -324,12 +319,12 @@ class SimWorker:
 
     async def _load(self, load: m.Load) -> None:
         began = self._loop.time()
-        await self._pass(self.pace.load(is_held=load.weights in self._holds))
-        self._worked(Activity.LOAD, began)
+        await self.take_time(self.pace.load(is_held=load.weights in self._holds))
+        self._spans.worked(Activity.LOAD, began, self._loop.time())
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
-        self._say(m.Held(weights=load.weights, digest=self._holds[load.weights]))
+        self.say(m.Held(weights=load.weights, digest=self._holds[load.weights]))
 
     async def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
         trainer = self.trainer
@@ -342,37 +337,16 @@ class SimWorker:
                 self._hand_back(request)
             self._told_free = 0
         try:
-            match order:
-                case m.Train():
-                    self._rolls = order.last or order.samples is not None
-                    await self._pass(self.pace.train(order))
-                    self._at(Moment.ACCUMULATING)
-                    if order.rank == 0:
-                        self._answer(trainer.train(order), Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
-                        self._at(Moment.STEP_TOLD)
-                case m.Publish():
-                    await self._pass(self.pace.publish())
-                    self._at(Moment.PUBLISHING)
-                    self._answer(trainer.publish(order), Moment.PUBLISHED)
-                case m.Save():
-                    trainer.write_part(order)
-                    await self._pass(self.pace.save())
-                    self._at(Moment.SAVING)
-                    self._answer(trainer.save(order), Moment.SAVED)
-                case m.Restore():
-                    await self._pass(self.pace.load_s)
-                    self._answer(trainer.restore(order), Moment.RESTORING)
+            if isinstance(order, m.Train):
+                self._rolls = order.last or order.samples is not None
+            await carry_out(order, trainer, self.pace, self)
         except Stopped as problem:
-            self._say(m.Failed(problem=str(problem)))
+            self.say(m.Failed(problem=str(problem)))
         if switches is not None:
             self._spans.trained(began, self._loop.time(), switches)
         else:
-            self._worked(Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH, began)
-
-    def _answer(self, reply: m.AnyMessage, done: Moment) -> None:
-        """It is done; whether anybody hears of it is another question."""
-        self._at(done)
-        self._say(reply)
+            activity = Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH
+            self._spans.worked(activity, began, self._loop.time())
 
     # -- small things --------------------------------------------------------------------------------------------------
 
@@ -381,7 +355,7 @@ class SimWorker:
         progress = tuple(
             [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
         )
-        self._say(m.Alive(progress=progress, spans=self._spans.take(now)))
+        self.say(m.Alive(progress=progress, spans=self._spans.take(now)))
 
     def _reached(self, row: Row, now: float) -> int:
         """The step that it is at, though steps that are run ahead are counted at their end only."""
@@ -390,21 +364,17 @@ class SimWorker:
         _, began, seconds = self._ahead
         return row.step + min(row.steps_ahead, int((now - began) / seconds + ROUNDING))
 
-    def _worked(self, activity: Activity, began: float) -> None:
-        """From then until now."""
-        self._spans.worked(activity, began, self._loop.time())
-
-    async def _pass(self, seconds: float) -> None:
+    async def take_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if not self._is_awake:
             await self._woken.wait()
 
-    def _at(self, moment: Moment) -> None:
+    def come_to(self, moment: Moment) -> None:
         if not self.is_calm and self.around.struck(moment, self.id):
             raise Struck(moment.value)
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
-        self._say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
+        self.say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
 
 
 def _settle(waiting: asyncio.Future[bool] | None, has_come: bool) -> None:
