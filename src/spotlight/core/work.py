@@ -49,7 +49,7 @@ class Policy(StrEnum):
     """The moving average, which is evaluated."""
 
 
-class WeightsId(msgspec.Struct, frozen=True, order=True, gc=False):
+class WeightsId(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """One published set of weights; a worker may hold two, a batch uses one."""
 
     version: Version
