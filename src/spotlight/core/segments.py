@@ -56,9 +56,10 @@ def pack_header(first_seq: int) -> bytes:
 
 
 def pack_frame(payload: bytes) -> bytes:
-    if len(payload) > MAX_PAYLOAD:
-        raise ValueError(f"a record has {len(payload)} bytes and at most {MAX_PAYLOAD} are read back; split its event.")
-    return _pack(MARK, len(payload), _checksum(payload)) + payload
+    size = len(payload)
+    if size > MAX_PAYLOAD:
+        raise ValueError(f"a record has {size} bytes and at most {MAX_PAYLOAD} are read back; split its event.")
+    return _pack(MARK, size, _checksum(payload)) + payload
 
 
 def segment_name(number: int) -> str:

@@ -17,22 +17,20 @@ class Gathering:
     """One file at a time, which is all that a journal has open."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._waiting = bytearray()
 
     def disk(self) -> Disk:
         return Disk(write=self._write, sync=self._flush, close=self._close)
 
     def _write(self, handle: int, data: bytes | memoryview) -> int:
-        self._parts.append(bytes(data))
-        self._size += len(data)
-        if self._size > GATHERED:
+        self._waiting += data
+        if len(self._waiting) > GATHERED:
             self._flush(handle)
         return len(data)
 
     def _flush(self, handle: int) -> None:
-        rest = memoryview(b"".join(self._parts))
-        self._parts, self._size = [], 0
+        rest = memoryview(self._waiting)
+        self._waiting = bytearray()
         while rest:
             rest = rest[os.write(handle, rest) :]
 
