@@ -92,7 +92,7 @@ class SceneSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exclude: tuple[Clause, ...] = ()
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """A text and what a judge needs to know of it: the word to be read, or the scene to be found."""
 
     text: str
