@@ -4,7 +4,8 @@ Training is charged as data-parallel: every rank takes an equal share of the ima
 the profile finds efficient; in the end, which is the last part of a step that comes in parts, all join in one optimizer
 step. Batches over pairs take image-timesteps as they come, batches over samples one timestep of a part's samples after
 the other, which leaves them small where parts are. Forwards that the loss needs beside the trained one (NFT's behaviour
-policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made.
+policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made. A worker takes up
+weights that it trained itself from its own memory; all others fetch them.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from spotlight.config import RunConfig
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, SlotClass
+from spotlight.core.work import Request, SlotClass, WeightsId
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.pace import Pace
 
@@ -81,8 +82,8 @@ class ProfiledPace(Pace):
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         return self.step(rows, rows, degree, is_exact)
 
-    def load(self, is_held: bool) -> float:
-        return 0.0 if is_held else self.load_s
+    def load(self, weights: WeightsId, is_held: bool) -> float:
+        return 0.0 if is_held else super().load(weights, is_held)
 
     def decode(self, pictures: int) -> float:
         return self._seconds(Operation.DECODE, pictures) * self.slowness
@@ -100,6 +101,7 @@ class ProfiledPace(Pace):
     def train(self, order: m.Train) -> float:
         """A part of an update, or all of it; after an iteration's last one it goes back to rolling out, if it ever
         does."""
+        self._trains(order)
         goes_back = self._goes_back(order)
         switches = int(not self._is_training) + int(goes_back)
         self._is_training = not goes_back
@@ -112,7 +114,8 @@ class ProfiledPace(Pace):
     def _goes_back(self, order: m.Train) -> bool:
         return self.assists and order.last and order.is_final
 
-    def publish(self) -> float:
+    def publish(self, order: m.Publish) -> float:
+        super().publish(order)
         return self._seconds(Operation.PUBLISH)
 
     def save(self) -> float:
@@ -153,6 +156,7 @@ class ProfiledFate(Calm):
             step_s=profile.seconds(Operation.DENOISE_STEP),
             start_s=profile.seconds(Operation.WORKER_START),
             load_s=profile.seconds(Operation.NODE_FETCH),
+            adopt_s=profile.seconds(Operation.ADOPT),
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
             slowness=1 / self._cluster.speed(slot_class),

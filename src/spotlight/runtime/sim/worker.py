@@ -303,7 +303,7 @@ class SimWorker:
 
     async def _load(self, load: m.Load) -> None:
         began = self._loop.time()
-        await self._pass(self.pace.load(is_held=load.weights in self._holds))
+        await self._pass(self.pace.load(load.weights, is_held=load.weights in self._holds))
         self._worked(Activity.LOAD, began)
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
@@ -330,7 +330,7 @@ class SimWorker:
                         self._answer(trainer.train(order), Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
                         self._at(Moment.STEP_TOLD)
                 case m.Publish():
-                    await self._pass(self.pace.publish())
+                    await self._pass(self.pace.publish(order))
                     self._at(Moment.PUBLISHING)
                     self._answer(trainer.publish(order), Moment.PUBLISHED)
                 case m.Save():
