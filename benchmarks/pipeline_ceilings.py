@@ -1,15 +1,18 @@
 """The arithmetic ceiling of every row of `pipeline.py`: the least seconds that its schedule could take, from a profile.
 
 A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds in which they draw and
-the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), N slots:
+the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), a the
+seconds in which a trainer takes up what it wrote, N slots:
 
     serial       G + T + w                                      batches over samples
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
-    +TAG         drawing and all training but the last unit's shared by all slots, then t + w; at least g and T + w
+    +TAG         drawing and all training but the last unit's shared by all slots, of which trainers are there after a
+                 and the others after f, then t + p; at least g, by all slots or by trainers alone while others fetch,
+                 then T + p
     +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
-                 fetch as well: drawing, training, publication and fetches shared by all slots; T + w; the fresh share
-                 drawn by all slots, then t + w
+                 take up weights as well: drawing, training, p, f and a shared by all slots; T + p + a; the fresh share
+                 drawn by all slots as with TAG, then t + p
 
 Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
 all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
@@ -38,6 +41,7 @@ class Sums:
     last_trained: float
     publish: float
     fetch: float
+    adopt: float
 
     @property
     def handed_out(self) -> float:
@@ -66,9 +70,11 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
     def shared(drawn: float, trained: float) -> float:
         return (drawing * drawn + gang * trained) / (drawing + gang)
 
-    def by_all(samples: int, alone: float) -> float:
-        """Fluid shares of what the slots beside training would take, unless launches bound it."""
-        return max(shared(alone, 0.0), _all_draw_s(cell, samples))
+    def by_all(samples: int, alone: float, trained: float = 0.0) -> float:
+        """From publication on: fluid shares of what the slots beside training would take, unless launches bound it."""
+        by_trainers = sums.adopt + trained + drawing * alone / gang
+        fluid = by_trainers if by_trainers < sums.fetch else shared(sums.fetch + alone, sums.adopt + trained)
+        return max(fluid, sums.adopt + _all_draw_s(cell, samples))
 
     match row:
         case Row.SERIAL:
@@ -77,17 +83,17 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             both = max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained)
             return both + sums.handed_out
         case Row.TAG:
-            drawn = max(shared(sums.drawn, sums.trained - sums.last_trained), by_all(cell.setting.samples, sums.drawn))
+            drawn = by_all(cell.setting.samples, sums.drawn, sums.trained - sums.last_trained)
             begun = by_all(GROUP, sums.first_drawn)
-            return max(drawn + sums.last_trained, begun + sums.trained) + sums.handed_out
+            return max(drawn + sums.last_trained, begun + sums.trained) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
             fluid_s = sums.drawn * fresh / cell.setting.prompts
             fresh_s = max(fluid_s, _quickest_s(cell, fresh * GROUP, cell.machines.rollers) / cell.machines.speed)
             rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
             alone = max(rolled, busy, fresh_s + last + sums.handed_out)
-            helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.handed_out
-            helped = max(shared(rolled, busy + sums.fetch), busy + sums.fetch, helped_s)
+            helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.publish
+            helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, helped_s)
             return min(alone, helped)
 
 
@@ -107,6 +113,7 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
         last_trained=updates * (update_s + joined) + (_trained_s(cell, rest, over_pairs) + joined if rest else 0.0),
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
+        adopt=profile.seconds(Operation.ADOPT),
     )
 
 
