@@ -8,8 +8,7 @@ seconds in which a trainer takes up what it wrote, N slots:
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
     +TAG         drawing and all training but the last unit's shared by all slots, of which trainers are there after a
-                 and the others after f, then t + p; at least g, by all slots or by trainers alone while others fetch,
-                 then T + p
+                 and the others after f, then t + p; at least one group, drawn by all slots, then T + p
     +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
                  take up weights as well: drawing, training, p, f and a shared by all slots; T + p + a; the fresh share
                  drawn by all slots as with TAG, then t + p
@@ -18,8 +17,10 @@ Each is the best over the batches that were timed. Launches bound small batches,
 all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from pipeline_cells import GROUP, Cell, Loss, Row, batches, profile_of
 
@@ -27,6 +28,7 @@ from spotlight.control.profiles import Operation, Profile
 from spotlight.runtime.sim.profiled import efficient_batch
 
 STALE = 0.5
+ROUNDING = 1 + 1e-9
 FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
 """Of the behaviour policy, beside every trained timestep."""
 
@@ -48,6 +50,7 @@ class Sums:
         return self.publish + self.fetch
 
 
+@cache
 def ceiling_s(cell: Cell, row: Row) -> float:
     """The least seconds of an iteration."""
     return min(_seconds(cell, each, rows) for each in row.before for rows in batches(profile_of(cell.profile)))
@@ -74,7 +77,7 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
         """From publication on: fluid shares of what the slots beside training would take, unless launches bound it."""
         by_trainers = sums.adopt + trained + drawing * alone / gang
         fluid = by_trainers if by_trainers < sums.fetch else shared(sums.fetch + alone, sums.adopt + trained)
-        return max(fluid, sums.adopt + _all_draw_s(cell, samples))
+        return max(fluid, _all_draw_s(cell, samples))
 
     match row:
         case Row.SERIAL:
@@ -84,8 +87,7 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             return both + sums.handed_out
         case Row.TAG:
             drawn = by_all(cell.setting.samples, sums.drawn, sums.trained - sums.last_trained)
-            begun = by_all(GROUP, sums.first_drawn)
-            return max(drawn + sums.last_trained, begun + sums.trained) + sums.publish
+            return max(drawn + sums.last_trained, _in_turn_s(cell, cell.setting.prompts)) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
             fluid_s = sums.drawn * fresh / cell.setting.prompts
@@ -94,31 +96,53 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             alone = max(rolled, busy, fresh_s + last + sums.handed_out)
             helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.publish
             helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, helped_s)
-            return min(alone, helped)
+            return max(min(alone, helped), _in_turn_s(cell, fresh) + sums.publish)
 
 
 def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     unit = min(setting.samples, max(GROUP, rows * machines.rollers))
-    by_update = setting.samples // setting.updates
     last = (setting.samples - 1) % unit + 1
-    updates, rest = divmod(last, by_update)
     over_pairs = Row.TSP in row.before
-    joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=machines.trainers)
-    update_s = _trained_s(cell, by_update, over_pairs)
     return Sums(
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
-        trained=setting.updates * (update_s + joined),
-        last_trained=updates * (update_s + joined) + (_trained_s(cell, rest, over_pairs) + joined if rest else 0.0),
+        trained=_last_trained_s(cell, setting.samples, over_pairs),
+        last_trained=_last_trained_s(cell, last, over_pairs),
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
         adopt=profile.seconds(Operation.ADOPT),
     )
 
 
+def _in_turn_s(cell: Cell, groups: int) -> float:
+    """From publication on: before as many samples as k groups have are drawn, at most k - 1 of them are trained."""
+    return max(
+        _all_draw_s(cell, number * GROUP) + _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
+        for number in range(1, groups + 1)
+    )
+
+
+@cache
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    return _quickest_s(cell, samples, cell.machines.slots) / max(1.0, cell.machines.speed)
+    """From publication on, each on one slot: by trainers once they took it up, by the others once they fetched it."""
+    profile, machines = profile_of(cell.profile), cell.machines
+    adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
+    alone = _by_one_slot_s(cell)
+    ends = sorted({*(adopt + each for each in alone), *(fetch + each / machines.speed for each in alone)})
+
+    def fits(end: float) -> bool:
+        by_trainers = bisect_right(alone, (end - adopt) * ROUNDING)
+        by_others = bisect_right(alone, (end - fetch) * machines.speed * ROUNDING)
+        return machines.trainers * by_trainers + machines.rollers * by_others >= samples
+
+    return ends[bisect_left(ends, True, key=fits)]
+
+
+@cache
+def _by_one_slot_s(cell: Cell) -> list[float]:
+    """Seconds in which a slot draws one sample, two, and so on."""
+    return [_quickest_s(cell, count, 1) for count in range(1, cell.setting.samples + 1)]
 
 
 def _quickest_s(cell: Cell, samples: int, slots: int) -> float:
@@ -133,6 +157,16 @@ def _team_s(profile: Profile, samples: int, slots: int, steps: int, rows: int) -
 
 def _drawn_s(profile: Profile, rows: int, steps: int) -> float:
     return steps * profile.seconds(Operation.DENOISE_STEP, rows) + profile.seconds(Operation.DECODE, rows)
+
+
+def _last_trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:
+    """The last so many samples of an iteration, with the optimizer steps that they complete."""
+    setting, profile = cell.setting, profile_of(cell.profile)
+    by_update = setting.samples // setting.updates
+    updates, rest = divmod(samples, by_update)
+    joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=cell.machines.trainers)
+    in_part = _trained_s(cell, rest, over_pairs) + joined if rest else 0.0
+    return updates * (_trained_s(cell, by_update, over_pairs) + joined) + in_part
 
 
 def _trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:

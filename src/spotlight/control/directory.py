@@ -13,6 +13,8 @@ class PublishedSet:
 
     digest: str
     path: str
+    announced_at: float = 0.0
+    """Run seconds."""
 
 
 @dataclass
@@ -24,6 +26,9 @@ class KnownWorker:
     warned: bool = False
     holds: set[WeightsId] = field(default_factory=set)
     """Applied, and their digest read back."""
+    came_at: float = 0.0
+    fetch_s: float = 0.0
+    """From the announcement of a set until it held it, the last time."""
     accounted_to: float = 0.0
     """Run seconds up to which it has told what it did."""
 
@@ -66,9 +71,27 @@ class Directory:
                 del self._by_node[known.node]
         return known
 
+    def holds(self, worker: WorkerId, weights: WeightsId, now: float) -> None:
+        """It has applied them, and their digest is the announced one."""
+        known = self.workers[worker]
+        if weights not in known.holds:
+            known.holds.add(weights)
+            known.fetch_s = now - max(known.came_at, self.weights[weights].announced_at)
+
+    def fetching_s(self, worker: WorkerId, weights: WeightsId, now: float) -> float:
+        """Until it will hold them, if it takes as long as the last time."""
+        known, published = self.workers[worker], self.weights.get(weights)
+        if published is None or weights in known.holds:
+            return 0.0
+        return max(0.0, max(known.came_at, published.announced_at) + known.fetch_s - now)
+
     def rolling(self) -> list[WorkerId]:
         """Workers without a training role."""
         return sorted(worker for worker, known in self.workers.items() if not known.trains)
+
+    def training(self) -> list[WorkerId]:
+        """Workers with a training role."""
+        return sorted(worker for worker, known in self.workers.items() if known.trains)
 
     def workers_of(self, node: NodeId) -> list[WorkerId]:
         return sorted(self._by_node.get(node, ()))

@@ -251,7 +251,7 @@ class Dispatcher:
     # -- one message each ----------------------------------------------------------------------------------------------
 
     def _hello(self, worker: WorkerId, hello: m.Hello, now: float) -> None:
-        self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains))
+        self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains, came_at=now))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
             WorkerJoined(
@@ -338,7 +338,7 @@ class Dispatcher:
             # Work on other weights than it claims would be silent wrongness: this process may not go on.
             self._send(worker, m.Drain())
             return
-        self.directory.workers[worker].holds.add(held.weights)
+        self.directory.holds(worker, held.weights, now)
         self._tell_scheduler(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:

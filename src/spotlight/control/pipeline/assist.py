@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from math import inf, isinf
 
 from spotlight.control.directory import Directory
@@ -36,7 +37,7 @@ from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.workers import Takes
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId
+from spotlight.core.work import RequestId, WeightsId
 
 PERIODS_KEPT = 64
 """Of times in which there was something to train: workers tell what they did long before so many have passed."""
@@ -189,7 +190,7 @@ class Assist:
         foreseen, team = self._foresee(), self._team()
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         unit_s = max(late_s) + self._settings.switch_s
-        waits_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now)
+        waits_s = self._until_s(foreseen, team, now)
         if isinf(waits_s):
             return Takes.FIRST_NEEDED
         takes = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
@@ -204,11 +205,24 @@ class Assist:
             return Takes.FIRST_NEEDED
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
-        rollouts_s = SLACK * self._scheduler.seconds_of_exact_work(team) + last_s
+        exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
+        rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
-            return Takes.LAST_NEEDED
-        helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
+            return Takes.FIRST_NEEDED if self._ends_within(waits_s, now) else Takes.LAST_NEEDED
+        helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
         return Takes.FIRST_NEEDED if helped_s + unit_s < waits_s else None
+
+    def _ends_within(self, seconds: float, now: float) -> bool:
+        """Whether who asks would finish what it is given before it has to train."""
+        return all(self._late_s(worker) + self._scheduler.next_s(worker, now) <= seconds for worker in self._pulls)
+
+    def _until_s(self, foreseen: Foreseen, team: Collection[WorkerId], now: float) -> float:
+        """Until the next part is trainable, if these roll out."""
+        fetching = partial(self._fetching_s, now)
+        return self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now, fetching)
+
+    def _fetching_s(self, now: float, worker: WorkerId, weights: WeightsId) -> float:
+        return self._directory.fetching_s(worker, weights, now)
 
     def _team(self) -> list[WorkerId]:
         """Who rolls out: one that neither works nor asks may not do so for long, and must not be waited for."""

@@ -26,6 +26,7 @@ from spotlight.control.scheduler.assignments import Assignment, Recalled, assign
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
+from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
@@ -290,15 +291,23 @@ class Scheduler:
         return self._workers[worker].free_rows > 0
 
     def seconds_until(
-        self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float
-    ) -> float:
+        self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float,
+        fetching: Fetching,
+    ) -> float:  # fmt: skip
         """Until so many groups are finished, if the team takes up what nobody holds; infinite where nobody can tell."""
         tickets = [self._booking.unfinished(group) for group in groups]
-        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now)
+        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
 
-    def seconds_of_exact_work(self, team: Iterable[WorkerId]) -> float:
+    def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
         """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
-        return prediction.seconds_of_exact_work(self._workers.values(), self._booking.backlogs(), self._known(team))
+        everybody, backlogs = self._workers.values(), self._booking.backlogs()
+        return prediction.seconds_of_exact_work(everybody, backlogs, self._known(team), fetching)
+
+    def next_s(self, worker: WorkerId, now: float) -> float:
+        """That a batch of what is first in line would take the worker, if it began now."""
+        known = self._workers[worker]
+        source = next_queue(known, now, self._settings)
+        return 0.0 if source is None else source[1].head().remaining * self.step_s(worker)
 
     def room(self, team: Iterable[WorkerId]) -> int:
         """Rows that the team can have under way."""
