@@ -12,8 +12,9 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
 2. The others, and the training of what they complete last, would take longer than all that is left to train, or the
    next part comes sooner with help: otherwise training is what everybody waits for, and help could only delay it.
-   Where rollouts are what everybody waits for, help is with those that are needed last: trainers leave when a part is
-   trainable, and no part may wait for rows that they began and handed back.
+   Where rollouts are what everybody waits for, help is with what comes next, if it is finished before a part is
+   trainable; else with what the others will not have begun by then: trainers leave when a part is trainable, and no
+   part may wait for rows that they began and handed back.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
@@ -34,7 +35,6 @@ from math import inf, isinf
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
-from spotlight.control.scheduler.workers import Takes
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, WeightsId
@@ -120,14 +120,13 @@ class Assist:
         self._passed.clear()
 
     def rest(self, now: float) -> None:
-        """There is nothing left to train for now, and everybody is back in its rolling role."""
+        """There is nothing left to train for now; who has trained changes its role when it rolls out."""
         if self._foresee is not None:
             began, _ = self._periods.pop()
             self._periods.append((began, now))
         self.state = AssistState.ASSISTING
         self._foresee = None
         self._decide_at = 0.0
-        self._trained.clear()
 
     @property
     def is_resting(self) -> bool:
@@ -155,8 +154,8 @@ class Assist:
         self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
         if not self._pulls:
             return
-        takes = self._help(now)
-        if takes is None:
+        leaves = self._help(now)
+        if leaves is None:
             self.state = AssistState.WAITING
             return
         self.state = AssistState.ASSISTING
@@ -165,7 +164,7 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, takes)
+            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -173,44 +172,44 @@ class Assist:
         settings = self._settings
         return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
-    def _help(self, now: float) -> Takes | None:
-        """What they should take, or None: they should not."""
+    def _help(self, now: float) -> int | None:
+        """How many of those that are first in line they should leave to others; None: they should not help."""
         if self._settings.tag and self._foresee is None:
-            return Takes.FIRST_NEEDED
+            return 0
         if not self._scheduler.is_waited_for():
             return None
         if not self._settings.tag:
             is_alone = not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
-            return Takes.FIRST_NEEDED if is_alone else None
+            return 0 if is_alone else None
         return self._worth(now)
 
-    def _worth(self, now: float) -> Takes | None:
+    def _worth(self, now: float) -> int | None:
         if self._foresee is None:
-            return Takes.FIRST_NEEDED
+            return 0
         foreseen, team = self._foresee(), self._team()
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         unit_s = max(late_s) + self._settings.switch_s
         waits_s = self._until_s(foreseen, team, now)
         if isinf(waits_s):
-            return Takes.FIRST_NEEDED
-        takes = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
-        if takes is None:
+            return 0
+        leaves = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
+        if leaves is None:
             self._decide_at = now + waits_s
-        return takes
+        return leaves
 
-    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> Takes | None:
+    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> int | None:
         """Whether anything would be over sooner with help."""
         team = self._team()
         if foreseen.train_s is None:
-            return Takes.FIRST_NEEDED
+            return 0
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
         exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
         rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
-            return Takes.FIRST_NEEDED if self._ends_within(waits_s, now) else Takes.LAST_NEEDED
+            return 0 if self._ends_within(waits_s, now) else self._scheduler.room(team)
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
-        return Takes.FIRST_NEEDED if helped_s + unit_s < waits_s else None
+        return 0 if helped_s + unit_s < waits_s else None
 
     def _ends_within(self, seconds: float, now: float) -> bool:
         """Whether who asks would finish what it is given before it has to train."""

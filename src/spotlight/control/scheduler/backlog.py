@@ -5,7 +5,8 @@ order of issue); the sums kept here equal those over the tickets (tests/unit/tes
 tests/property/test_scheduler_property.py).
 """
 
-from heapq import heapify, heappop, heappush
+from bisect import insort
+from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
@@ -21,12 +22,12 @@ Entry: TypeAlias = tuple[int, int, int, int, int, Ticket]
 
 
 class Queue:
-    """The waiting requests of one kind of work, taken from the head, or from the tail by who may have to leave soon."""
+    """The waiting requests of one kind of work, taken from the head, or from behind it by who may leave soon."""
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
-        self._tails: list[Entry] | None = None
-        """The same by negated keys, once anybody has asked for the tail."""
+        self._line: list[Entry] | None = None
+        """The same in order, once anybody has asked for what is behind the head."""
         self._pushes = 0
         self.count = 0
         self.row_steps = 0
@@ -35,19 +36,18 @@ class Queue:
         self._pushes += 1
         ticket.is_queued, ticket.queued_as = True, self._pushes
         heappush(self._heap, (*ticket.key, self._pushes, ticket))
-        if self._tails is not None:
-            heappush(self._tails, _negated((*ticket.key, self._pushes, ticket)))
+        if self._line is not None:
+            insort(self._line, (*ticket.key, self._pushes, ticket))
         self.count += 1
         self.row_steps += ticket.remaining
 
     def head(self) -> Ticket:
         return _first(self._heap)
 
-    def tail(self) -> Ticket:
-        if self._tails is None:
-            self._tails = [_negated(entry) for entry in self._heap]
-            heapify(self._tails)
-        return _first(self._tails)
+    def beyond(self, count: int) -> Ticket:
+        """The one behind the first so many, or the last; costs as much as there are."""
+        self._line = [entry for entry in self._line or sorted(self._heap) if _is_valid(entry)]
+        return self._line[min(count, len(self._line) - 1)][-1]
 
     def withdraw(self, ticket: Ticket) -> None:
         """It waits no more; its entries are cleared when they come up."""
@@ -58,16 +58,14 @@ class Queue:
 
 def _first(heap: list[Entry]) -> Ticket:
     """Entries of tickets that left the queue since, or came back as another entry, are void."""
-    while True:
-        *_, queued_as, ticket = heap[0]
-        if ticket.is_queued and ticket.queued_as == queued_as:
-            return ticket
+    while not _is_valid(heap[0]):
         heappop(heap)
+    return heap[0][-1]
 
 
-def _negated(entry: Entry) -> Entry:
-    returned, iteration, turn, place, queued_as, ticket = entry
-    return (-returned, -iteration, -turn, -place, queued_as, ticket)
+def _is_valid(entry: Entry) -> bool:
+    *_, queued_as, ticket = entry
+    return ticket.is_queued and ticket.queued_as == queued_as
 
 
 class Backlog:

@@ -12,7 +12,7 @@ from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Takes, Worker
+from spotlight.control.scheduler.workers import Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
@@ -60,15 +60,15 @@ class Booking:
         self._enqueue(ticket)
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
-        """One end of the queue is the worker's now."""
-        ticket = queue.tail() if worker.takes is Takes.LAST_NEEDED else queue.head()
+        """The first in line, or the first that the worker does not leave to others, is the worker's now."""
+        ticket = queue.beyond(worker.leaves) if worker.leaves else queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
-        ticket.is_early = worker.takes is Takes.LAST_NEEDED
+        ticket.is_early = worker.leaves > 0
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
         self._balance.shift(worker, ticket.remaining)

@@ -30,7 +30,7 @@ from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Takes, Worker
+from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress
 from spotlight.core.types import WorkerId
@@ -81,20 +81,20 @@ class Scheduler:
         now: float,
         answered: int | None = None,
         late_s: float = 0.0,
-        takes: Takes = Takes.FIRST_NEEDED,
+        leaves: int = 0,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
-        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `takes`
-        which end of the line it is served from.
+        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `leaves`
+        how many of those that are first in line it leaves to others.
         """
         known = self._heard(worker, now)
         if known is None or (answered is not None and answered < known.assignments):
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s, known.takes = late_s, takes
+        known.late_s, known.leaves = late_s, leaves
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:

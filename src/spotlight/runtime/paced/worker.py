@@ -151,5 +151,4 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
         profile=profile,
         cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes, settings.over),
         train_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),
-        assists=settings.assists,
     )

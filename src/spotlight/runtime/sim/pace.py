@@ -49,9 +49,9 @@ class Pace:
         """The change of roles before a step of rollouts, if it was training."""
         return 0.0
 
-    def switches(self, order: m.Train) -> tuple[float, float]:
-        """Of the seconds that this order will take, those of the changes of role at its beginning and its end."""
-        return 0.0, 0.0
+    def switch(self) -> float:
+        """Of the seconds that an order to train will take, those of the change of role at its beginning."""
+        return 0.0
 
     def train(self, order: m.Train) -> float:
         """An optimizer step, or a part of one."""

@@ -71,8 +71,6 @@ class ProfiledPace(Pace):
     profile: Profile | None = None
     cost: TrainingCost = TrainingCost(1, 0)
     train_batch: int = 1
-    assists: bool = True
-    """Whether it rolls out when it does not train."""
     _is_training: bool = False
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
@@ -94,25 +92,18 @@ class ProfiledPace(Pace):
         self._is_training = False
         return self._seconds(Operation.ROLE_SWITCH)
 
-    def switches(self, order: m.Train) -> tuple[float, float]:
-        switch_s = self._seconds(Operation.ROLE_SWITCH)
-        return (0.0 if self._is_training else switch_s), (switch_s if self._goes_back(order) else 0.0)
+    def switch(self) -> float:
+        return 0.0 if self._is_training else self._seconds(Operation.ROLE_SWITCH)
 
     def train(self, order: m.Train) -> float:
-        """A part of an update, or all of it; after an iteration's last one it goes back to rolling out, if it ever
-        does."""
+        """A part of an update, or all of it; it goes back to rolling out when it does."""
         self._trains(order)
-        goes_back = self._goes_back(order)
-        switches = int(not self._is_training) + int(goes_back)
-        self._is_training = not goes_back
+        switch_s, self._is_training = self.switch(), True
         kept = sum(item.kept for item in order.items)
         seconds = sum(map(self._run_s, self.cost.runs(-(-kept // order.ranks))))
         if order.is_final:
             seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
-        return seconds * self.slowness + switches * self._seconds(Operation.ROLE_SWITCH)
-
-    def _goes_back(self, order: m.Train) -> bool:
-        return self.assists and order.last and order.is_final
+        return seconds * self.slowness + switch_s
 
     def publish(self, order: m.Publish) -> float:
         super().publish(order)
@@ -142,7 +133,6 @@ class ProfiledFate(Calm):
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
         self._profile = profile
         self._cost = TrainingCost.of(config)
-        self._assists = config.pipeline.tag
         self._cluster = config.cluster
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
@@ -165,7 +155,6 @@ class ProfiledFate(Calm):
             profile=profile,
             cost=self._cost,
             train_batch=self._train_batch,
-            assists=self._assists,
         )
 
     def score_s(self, request: Request, node: NodeId) -> float:

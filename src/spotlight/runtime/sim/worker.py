@@ -315,7 +315,7 @@ class SimWorker:
         if trainer is None:
             raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
         began = self._loop.time()
-        switches = self.pace.switches(order) if isinstance(order, m.Train) else None
+        switch_s = self.pace.switch() if isinstance(order, m.Train) else None
         if isinstance(order, m.Train | m.Save):
             for request in list(self._live):
                 self._hand_back(request)
@@ -343,8 +343,8 @@ class SimWorker:
                     self._answer(trainer.restore(order), Moment.RESTORING)
         except Stopped as problem:
             self._say(m.Failed(problem=str(problem)))
-        if switches is not None:
-            self._spans.trained(began, self._loop.time(), switches)
+        if switch_s is not None:
+            self._spans.trained(began, self._loop.time(), switch_s)
         else:
             self._worked(Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH, began)
 
