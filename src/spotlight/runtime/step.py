@@ -201,7 +201,7 @@ class Steps:
         if self._sample_s is None:
             return Foreseen(awaited_ids, awaited.count, None)
         train_s = self._sample_s * sum(len(groups[group]) for group in left)
-        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s)
+        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
 
     def _measure(self, order: m.Train, began: float) -> None:
         """Seconds that one sample takes to train."""

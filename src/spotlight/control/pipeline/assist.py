@@ -67,6 +67,8 @@ class Foreseen:
     """Seconds of training that are left in the iteration, as far as that is known."""
     sample_s: float = 0.0
     """Of these, that one sample takes."""
+    iteration: int = -1
+    """That is trained; what waits for later ones keeps nobody waiting now."""
 
 
 class Assist:
@@ -87,6 +89,8 @@ class Assist:
         """Who has to change its role before it can roll out."""
         self._decide_at = 0.0
         """Not worth deciding again before."""
+        self._starved_at = 0.0
+        """Not worth looking for more work before."""
         self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
         """In which there was something to train; infinite is the end of the one that goes on."""
 
@@ -113,7 +117,7 @@ class Assist:
             self._periods.append((now, inf))
         self.state = AssistState.WAITING
         self._foresee = foresee
-        self._decide_at = 0.0
+        self._decide_at = self._starved_at = 0.0
         for worker, pull in self._passed.items():
             if worker in self._directory.workers and self._scheduler.asks(worker):
                 self.ask(worker, pull, now)
@@ -166,6 +170,17 @@ class Assist:
             self._passed[worker] = pull
             self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves)
 
+    def is_starved(self, now: float) -> bool:
+        """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
+        if not (self._settings.tag and self._pulls) or self.state is AssistState.TRAINING or now < self._starved_at:
+            return False
+        if self._foresee is None or self._scheduler.is_waited_for():
+            return False
+        waits_s = self._until_s(self._foresee(), self._team(), now)
+        is_starved = self._unit_s() < waits_s < inf
+        self._starved_at = now if is_starved else now + waits_s
+        return is_starved
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _is_kept(self, worker: WorkerId) -> bool:
@@ -187,8 +202,7 @@ class Assist:
         if self._foresee is None:
             return 0
         foreseen, team = self._foresee(), self._team()
-        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
-        unit_s = max(late_s) + self._settings.switch_s
+        unit_s = self._unit_s()
         waits_s = self._until_s(foreseen, team, now)
         if isinf(waits_s):
             return 0
@@ -208,8 +222,15 @@ class Assist:
         rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
             return 0 if self._ends_within(waits_s, now) else self._scheduler.room(team)
+        if self._scheduler.is_only_ahead(foreseen.iteration):
+            return 0
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
         return 0 if helped_s + unit_s < waits_s else None
+
+    def _unit_s(self) -> float:
+        """Both changes of role, and a step."""
+        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
+        return max(late_s) + self._settings.switch_s
 
     def _ends_within(self, seconds: float, now: float) -> bool:
         """Whether who asks would finish what it is given before it has to train."""

@@ -317,6 +317,11 @@ class Scheduler:
         """Whether there is a request that nobody holds."""
         return self._booking.waiting > 0
 
+    def is_only_ahead(self, iteration: int) -> bool:
+        """Whether all rollouts that wait are of later iterations."""
+        queues = [backlog.queues[Work.ROLLOUT.rank] for backlog in self._booking.backlogs()]
+        return all(queue.head().request.iteration > iteration for queue in queues if queue.count)
+
     def waiting(self, work: Work) -> int:
         """Requests of this kind that nobody holds."""
         return sum([backlog.queues[work.rank].count for backlog in self._booking.backlogs()])
