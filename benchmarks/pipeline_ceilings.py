@@ -8,10 +8,12 @@ seconds in which a trainer takes up what it wrote, N slots:
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
     +TAG         drawing and all training but the last unit's shared by all slots, of which trainers are there after a
-                 and the others after f, then t + p; at least one group, drawn by all slots, then T + p
-    +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
-                 take up weights as well: drawing, training, p, f and a shared by all slots; T + p + a; the fresh share
-                 drawn by all slots as with TAG, then t + p
+                 and the others after f, then t + p
+    +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
+                 T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
+
+The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
+at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
 
 Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
 all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
@@ -40,7 +42,8 @@ class Sums:
     drawn: float
     first_drawn: float
     trained: float
-    last_trained: float
+    last: int
+    """Samples of the last unit."""
     publish: float
     fetch: float
     adopt: float
@@ -73,30 +76,25 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
     def shared(drawn: float, trained: float) -> float:
         return (drawing * drawn + gang * trained) / (drawing + gang)
 
-    def by_all(samples: int, alone: float, trained: float = 0.0) -> float:
-        """From publication on: fluid shares of what the slots beside training would take, unless launches bound it."""
-        by_trainers = sums.adopt + trained + drawing * alone / gang
-        fluid = by_trainers if by_trainers < sums.fetch else shared(sums.fetch + alone, sums.adopt + trained)
-        return max(fluid, _all_draw_s(cell, samples))
-
     match row:
         case Row.SERIAL:
             return sums.drawn + sums.trained + sums.handed_out
         case Row.GAP | Row.TSP:
-            both = max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained)
+            last = _last_trained_s(cell, sums.last, Row.TSP in row.before)
+            both = max(sums.drawn + last, sums.first_drawn + sums.trained)
             return both + sums.handed_out
         case Row.TAG:
-            drawn = by_all(cell.setting.samples, sums.drawn, sums.trained - sums.last_trained)
-            return max(drawn + sums.last_trained, _in_turn_s(cell, cell.setting.prompts)) + sums.publish
+            beside = max(GROUP, cell.setting.samples - gang * rows)
+            last = _last_trained_s(cell, min(sums.last, beside), over_pairs=True)
+            drawn = shared(sums.fetch + sums.drawn, sums.adopt + sums.trained - last)
+            return max(drawn + last, _turns_s(cell, cell.setting.prompts, rows)) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
-            fluid_s = sums.drawn * fresh / cell.setting.prompts
-            fresh_s = max(fluid_s, _quickest_s(cell, fresh * GROUP, cell.machines.rollers) / cell.machines.speed)
-            rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
-            alone = max(rolled, busy, fresh_s + last + sums.handed_out)
-            helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.publish
-            helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, helped_s)
-            return max(min(alone, helped), _in_turn_s(cell, fresh) + sums.publish)
+            rolled, busy = sums.drawn + sums.fetch, sums.trained + sums.publish
+            last = _last_trained_s(cell, min(sums.last, fresh * GROUP), over_pairs=True)
+            drawn = shared(sums.fetch + sums.drawn * fresh / cell.setting.prompts, sums.adopt)
+            helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, drawn + last + sums.publish)
+            return max(min(max(rolled, busy), helped), _turns_s(cell, fresh, rows) + sums.publish)
 
 
 def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
@@ -108,18 +106,40 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
         trained=_last_trained_s(cell, setting.samples, over_pairs),
-        last_trained=_last_trained_s(cell, last, over_pairs),
+        last=last,
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
         adopt=profile.seconds(Operation.ADOPT),
     )
 
 
-def _in_turn_s(cell: Cell, groups: int) -> float:
-    """From publication on: before as many samples as k groups have are drawn, at most k - 1 of them are trained."""
+@cache
+def _turns_s(cell: Cell, groups: int, rows: int) -> float:
+    """From publication to the last optimizer step, with so many groups that are drawn after it."""
+    return max(_turn_s(cell, groups, number, rows) for number in range(1, groups + 1))
+
+
+def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
+    """Before as many samples as k groups have are drawn, at most k - 1 groups are trained; what trainers draw of them
+    takes time in which they do not train."""
+    profile, machines, samples = profile_of(cell.profile), cell.machines, number * GROUP
+    adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
+    left = _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
+    trained = _last_trained_s(cell, cell.setting.samples, over_pairs=True)
+    alone = _team_s(profile, samples, machines.rollers, cell.setting.steps, rows) / machines.speed
+    # Seconds that the others are sooner for each second that the trainers draw.
+    by_trainers = machines.trainers * _row_steps_per_s(profile, min(rows, -(-samples // machines.trainers)))
+    sooner = by_trainers * alone / (samples * cell.setting.steps)
+    starved = fetch + alone + left - adopt - trained
+    helped = adopt + trained + max(0.0, starved) / (1 + sooner)
+    return max(_all_draw_s(cell, samples) + left, min(helped, max(trained, fetch + alone + left)))
+
+
+def _row_steps_per_s(profile: Profile, rows: int) -> float:
+    """Of a slot with at most so many rows at a time."""
+    timed = batches(profile)
     return max(
-        _all_draw_s(cell, number * GROUP) + _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
-        for number in range(1, groups + 1)
+        each / profile.seconds(Operation.DENOISE_STEP, each) for each in (*timed, rows) if each <= min(rows, timed[-1])
     )
 
 

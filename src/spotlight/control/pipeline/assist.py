@@ -47,6 +47,10 @@ SLACK = 1.1
 """Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
 
 
+ROUNDS_LEFT = 2
+"""Of all rows of the others: what they begin next, and what they begin when that is done and rows come back."""
+
+
 class AssistState(StrEnum):
     """What the workers that train are for at the moment."""
 
@@ -187,6 +191,22 @@ class Assist:
         settings = self._settings
         return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
+    def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
+        """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
+        before the `following` part is there, there would be nothing to train."""
+        team, training = self._team(), self._directory.training()
+        if not (self._settings.tag and team and training and self._scheduler.is_waited_for()):
+            return 0.0
+        newest = max(self._directory.weights)
+        fetch_s = min(self._directory.fetching_s(worker, newest, now) for worker in team)
+        unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
+        starved_s = self._until_s(following, team, now) - ready_s
+        if isinf(starved_s) or min(fetch_s - unit_s, starved_s) < unit_s:
+            return 0.0
+        speeds = [sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training)]
+        # What they draw comes sooner and what they train later.
+        return min(fetch_s - unit_s, starved_s * speeds[0] / sum(speeds))
+
     def _help(self, now: float) -> int | None:
         """How many of those that are first in line they should leave to others; None: they should not help."""
         if self._settings.tag and self._foresee is None:
@@ -221,7 +241,7 @@ class Assist:
         exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
         rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
-            return 0 if self._ends_within(waits_s, now) else self._scheduler.room(team)
+            return 0 if self._ends_within(waits_s, now) else ROUNDS_LEFT * self._scheduler.room(team)
         if self._scheduler.is_only_ahead(foreseen.iteration):
             return 0
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
