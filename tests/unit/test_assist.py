@@ -168,7 +168,8 @@ def test_help_that_ends_before_a_part_is_trainable_is_with_what_is_needed_first(
 def test_help_that_may_be_called_away_leaves_to_others_what_they_begin_next() -> None:
     tale = Tale()
     groups = tale.helped_late()
-    assert tale.given[TRAINS] == groups[2]
+    # Two rounds of all rows of the spot worker: the second and the third group.
+    assert tale.given[TRAINS] == groups[3]
 
 
 def test_rows_that_a_helper_hands_back_wait_for_their_turn() -> None:
@@ -302,5 +303,66 @@ def test_help_where_the_other_neither_works_nor_asks() -> None:
             tale.scheduler.pull(SPOT, 0, SPEED, tale.now)
         tale.asks(TRAINS)
         tale.waits(groups[:1])
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_trainers_begin_what_they_will_wait_for_while_others_fetch() -> None:
+    """The spot worker holds the weights after 5 s and then takes 10 s: with 3 s of training now, 12 s would be lost,
+    and both are equally fast; a step of 1 s is left for handing over."""
+    for fetch_s, ready_s, expected in ((5.0, 3.0, 4.0), (5.0, 9.0, 3.0), (5.0, 14.5, 0.0), (0.0, 3.0, 0.0)):
+        tale = Tale()
+        tale.announced(fetch_s)
+        groups = tale.issue(2)
+        for worker in (SPOT, TRAINS):
+            tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+        following = Foreseen(groups[:1], 1, 20.0)
+        assert tale.assist.head_start_s(following, ready_s, tale.now) == expected
+
+
+def test_trainers_that_may_not_help_begin_nothing_before_they_train() -> None:
+    tale = Tale(tag=False)
+    tale.announced(5.0)
+    groups = tale.issue(2)
+    for worker in (SPOT, TRAINS):
+        tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+    assert tale.assist.head_start_s(Foreseen(groups[:1], 1, 20.0), 3.0, tale.now) == 0.0
+
+
+def test_trainers_starve_while_all_is_held_and_the_next_part_is_far() -> None:
+    tale = Tale()
+    groups = tale.issue(1)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    assert not tale.assist.is_starved(tale.now)
+    tale.waits(groups, train_s=20.0)
+    assert tale.assist.is_starved(tale.now)
+    tale.now = 9.5
+    assert not tale.assist.is_starved(tale.now)
+
+
+def test_trainers_do_not_starve_while_something_waits() -> None:
+    tale = Tale()
+    groups = tale.issue(2)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    tale.waits(groups[:1], train_s=20.0)
+    assert not tale.assist.is_starved(tale.now)
+
+
+def test_help_with_groups_ahead_though_training_is_the_longest() -> None:
+    for iteration, helps in ((1, True), (0, False)):
+        tale = Tale()
+        groups = tale.issue(1)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        ahead = [request(seed, 1, iteration=iteration) for seed in range(100, 110)]
+        tale.ledger.issue(ahead)
+        tale.scheduler.add(ahead)
+        foreseen = Foreseen(groups, 1, 1000.0, 0.0, iteration=0)
+        tale.assist.wait(lambda foreseen=foreseen: foreseen, tale.now)
         tale.serve()
         assert tale.helps() is helps

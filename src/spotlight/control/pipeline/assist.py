@@ -71,8 +71,8 @@ class Foreseen:
     """Seconds of training that are left in the iteration, as far as that is known."""
     sample_s: float = 0.0
     """Of these, that one sample takes."""
-    iteration: int = -1
-    """That is trained; what waits for later ones keeps nobody waiting now."""
+    iteration: int | None = None
+    """That is trained, where rollouts may be ahead of it: what waits for later ones keeps nobody waiting now."""
 
 
 class Assist:
@@ -242,7 +242,7 @@ class Assist:
         rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
             return 0 if self._ends_within(waits_s, now) else ROUNDS_LEFT * self._scheduler.room(team)
-        if self._scheduler.is_only_ahead(foreseen.iteration):
+        if foreseen.iteration is not None and self._scheduler.is_only_ahead(foreseen.iteration):
             return 0
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
         return 0 if helped_s + unit_s < waits_s else None
