@@ -180,10 +180,10 @@ def test_trainers_take_up_what_they_wrote_and_roll_out_while_the_others_fetch_it
     worked = [event for event in events if isinstance(event, Worked)]
     fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
     own = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("reserved-1.")]
-    assert fetches[-2].end - fetches[-2].start == pytest.approx(PROFILE.seconds(Operation.NODE_FETCH))
-    assert own[-2].end - own[-2].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
+    assert fetches[-3].end - fetches[-3].start == pytest.approx(PROFILE.seconds(Operation.NODE_FETCH))
+    assert own[-3].end - own[-3].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
     drawn_s = sum(
-        max(0.0, min(e.end, fetches[-2].end) - max(e.start, fetches[-2].start))
+        max(0.0, min(e.end, fetches[-3].end) - max(e.start, fetches[-3].start))
         for e in worked
         if e.activity is Activity.ASSIST and e.worker.startswith("reserved-1.")
     )
