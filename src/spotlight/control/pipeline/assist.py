@@ -37,7 +37,7 @@ from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId, WeightsId
+from spotlight.core.work import Policy, RequestId, WeightsId
 
 PERIODS_KEPT = 64
 """Of times in which there was something to train: workers tell what they did long before so many have passed."""
@@ -195,9 +195,10 @@ class Assist:
         """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
         before the `following` part is there, there would be nothing to train."""
         team, training = self._team(), self._directory.training()
-        if not (self._settings.tag and team and training and self._scheduler.is_waited_for()):
+        published = [weights for weights in self._directory.weights if weights.policy is Policy.BEHAVIOUR]
+        if not (self._settings.tag and team and training and published and self._scheduler.is_waited_for()):
             return 0.0
-        newest = max(self._directory.weights)
+        newest = max(published)
         fetch_s = min(self._directory.fetching_s(worker, newest, now) for worker in team)
         unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
         starved_s = self._until_s(following, team, now) - ready_s
