@@ -17,6 +17,8 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    part may wait for rows that they began and handed back.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
+Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
+iteration; and where a part is there but the one after it will not be in time, they roll out first while others fetch.
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
 whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
 The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
@@ -176,6 +178,7 @@ class Assist:
 
     def is_starved(self, now: float) -> bool:
         """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
+        self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
         if not (self._settings.tag and self._pulls) or self.state is AssistState.TRAINING or now < self._starved_at:
             return False
         if self._foresee is None or self._scheduler.is_waited_for():
@@ -184,12 +187,6 @@ class Assist:
         is_starved = self._unit_s() < waits_s < inf
         self._starved_at = now if is_starved else now + waits_s
         return is_starved
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _is_kept(self, worker: WorkerId) -> bool:
-        settings = self._settings
-        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
     def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
         """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
@@ -207,6 +204,12 @@ class Assist:
         speeds = [sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training)]
         # What they draw comes sooner and what they train later.
         return min(fetch_s - unit_s, starved_s * speeds[0] / sum(speeds))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _is_kept(self, worker: WorkerId) -> bool:
+        settings = self._settings
+        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
     def _help(self, now: float) -> int | None:
         """How many of those that are first in line they should leave to others; None: they should not help."""
