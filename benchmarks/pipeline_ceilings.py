@@ -15,8 +15,10 @@ seconds in which a trainer takes up what it wrote, N slots:
 The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
 at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
 
-Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
-all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
+Where helpers break the step of the others the last unit is smaller than t supposes: a row may pass such a ceiling by a
+percent or two. Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn
+more quickly than all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
+training) / N.
 """
 
 from bisect import bisect_left, bisect_right
