@@ -130,6 +130,8 @@ class Dispatcher:
             del self.directory.weights[old]
         for worker in sorted(self.directory.workers):
             self._tell_scheduler(worker)
+        for fetcher in self.directory.fetchers(weights):
+            self.scheduler.expect(fetcher[0], weights, *fetcher[1:])
         for node in sorted(self.directory.nodes):
             self._send_weights(node)
 

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
+from spotlight.control.scheduler.coming import Coming
 from spotlight.control.scheduler.speeds import Team
 from spotlight.control.scheduler.tickets import Ticket
 from spotlight.core.work import WeightsId, Work
@@ -77,6 +78,8 @@ class Backlog:
         """By rank: rollouts, audits, evaluation, previews."""
         self.team = Team()
         """The workers that share this work: they hold the weights, are not warned, and ask or are busy."""
+        self.coming = Coming()
+        """Who will share it soon."""
         self.load = 0
         """Row-steps that the team holds, of any kind: all of it takes its time."""
         self.holders = 0
@@ -84,13 +87,21 @@ class Backlog:
         self.unfinished = [0 for _ in Work]
         """Requests that wait or are held, by rank."""
 
-    def level_s(self, waiting: int) -> float:
-        """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
-        return (waiting + self.load) / self.team.total if self.team else inf
+    def level_s(self, waiting: int, now: float) -> float:
+        """Seconds in which the team, with who joins it until then, would finish so many waiting row-steps and all it
+        holds."""
+        if not self.team:
+            return inf
+        level_s = (waiting + self.load) / self.team.total
+        if not self.coming:
+            return level_s
+        speed, missed = self.coming.at(now)
+        return min(level_s, (waiting + self.load + missed) / (self.team.total + speed))
 
     def left_s(self) -> float:
-        """The same for everything that waits."""
-        return self.level_s(sum(queue.row_steps for queue in self.queues))
+        """Seconds in which the team would finish everything that waits, and all it holds."""
+        waiting = sum(queue.row_steps for queue in self.queues)
+        return (waiting + self.load) / self.team.total if self.team else inf
 
     @property
     def waits(self) -> bool:

@@ -154,6 +154,11 @@ class Booking:
         if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
 
+    def forget_coming(self, worker: WorkerId) -> None:
+        """Nobody leaves a share to it any more."""
+        for backlog in self._backlogs.values():
+            backlog.coming.forget(worker)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _take_away(self, ticket: Ticket) -> None:

@@ -73,6 +73,12 @@ class Scheduler:
             self._booking.tidy(backlog)
         self._hunger.wake(known)
 
+    def expect(self, worker: WorkerId, weights: WeightsId, ready_at: float, given_up_at: float) -> None:
+        """It fetches these and will hold them at about that moment: if it asks for work, a share is left for it."""
+        known = self._workers.get(worker)
+        if known is not None and known.standing is Standing.SERVING and known.free_rows > 0:
+            self._booking.backlog(weights).coming.expect(worker, known.speed, ready_at, given_up_at)
+
     def pull(
         self,
         worker: WorkerId,
@@ -165,6 +171,7 @@ class Scheduler:
         known = self._heard(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
+            self._booking.forget_coming(worker)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -173,6 +180,7 @@ class Scheduler:
         known = self._workers.get(worker)
         if known is not None:
             known.standing = Standing.DRAINING
+            self._booking.forget_coming(worker)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -185,6 +193,7 @@ class Scheduler:
         for ticket in held:
             self._booking.release(ticket, reason)
         self._hunger.forget(known)
+        self._booking.forget_coming(worker)
         before = known.backlogs
         self._balance.remove(known)
         for backlog in before:
@@ -350,7 +359,7 @@ class Scheduler:
     def _take_share(self, worker: Worker, now: float) -> list[Ticket]:
         taken: list[Ticket] = []
         while worker.room > 0 and (source := next_queue(worker, now, self._settings)) is not None:
-            if not self._balance.is_share(worker, *source):
+            if not self._balance.is_share(worker, *source, now):
                 break
             taken.append(self._booking.lease(worker, source[1], now))
         return taken
