@@ -3,6 +3,7 @@
     python benchmarks/headline.py --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
     python benchmarks/headline.py --family words-large --seeds 0 1 2 --remember runs/headline/memory
     python benchmarks/headline.py --merge runs/headline/*-seed?.json --out docs/results/headline
+    python benchmarks/headline.py --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
 
 The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
 4 reserved and 8 spot slots, machines lost as the trace says. Every run is a cell with its own file under --out and is
@@ -10,9 +11,10 @@ skipped when that file exists; runs of several machines are joined with --merge.
 are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
 learning curve and only their clocks differ.
 
-A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below; groups
-and timesteps were chosen in a sweep of one seed each, by the hours that `reserved-only` takes, previews by the hours
-that `spotlight-fixed` takes.
+A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below, and
+each way has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
+seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
+hours that `spotlight-fixed` takes (benchmarks/batches.py). With `--same-batches` all learn in those of `reserved-only`.
 """
 
 import argparse
@@ -46,6 +48,10 @@ class Task(NamedTuple):
     """Of all setups."""
     exploring: tuple[str, ...]
     """Of those that explore, which need not go on after they have passed the others."""
+    batches: tuple[str, ...]
+    """Of those that explore, unless all have the same: chosen seeds differ more, so fewer of them tell as much, and
+    smaller updates learn as much each. Without previews such batches learn slower. With half as many prompts to an
+    iteration, half as many iterations are evaluated."""
 
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
@@ -72,11 +78,13 @@ TASKS = {
         "words-large-nft",
         common=("iterations=80", *COMMON),
         exploring=("iterations=35", *PREVIEWS, "explore.steps=3"),
+        batches=("iterations=50", "rollout.prompts=16", "explore.seeds=16", "explore.steps=5", "eval.every=10"),
     ),
     "scenes": Task(
         "scenes-nft",
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.steps=4"),
+        batches=("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
     ),
 }
 """Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
@@ -104,6 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--numerics", choices=tuple(NumericsKind), default=NumericsKind.REAL)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--remember", type=Path, help="folder of numbers that were computed before")
+    parser.add_argument("--same-batches", action="store_true", help="setups that explore learn in the others' batches")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/headline"))
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
@@ -169,7 +178,8 @@ def settings_of(contest: Contest, setup: str, seed: int) -> str:
 def contest_of(args: argparse.Namespace, profile: str, trace: str, setup: str, seed: int) -> Contest:
     task = TASKS[args.family]
     name, _, hour = trace.partition("@")
-    exploring = task.exploring if setup in EXPLORING else ()
+    batches = () if args.same_batches else task.batches
+    exploring = (*task.exploring, *batches) if setup in EXPLORING else ()
     changes = [*task.common, *exploring, *SAME_FOR_ALL.get(setup, ()), f"model.device={args.device}"]
     if trace != STEADY:
         changes += [*MARKET, f"market.start_h={hour or 0}"]

@@ -1,22 +1,30 @@
 """The arithmetic ceiling of every row of `pipeline.py`: the least seconds that its schedule could take, from a profile.
 
 A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds in which they draw and
-the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), N slots:
+the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), a the
+seconds in which a trainer takes up what it wrote, N slots:
 
     serial       G + T + w                                      batches over samples
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
-    +TAG         drawing and all training but the last unit's shared by all slots, then t + w; at least g and T + w
-    +asynchrony  the longest of G + f, T + p, and the fresh share of G, then t + w; or with trainers that help, and so
-                 fetch as well: drawing, training, publication and fetches shared by all slots; T + w; the fresh share
-                 drawn by all slots, then t + w
+    +TAG         drawing and all training but the last unit's shared by all slots, of which trainers are there after a
+                 and the others after f, then t + p
+    +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
+                 T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
 
-Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than
-all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
+The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
+at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
+
+Where helpers break the step of the others the last unit is smaller than t supposes: a row may pass such a ceiling by a
+percent or two. Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn
+more quickly than all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
+training) / N.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from pipeline_cells import GROUP, Cell, Loss, Row, batches, profile_of
 
@@ -24,6 +32,7 @@ from spotlight.control.profiles import Operation, Profile
 from spotlight.runtime.sim.profiled import efficient_batch
 
 STALE = 0.5
+ROUNDING = 1 + 1e-9
 FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
 """Of the behaviour policy, beside every trained timestep."""
 
@@ -35,15 +44,18 @@ class Sums:
     drawn: float
     first_drawn: float
     trained: float
-    last_trained: float
+    last: int
+    """Samples of the last unit."""
     publish: float
     fetch: float
+    adopt: float
 
     @property
     def handed_out(self) -> float:
         return self.publish + self.fetch
 
 
+@cache
 def ceiling_s(cell: Cell, row: Row) -> float:
     """The least seconds of an iteration."""
     return min(_seconds(cell, each, rows) for each in row.before for rows in batches(profile_of(cell.profile)))
@@ -66,52 +78,93 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
     def shared(drawn: float, trained: float) -> float:
         return (drawing * drawn + gang * trained) / (drawing + gang)
 
-    def by_all(samples: int, alone: float) -> float:
-        """Fluid shares of what the slots beside training would take, unless launches bound it."""
-        return max(shared(alone, 0.0), _all_draw_s(cell, samples))
-
     match row:
         case Row.SERIAL:
             return sums.drawn + sums.trained + sums.handed_out
         case Row.GAP | Row.TSP:
-            both = max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained)
+            last = _last_trained_s(cell, sums.last, Row.TSP in row.before)
+            both = max(sums.drawn + last, sums.first_drawn + sums.trained)
             return both + sums.handed_out
         case Row.TAG:
-            drawn = max(shared(sums.drawn, sums.trained - sums.last_trained), by_all(cell.setting.samples, sums.drawn))
-            begun = by_all(GROUP, sums.first_drawn)
-            return max(drawn + sums.last_trained, begun + sums.trained) + sums.handed_out
+            beside = max(GROUP, cell.setting.samples - gang * rows)
+            last = _last_trained_s(cell, min(sums.last, beside), over_pairs=True)
+            drawn = shared(sums.fetch + sums.drawn, sums.adopt + sums.trained - last)
+            return max(drawn + last, _turns_s(cell, cell.setting.prompts, rows)) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
-            fluid_s = sums.drawn * fresh / cell.setting.prompts
-            fresh_s = max(fluid_s, _quickest_s(cell, fresh * GROUP, cell.machines.rollers) / cell.machines.speed)
-            rolled, busy, last = sums.drawn + sums.fetch, sums.trained + sums.publish, sums.last_trained
-            alone = max(rolled, busy, fresh_s + last + sums.handed_out)
-            helped_s = by_all(fresh * GROUP, fluid_s) + last + sums.handed_out
-            helped = max(shared(rolled, busy + sums.fetch), busy + sums.fetch, helped_s)
-            return min(alone, helped)
+            rolled, busy = sums.drawn + sums.fetch, sums.trained + sums.publish
+            last = _last_trained_s(cell, min(sums.last, fresh * GROUP), over_pairs=True)
+            drawn = shared(sums.fetch + sums.drawn * fresh / cell.setting.prompts, sums.adopt)
+            helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, drawn + last + sums.publish)
+            return max(min(max(rolled, busy), helped), _turns_s(cell, fresh, rows) + sums.publish)
 
 
 def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     unit = min(setting.samples, max(GROUP, rows * machines.rollers))
-    by_update = setting.samples // setting.updates
     last = (setting.samples - 1) % unit + 1
-    updates, rest = divmod(last, by_update)
     over_pairs = Row.TSP in row.before
-    joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=machines.trainers)
-    update_s = _trained_s(cell, by_update, over_pairs)
     return Sums(
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
-        trained=setting.updates * (update_s + joined),
-        last_trained=updates * (update_s + joined) + (_trained_s(cell, rest, over_pairs) + joined if rest else 0.0),
+        trained=_last_trained_s(cell, setting.samples, over_pairs),
+        last=last,
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
+        adopt=profile.seconds(Operation.ADOPT),
     )
 
 
+@cache
+def _turns_s(cell: Cell, groups: int, rows: int) -> float:
+    """From publication to the last optimizer step, with so many groups that are drawn after it."""
+    return max(_turn_s(cell, groups, number, rows) for number in range(1, groups + 1))
+
+
+def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
+    """Before as many samples as k groups have are drawn, at most k - 1 groups are trained; what trainers draw of them
+    takes time in which they do not train."""
+    profile, machines, samples = profile_of(cell.profile), cell.machines, number * GROUP
+    adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
+    left = _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
+    trained = _last_trained_s(cell, cell.setting.samples, over_pairs=True)
+    alone = _team_s(profile, samples, machines.rollers, cell.setting.steps, rows) / machines.speed
+    # Seconds that the others are sooner for each second that the trainers draw.
+    by_trainers = machines.trainers * _row_steps_per_s(profile, min(rows, -(-samples // machines.trainers)))
+    sooner = by_trainers * alone / (samples * cell.setting.steps)
+    starved = fetch + alone + left - adopt - trained
+    helped = adopt + trained + max(0.0, starved) / (1 + sooner)
+    return max(_all_draw_s(cell, samples) + left, min(helped, max(trained, fetch + alone + left)))
+
+
+def _row_steps_per_s(profile: Profile, rows: int) -> float:
+    """Of a slot with at most so many rows at a time."""
+    timed = batches(profile)
+    return max(
+        each / profile.seconds(Operation.DENOISE_STEP, each) for each in (*timed, rows) if each <= min(rows, timed[-1])
+    )
+
+
+@cache
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    return _quickest_s(cell, samples, cell.machines.slots) / max(1.0, cell.machines.speed)
+    """From publication on, each on one slot: by trainers once they took it up, by the others once they fetched it."""
+    profile, machines = profile_of(cell.profile), cell.machines
+    adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
+    alone = _by_one_slot_s(cell)
+    ends = sorted({*(adopt + each for each in alone), *(fetch + each / machines.speed for each in alone)})
+
+    def fits(end: float) -> bool:
+        by_trainers = bisect_right(alone, (end - adopt) * ROUNDING)
+        by_others = bisect_right(alone, (end - fetch) * machines.speed * ROUNDING)
+        return machines.trainers * by_trainers + machines.rollers * by_others >= samples
+
+    return ends[bisect_left(ends, True, key=fits)]
+
+
+@cache
+def _by_one_slot_s(cell: Cell) -> list[float]:
+    """Seconds in which a slot draws one sample, two, and so on."""
+    return [_quickest_s(cell, count, 1) for count in range(1, cell.setting.samples + 1)]
 
 
 def _quickest_s(cell: Cell, samples: int, slots: int) -> float:
@@ -126,6 +179,16 @@ def _team_s(profile: Profile, samples: int, slots: int, steps: int, rows: int) -
 
 def _drawn_s(profile: Profile, rows: int, steps: int) -> float:
     return steps * profile.seconds(Operation.DENOISE_STEP, rows) + profile.seconds(Operation.DECODE, rows)
+
+
+def _last_trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:
+    """The last so many samples of an iteration, with the optimizer steps that they complete."""
+    setting, profile = cell.setting, profile_of(cell.profile)
+    by_update = setting.samples // setting.updates
+    updates, rest = divmod(samples, by_update)
+    joined = profile.seconds(Operation.OPTIMIZER_STEP, degree=cell.machines.trainers)
+    in_part = _trained_s(cell, rest, over_pairs) + joined if rest else 0.0
+    return updates * (_trained_s(cell, by_update, over_pairs) + joined) + in_part
 
 
 def _trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:

@@ -152,16 +152,25 @@ def sensible_rows(cell: Cell) -> list[int]:
     return sorted({rows for rows in timed if rows <= max(shares)} | {share for share in shares if share <= largest})
 
 
-def least_groups(cell: Cell, row: Row) -> int:
-    """As few as fill the batches of all ranks."""
+def least_groups(cell: Cell, row: Row) -> list[int]:
+    """As few as fill the batches of all ranks; where they are first over pairs, as many as before may do as well."""
     profile, setting = profile_of(cell.profile), cell.setting
     rows = efficient_batch(profile, Operation.TRAIN_TIMESTEP) * cell.machines.trainers
-    of_group = GROUP if Row.TSP not in row.before else GROUP * setting.timesteps
-    return -(-rows // of_group)
+    over_samples, over_pairs = -(-rows // GROUP), -(-rows // (GROUP * setting.timesteps))
+    if Row.TSP not in row.before:
+        return [over_samples]
+    return sorted({over_pairs, over_samples}) if row is Row.TSP else [over_pairs]
 
 
 def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
     """Of one iteration, simulated."""
+    if row == COLOCATED:
+        return _seconds(cell, row, rows, seed, [])
+    parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, Row(row))]
+    return min(_seconds(cell, row, rows, seed, [each]) for each in parts)
+
+
+def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, parts: list[str]) -> float:
     machines = cell.machines
     if row == COLOCATED:
         recipe = f"{cell.setting.loss.recipe}+{COLOCATED}"
@@ -171,7 +180,7 @@ def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
         made = [f"cluster.reserved={machines.trainers}", f"cluster.gang={machines.trainers}"]
         made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
-        made += [f"pipeline.least_groups={least_groups(cell, Row(row))}"]
+        made += parts
     settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
     ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)
     return (ends[settled[1] - 1] - ends[settled[0] - 1]) / (settled[1] - settled[0])

@@ -137,7 +137,7 @@ def ranks_of(outcomes: Sequence[Outcome]) -> list[int]:
 def modelled(profile: Profile, ranks: Iterable[int]) -> list[str]:
     """Operations that the rows are charged for and whose seconds were not measured."""
     charged = [Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD]
-    charged += [Operation.PUBLISH, Operation.NODE_FETCH, Operation.ROLE_SWITCH]
+    charged += [Operation.PUBLISH, Operation.NODE_FETCH, Operation.ADOPT, Operation.ROLE_SWITCH]
     found = [str(each) for each in charged if profile.provenance(each) is not Provenance.MEASURED]
     joined = [each for each in ranks if profile.provenance(Operation.OPTIMIZER_STEP, each) is not Provenance.MEASURED]
     return [*found, *(f"{Operation.OPTIMIZER_STEP} of {each} ranks" for each in joined)]

@@ -194,7 +194,6 @@ class Run:
             passes=cost.passes,
             over=cost.over,
             spot_speed=cluster.spot_speed,
-            assists=self.config.pipeline.tag,
         )
 
     @contextmanager

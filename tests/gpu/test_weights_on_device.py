@@ -7,6 +7,8 @@ import torch
 
 from spotlight.compute.weights import upload as uploading
 from spotlight.compute.weights.peer import Offer, offer, take
+from spotlight.compute.weights.resident import Resident, own_copy
+from spotlight.compute.weights.store import NodeStore
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 
@@ -46,3 +48,19 @@ def test_newcomer_copies_a_neighbours_weights_from_device_to_device():
     taken = here.recv()
     process.join()
     assert all(torch.equal(taken[name], tensor.cpu()) for name, tensor in held.items())
+
+
+def test_own_copy_of_trained_weights_is_what_a_store_would_have_brought(tmp_path):
+    torch.manual_seed(0)
+    module = torch.nn.Linear(96, 64, device=CUDA)
+    weights_id, x = WeightsId(Version(1)), torch.randn(7, 96, device=CUDA)
+    trained = {name: (parameter.data * 1.5).t().contiguous().t() for name, parameter in module.named_parameters()}
+    store = NodeStore(tmp_path)
+    stored = store.publish(weights_id, "tiny", trained, "base")
+    own, fetched = Resident(module, "base"), Resident(module, "base")
+    assert own.adopt(weights_id, own_copy(trained), stored.digest) == fetched.load(store.open(weights_id))
+    drawn = []
+    for resident in (own, fetched):
+        with resident.use(weights_id):
+            drawn.append(module(x))
+    assert torch.equal(*drawn)

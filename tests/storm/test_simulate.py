@@ -25,6 +25,7 @@ from spotlight.core.events import (
     NodeLost,
     RunStopped,
     StepCommitted,
+    Worked,
 )
 from spotlight.core.journal import read
 from spotlight.core.work import Activity
@@ -74,7 +75,8 @@ def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[
         ),
         run_folder,
     )
-    bounds = Bounds(max_lag=0, commit_every=settings.cluster.commit_every, bit_exact=False)
+    lag = int(settings.pipeline.asynchrony)
+    bounds = Bounds(max_lag=lag, commit_every=settings.cluster.commit_every, bit_exact=False)
     assert audit(read(run_folder.journal), bounds).clean
     return outcome, [record.event for record in read(run_folder.journal)]
 
@@ -164,6 +166,28 @@ def test_spot_slots_of_half_the_speed_take_twice_as_long_and_trainers_that_help_
     fetched_s = PROFILE.seconds(Operation.NODE_FETCH)
     assert seconds["slow"] - fetched_s == pytest.approx(2 * (seconds["plain"] - fetched_s), rel=0.01)
     assert seconds["helped"] < 0.8 * seconds["slow"]
+
+
+AHEAD = (
+    *("rollout.prompts=2", "rollout.group_size=16", "rollout.steps=20", "algorithm.timesteps_per_sample=4"),
+    *("train.updates_per_iteration=1", "pipeline.gap=true", "pipeline.tag=true", "pipeline.asynchrony=true"),
+    *("iterations=8", "eval.every=100", "eval.prompts=1", "output.checkpoint_every=100", "cluster.rows=4"),
+)
+
+
+def test_trainers_take_up_what_they_wrote_and_roll_out_while_the_others_fetch_it(tmp_path):
+    _, events = run(config("spot-no-explore", AHEAD), tmp_path / "run")
+    worked = [event for event in events if isinstance(event, Worked)]
+    fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
+    own = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("reserved-1.")]
+    assert fetches[-3].end - fetches[-3].start == pytest.approx(PROFILE.seconds(Operation.NODE_FETCH))
+    assert own[-3].end - own[-3].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
+    drawn_s = sum(
+        max(0.0, min(e.end, fetches[-3].end) - max(e.start, fetches[-3].start))
+        for e in worked
+        if e.activity is Activity.ASSIST and e.worker.startswith("reserved-1.")
+    )
+    assert drawn_s > 1.0
 
 
 def test_batches_over_pairs_pay_where_parts_are_small(tmp_path):

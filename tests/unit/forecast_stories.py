@@ -15,6 +15,7 @@ ROUND_SECONDS: Mapping[Operation, float] = {
     Operation.REWARD: 0.0,
     Operation.PUBLISH: 3.0,
     Operation.NODE_FETCH: 4.0,
+    Operation.ADOPT: 1.0,
     Operation.WORKER_START: 60.0,
     Operation.ROLE_SWITCH: 0.5,
     Operation.CHECKPOINT: 10.0,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from scheduled_world import CURRENT, EXACT, request
 
-from spotlight.control.directory import Directory, KnownWorker
+from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.ledger import Ledger
 from spotlight.control.pipeline.assist import Assist, AssistState, Foreseen
 from spotlight.control.pipeline.config import PipelineConfig
@@ -57,6 +57,28 @@ class Tale:
 
     def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0) -> None:
         self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s, sample_s), self.now)
+
+    def helped_late(self) -> list[list[RequestId]]:
+        """The spot worker is two steps into the first of eight groups when the other one comes to help."""
+        groups = self.issue(8)
+        self.asks(SPOT)
+        self.assist.train([TRAINS], self.now)
+        self.now = 2.0
+        self.scheduler.heard(SPOT, [m.Progress(each, 1, 2) for each in self.given[SPOT]], self.now)
+        self.asks(TRAINS)
+        self.waits(groups[:1], train_s=20.0)
+        self.serve()
+        return groups
+
+    def announced(self, fetch_s: float) -> None:
+        """New weights, which the spot worker holds after so long and the other one now."""
+        self.directory.weights[CURRENT] = PublishedSet("digest", "", announced_at=self.now)
+        self.directory.holds(TRAINS, CURRENT, self.now)
+        self.directory.workers[SPOT].fetch_s = fetch_s
+        if fetch_s:
+            self.scheduler.holds(SPOT, [])
+        else:
+            self.directory.holds(SPOT, CURRENT, self.now)
 
     def helps(self) -> bool:
         return bool(self.given[TRAINS])
@@ -132,7 +154,7 @@ def test_what_is_trained_after_the_last_rollouts_counts_for_these() -> None:
         assert tale.helps() is helps
 
 
-def test_help_where_rollouts_are_waited_for_is_with_those_that_are_needed_last() -> None:
+def test_help_that_ends_before_a_part_is_trainable_is_with_what_is_needed_first() -> None:
     tale = Tale()
     groups = tale.issue(8)
     tale.asks(SPOT)
@@ -140,26 +162,55 @@ def test_help_where_rollouts_are_waited_for_is_with_those_that_are_needed_last()
     tale.asks(TRAINS)
     tale.waits(groups[:1], train_s=20.0)
     tale.serve()
-    assert sorted(tale.given[TRAINS]) == sorted(groups[-1])
+    assert tale.given[TRAINS] == groups[1]
+
+
+def test_help_that_may_be_called_away_leaves_to_others_what_they_begin_next() -> None:
+    tale = Tale()
+    groups = tale.helped_late()
+    # Two rounds of all rows of the spot worker: the second and the third group.
+    assert tale.given[TRAINS] == groups[3]
 
 
 def test_rows_that_a_helper_hands_back_wait_for_their_turn() -> None:
     tale = Tale()
-    groups = tale.issue(8)
-    tale.asks(SPOT)
-    tale.assist.train([TRAINS], tale.now)
-    tale.asks(TRAINS)
-    tale.waits(groups[:1], train_s=20.0)
-    tale.serve()
+    groups = tale.helped_late()
     begun = list(tale.given[TRAINS])
     tale.assist.train([TRAINS], tale.now)
     for each in begun:
         assert tale.scheduler.hand_back(TRAINS, each, 1, 4, tale.now)
-    for place, group in enumerate([*groups[1:-1], sorted(begun)], start=1):
+    for place, group in enumerate(groups[1:], start=1):
         for each in tale.given[SPOT][-ROWS:]:
             tale.scheduler.drop(each, "told")
         tale.asks(SPOT)
         assert sorted(tale.given[SPOT][-ROWS:]) == sorted(group), place
+
+
+def test_help_while_the_others_fetch_the_weights_though_training_is_the_longest() -> None:
+    for fetch_s, helps in ((5.0, True), (0.0, False)):
+        tale = Tale()
+        tale.announced(fetch_s)
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        # The spot worker alone begins when it holds them and takes 10 s; the helper takes 10 s from now on.
+        tale.waits(groups[:1], train_s=1000.0)
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_help_with_a_part_that_takes_the_others_two_rounds() -> None:
+    for size, helps in ((2 * ROWS, True), (ROWS, False)):
+        tale = Tale()
+        tale.announced(0.0)
+        groups = tale.issue(8, size)
+        tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
+        tale.assist.train([TRAINS], tale.now)
+        tale.assist.ask(TRAINS, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
+        tale.waits(groups[:1], train_s=1000.0)
+        tale.assist.let_through(tale.now)
+        assert (tale.assist.state is AssistState.ASSISTING) is helps
 
 
 def test_help_with_what_training_itself_waits_for_though_training_is_the_longest() -> None:
@@ -252,5 +303,66 @@ def test_help_where_the_other_neither_works_nor_asks() -> None:
             tale.scheduler.pull(SPOT, 0, SPEED, tale.now)
         tale.asks(TRAINS)
         tale.waits(groups[:1])
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_trainers_begin_what_they_will_wait_for_while_others_fetch() -> None:
+    """The spot worker holds the weights after 5 s and then takes 10 s: with 3 s of training now, 12 s would be lost,
+    and both are equally fast; a step of 1 s is left for handing over."""
+    for fetch_s, ready_s, expected in ((5.0, 3.0, 4.0), (5.0, 9.0, 3.0), (5.0, 14.5, 0.0), (0.0, 3.0, 0.0)):
+        tale = Tale()
+        tale.announced(fetch_s)
+        groups = tale.issue(2)
+        for worker in (SPOT, TRAINS):
+            tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+        following = Foreseen(groups[:1], 1, 20.0)
+        assert tale.assist.head_start_s(following, ready_s, tale.now) == expected
+
+
+def test_trainers_that_may_not_help_begin_nothing_before_they_train() -> None:
+    tale = Tale(tag=False)
+    tale.announced(5.0)
+    groups = tale.issue(2)
+    for worker in (SPOT, TRAINS):
+        tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+    assert tale.assist.head_start_s(Foreseen(groups[:1], 1, 20.0), 3.0, tale.now) == 0.0
+
+
+def test_trainers_starve_while_all_is_held_and_the_next_part_is_far() -> None:
+    tale = Tale()
+    groups = tale.issue(1)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    assert not tale.assist.is_starved(tale.now)
+    tale.waits(groups, train_s=20.0)
+    assert tale.assist.is_starved(tale.now)
+    tale.now = 9.5
+    assert not tale.assist.is_starved(tale.now)
+
+
+def test_trainers_do_not_starve_while_something_waits() -> None:
+    tale = Tale()
+    groups = tale.issue(2)
+    tale.asks(SPOT)
+    tale.assist.train([TRAINS], tale.now)
+    tale.asks(TRAINS)
+    tale.waits(groups[:1], train_s=20.0)
+    assert not tale.assist.is_starved(tale.now)
+
+
+def test_help_with_groups_ahead_though_training_is_the_longest() -> None:
+    for iteration, helps in ((1, True), (0, False)):
+        tale = Tale()
+        groups = tale.issue(1)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        ahead = [request(seed, 1, iteration=iteration) for seed in range(100, 110)]
+        tale.ledger.issue(ahead)
+        tale.scheduler.add(ahead)
+        foreseen = Foreseen(groups, 1, 1000.0, 0.0, iteration=0)
+        tale.assist.wait(lambda foreseen=foreseen: foreseen, tale.now)
         tale.serve()
         assert tale.helps() is helps

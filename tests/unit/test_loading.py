@@ -82,6 +82,13 @@ def test_worker_on_a_cpu_maps_the_store_without_asking_anybody():
     assert story.told == [Held(weights=NEW, digest="digest")]
 
 
+def test_trainer_on_a_cpu_maps_the_store_even_of_what_it_wrote():
+    story = Story("cpu")
+    story.loading.wrote(NEW, {})
+    story.order()
+    assert story.model.origin == {NEW: "store"}
+
+
 def test_worker_on_a_gpu_copies_from_the_neighbour_that_offers():
     story = Story()
     story.order()

@@ -14,6 +14,8 @@ from pipeline_ceilings import ceiling_s, colocated_s, sums_of  # noqa: E402
 from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, sensible_rows  # noqa: E402
 from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
 
+from spotlight.control.profiles import Operation  # noqa: E402
+
 SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
 
 
@@ -42,16 +44,32 @@ def test_ceilings_of_rows_with_more_switches_are_never_higher():
             assert ceilings[-1] >= 0.999 * colocated_s(cell)
 
 
+def charged(cell: Cell, samples: int) -> float:
+    """Training of so many, without an optimizer step, in full batches over samples."""
+    times, batch = profile_of(cell.profile), 8
+    batches = samples // cell.machines.trainers // batch * cell.setting.timesteps
+    return batches * (times.seconds(Operation.TRAIN_TIMESTEP, batch) + times.seconds(Operation.DENOISE_STEP, batch))
+
+
+def test_trainers_that_take_up_their_own_weights_may_draw_the_first_group_before_others_hold_them():
+    told = profile_of(SMALL.profile)
+    few = Cell(SMALL.profile, Machines(4, 8), Setting(2, 20, 4))
+    drawn_s = 20 * told.seconds(Operation.DENOISE_STEP, 4) + told.seconds(Operation.DECODE, 4)
+    # Four trainers draw the first group before the others hold the weights that they need for it.
+    begun_s = told.seconds(Operation.ADOPT) + drawn_s
+    expected = begun_s + sums_of(few, Row.TAG, 4).trained + told.seconds(Operation.PUBLISH)
+    assert ceiling_s(few, Row.TAG) == pytest.approx(expected)
+
+
 def test_ceiling_of_the_generation_axis_is_the_published_formula_where_units_are_alike():
     cell = Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 20, 2))
     units = 8
     sums = sums_of(cell, Row.GAP, 8)
-    g, joined_s = sums.drawn / units, sums.last_trained - (sums.trained - sums.last_trained) / (units - 1)
-    t = sums.last_trained - joined_s
+    g, t = sums.drawn / units, charged(cell, sums.last)
+    joined_s = sums.trained - units * t
     expected = g + (units - 1) * max(g, t) + t + joined_s + sums.handed_out
-    assert max(sums.drawn + sums.last_trained, sums.first_drawn + sums.trained) + sums.handed_out == pytest.approx(
-        expected
-    )
+    last_s = t + joined_s
+    assert max(sums.drawn + last_s, sums.first_drawn + sums.trained) + sums.handed_out == pytest.approx(expected)
     assert ceiling_s(cell, Row.GAP) <= expected + 1e-9
 
 
@@ -80,4 +98,4 @@ def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
 def test_what_was_not_measured_is_named():
     ranks = ranks_of([outcome(Row.SERIAL, 2.0), outcome(COLOCATED, 2.0, None)])
     told = modelled(profile_of(SMALL.profile), ranks)
-    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
+    assert told == ["adopt", "optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]

@@ -6,7 +6,7 @@ from spotlight.compute.train.config import BatchesOver
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
-from spotlight.core.work import Request, Work
+from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost
 
 PROFILE = Profile.load("h200-qwen-image-512")
@@ -69,12 +69,12 @@ def test_change_of_role_is_charged_once_each_time_it_is_made():
     assert costs[0] - costs[1] == pytest.approx(SWITCH_S)
     assert [worker.roll(), worker.roll()] == [SWITCH_S, 0.0]
     last = worker.train(order(8, samples=24, part=2, last=True))
-    assert last == pytest.approx(2 * SWITCH_S + 2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
-    assert worker.roll() == 0.0
+    assert last == pytest.approx(SWITCH_S + 2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
+    assert worker.roll() == SWITCH_S
 
 
-def test_worker_that_never_rolls_out_never_goes_back_to_it():
-    worker = pace(assists=False)
+def test_worker_that_does_not_roll_out_between_two_iterations_changes_no_role():
+    worker = pace()
     worker.train(order(8, last=True))
     again = worker.train(order(8, last=True))
     assert again == pytest.approx(2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
@@ -84,3 +84,22 @@ def test_slower_slot_takes_as_much_longer_for_all_that_it_computes():
     plain, slow = pace(), pace(slowness=2.0)
     assert slow.step(4, 4, 1) == pytest.approx(2 * plain.step(4, 4, 1))
     assert slow.decode(4) == pytest.approx(2 * plain.decode(4))
+
+
+def test_worker_takes_up_what_it_trained_from_its_own_memory_and_fetches_all_else():
+    worker = pace(adopt_s=0.25)
+    mine, older = WeightsId(Version(4)), WeightsId(Version(3))
+    assert worker.load(mine, is_held=False) == 1.0
+    worker.train(order(8, samples=16, iteration=3, last=True, is_final=False))
+    assert worker.load(mine, is_held=False) == 1.0
+    worker.train(order(8, samples=16, iteration=3, part=1, last=True))
+    assert worker.load(mine, is_held=False) == 0.25
+    assert worker.load(WeightsId(Version(4), Policy.AVERAGE), is_held=False) == 0.25
+    assert worker.load(older, is_held=False) == 1.0
+    assert worker.load(mine, is_held=True) == 0.0
+
+
+def test_worker_that_writes_restored_weights_has_them_in_its_own_memory():
+    worker = pace(adopt_s=0.25)
+    assert worker.publish(m.Publish(weights=(WeightsId(Version(2)),))) == PROFILE.seconds(Operation.PUBLISH)
+    assert worker.load(WeightsId(Version(2)), is_held=False) == 0.25

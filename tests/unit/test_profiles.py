@@ -160,7 +160,20 @@ def test_unknown_names_and_paths_are_refused(tmp_path):
 def test_shipped_profiles_know_every_operation(name):
     shipped = Profile.load(name)
     assert shipped.name == name
-    shipped.require(set(Operation) - {Operation.PREVIEW_STEP}, "any recipe")
+    shipped.require(set(Operation) - {Operation.PREVIEW_STEP, Operation.ADOPT}, "any recipe")
+
+
+@pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
+def test_trainer_on_a_gpu_takes_up_its_own_weights_sooner_than_others_fetch_them(name):
+    shipped = Profile.load(name)
+    assert shipped.seconds(Operation.ADOPT) < shipped.seconds(Operation.NODE_FETCH) / 10
+    assert shipped.provenance(Operation.ADOPT) is not Provenance.LITERATURE
+
+
+def test_trainer_of_a_profile_that_does_not_tell_fetches_like_everybody():
+    shipped = Profile.load("cpu-words")
+    assert Operation.ADOPT not in shipped.operations
+    assert shipped.seconds(Operation.ADOPT) == shipped.seconds(Operation.NODE_FETCH)
 
 
 def test_a_batch_of_larger_pictures_takes_longer_on_the_same_machine():

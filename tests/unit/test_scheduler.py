@@ -359,3 +359,14 @@ def test_groups_are_served_in_the_order_in_which_they_are_needed():
     scheduler.pull(worker, 8, 1.0, 0.0)
     (assignment,) = scheduler.assign(0.0)
     assert [lease.request.group for lease in assignment.leases] == [2, 2, 1, 1, 0, 0]
+
+
+def test_a_worker_that_leaves_the_first_in_line_to_others_is_given_what_is_behind_them(world):
+    issued = world.issue(*requests(6))
+    early, late = world.join("a", rows=2), world.join("b", rows=2)
+    world.scheduler.pull(late, 2, None, world.now, leaves=3)
+    assert [lease.request.id for each in world.scheduler.assign(world.now) for lease in each.leases] == issued[3:5]
+    world.scheduler.pull(early, 2, None, world.now, leaves=100)
+    assert [lease.request.id for each in world.scheduler.assign(world.now) for lease in each.leases] == [
+        issued[5], issued[2]
+    ]  # fmt: skip

@@ -18,19 +18,19 @@ def test_spans_that_touch_are_one_and_those_of_no_length_are_none():
     assert told(spans, 11) == []
 
 
-def test_changes_of_role_lie_around_training():
+def test_change_of_role_comes_before_training():
     spans = SimSpans()
-    spans.trained(10, 20, (1, 2))
-    assert told(spans, 20) == [("switch", 10, 11), ("train", 11, 18), ("switch", 18, 20)]
+    spans.trained(10, 20, 1)
+    assert told(spans, 20) == [("switch", 10, 11), ("train", 11, 20)]
 
 
 def test_training_without_a_change_of_role_is_training_alone():
     spans = SimSpans()
-    spans.trained(10, 20, (0, 0))
+    spans.trained(10, 20, 0)
     assert told(spans, 20) == [("train", 10, 20)]
 
 
-def test_changes_of_role_never_exceed_what_an_order_took():
+def test_change_of_role_never_exceeds_what_an_order_took():
     spans = SimSpans()
-    spans.trained(10, 12, (1.5, 1.5))
+    spans.trained(10, 12, 3)
     assert told(spans, 12) == [("switch", 10, 12)]

@@ -1,10 +1,14 @@
 """What the controller knows of nodes, workers, prompts and weights; volatile, told anew after a restart."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, PromptId, WorkerId
 from spotlight.core.work import WeightsId
+
+PATIENCE = 1.5
+"""A fetch that takes so many times as long as the one before is not waited for."""
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,8 @@ class PublishedSet:
 
     digest: str
     path: str
+    announced_at: float = 0.0
+    """Run seconds."""
 
 
 @dataclass
@@ -24,6 +30,9 @@ class KnownWorker:
     warned: bool = False
     holds: set[WeightsId] = field(default_factory=set)
     """Applied, and their digest read back."""
+    came_at: float = 0.0
+    fetch_s: float = 0.0
+    """From the announcement of a set until it held it, the last time."""
     accounted_to: float = 0.0
     """Run seconds up to which it has told what it did."""
 
@@ -66,9 +75,35 @@ class Directory:
                 del self._by_node[known.node]
         return known
 
+    def holds(self, worker: WorkerId, weights: WeightsId, now: float) -> None:
+        """It has applied them, and their digest is the announced one."""
+        known = self.workers[worker]
+        if weights not in known.holds:
+            known.holds.add(weights)
+            known.fetch_s = now - max(known.came_at, self.weights[weights].announced_at)
+
+    def fetching_s(self, worker: WorkerId, weights: WeightsId, now: float) -> float:
+        """Until it will hold them, if it takes as long as the last time."""
+        known, published = self.workers[worker], self.weights.get(weights)
+        if published is None or weights in known.holds:
+            return 0.0
+        return max(0.0, max(known.came_at, published.announced_at) + known.fetch_s - now)
+
+    def fetchers(self, weights: WeightsId) -> Iterator[tuple[WorkerId, float, float]]:
+        """Who does not hold them and took some time the last time: when each will if it takes as long, and when that is
+        not to be expected any more."""
+        announced_at = self.weights[weights].announced_at
+        for worker, known in sorted(self.workers.items()):
+            if weights not in known.holds and known.fetch_s > 0:
+                yield worker, announced_at + known.fetch_s, announced_at + PATIENCE * known.fetch_s
+
     def rolling(self) -> list[WorkerId]:
         """Workers without a training role."""
         return sorted(worker for worker, known in self.workers.items() if not known.trains)
+
+    def training(self) -> list[WorkerId]:
+        """Workers with a training role."""
+        return sorted(worker for worker, known in self.workers.items() if known.trains)
 
     def workers_of(self, node: NodeId) -> list[WorkerId]:
         return sorted(self._by_node.get(node, ()))

@@ -39,7 +39,6 @@ from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 
-PREVIEW = Work.PREVIEW
 FAILURES_ALLOWED = 3
 """Attempts at one sample that may raise before it is dropped: more would only hide a broken model or judge."""
 TROUBLES_ALLOWED = {SlotClass.RESERVED: 3, SlotClass.SPOT: 20}
@@ -132,6 +131,7 @@ class Dispatcher:
             del self.directory.weights[old]
         for worker in sorted(self.directory.workers):
             self._tell_scheduler(worker)
+        self.scheduler.expect(weights, self.directory.fetchers(weights))
         for node in sorted(self.directory.nodes):
             self._send_weights(node)
 
@@ -245,7 +245,7 @@ class Dispatcher:
                         attempt=lease.attempt,
                         step=lease.step,
                         prompt=self.directory.prompts[request.sample.prompt],
-                        commit_every=0 if request.work is PREVIEW else self._commit_every,
+                        commit_every=0 if request.work is Work.PREVIEW else self._commit_every,
                     )
                 )
             blob = msgspec.msgpack.encode(flights) if flights else m.NO_FLIGHTS
@@ -254,7 +254,7 @@ class Dispatcher:
     # -- one message each ----------------------------------------------------------------------------------------------
 
     def _hello(self, worker: WorkerId, hello: m.Hello, now: float) -> None:
-        self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains))
+        self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains, came_at=now))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
             WorkerJoined(
@@ -341,7 +341,7 @@ class Dispatcher:
             # Work on other weights than it claims would be silent wrongness: this process may not go on.
             self._send(worker, m.Drain())
             return
-        self.directory.workers[worker].holds.add(held.weights)
+        self.directory.holds(worker, held.weights, now)
         self._tell_scheduler(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:

@@ -120,10 +120,15 @@ class Asynchrony:
         return WeightsId(Version(iteration)) in self._hub.dispatcher.directory.weights
 
     def _is_idle(self, iteration: int) -> bool:
-        """Whether nothing waits, and one that rolls out asks for work that it holds the old weights for."""
+        """Whether nothing waits, and one that rolls out asks for work that it holds the old weights for, or all that
+        train do."""
         dispatcher, old = self._hub.dispatcher, WeightsId(Version(iteration - 1))
-        scheduler = dispatcher.scheduler
-        return not scheduler.is_waited_for() and any(
-            not known.trains and old in known.holds and scheduler.asks(worker) and scheduler.serves(worker)
-            for worker, known in dispatcher.directory.workers.items()
+        scheduler, known = dispatcher.scheduler, dispatcher.directory.workers
+        if scheduler.is_waited_for():
+            return False
+        asks = any(
+            not each.trains and old in each.holds and scheduler.asks(worker) and scheduler.serves(worker)
+            for worker, each in known.items()
         )
+        trainers_hold = all(old in each.holds for each in known.values() if each.trains)
+        return asks or (trainers_hold and dispatcher.assist.is_starved(self._hub.clock.now()))

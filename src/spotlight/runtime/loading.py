@@ -1,26 +1,37 @@
-"""Where a worker's weights come from: a neighbour's device where there is one, else the node's store.
+"""Where a worker's weights come from: itself where it wrote them, a neighbour's device, else the node's store.
 
     Load --on a CPU--> store
-    Load --on a GPU--> ASKED --Offered with handles--> neighbour's device
+    Load --on a GPU, which wrote this set--> its own copy --another digest--.
+    Load --on a GPU--> ASKED <------------------------------------------------'
+                         |--Offered with handles--> neighbour's device
                          `--Offered without, a copy that fails, or patience ends--> store
 
-Never from the trainer: the agent copied the set into the node's store before it said Load. Whatever the way, the digest
-is read back from the model and told by Held (tests/unit/test_loading.py). Owned by the model's thread; waits nowhere.
+Never from another machine's trainer: the agent copied the set into the node's store before it said Load. A worker that
+writes a set keeps a copy as it was then, for the trained weights go on; on a CPU the pages of the store are the weights
+and nothing is to be gained. Whatever the way, the digest is read back from the model, compared with the one that was
+announced, and told by Held; what the model computes is the same to the last bit (tests/unit/test_loading.py,
+tests/unit/test_own_weights.py). Owned by the model's thread; waits nowhere.
 """
 
 import contextlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from spotlight.compute.weights.peer import Offer, offer, take
-from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.crews import AskNeighbour, Offered
 from spotlight.core.errors import WeightsError
 from spotlight.core.messages import AnyMessage, Held, Load
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
+
+log = logging.getLogger("spotlight.worker")
 
 PATIENCE_S = 5.0
 """A neighbour answers between two steps; for 20 billion parameters the store takes a few seconds itself."""
@@ -49,6 +60,21 @@ class Loading:
         self._say = say
         self._clock = clock
         self._asked: dict[WeightsId, _Asked] = {}
+        self._own: dict[WeightsId, Mapping[str, Tensor]] = {}
+        """Sets of the newest version that this worker wrote, until it takes them up."""
+
+    def wrote(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> None:
+        """This worker has published these, and will be told to load them like everybody else."""
+        self._own = {own: kept for own, kept in self._own.items() if own.version == weights.version}
+        if self._copies_sets:
+            try:
+                self._own[weights] = own_copy(tensors)
+            except torch.OutOfMemoryError:
+                log.warning("there is no room to keep %s as it was published; it will be fetched", weights)
+
+    @property
+    def _copies_sets(self) -> bool:
+        return self._resident.device.type == "cuda"
 
     def load(self, load: Load) -> None:
         """Hold these from now on, and nothing that is not to be kept beside them."""
@@ -60,11 +86,11 @@ class Loading:
         held = dict(self._resident.held()).get(load.weights)
         if held is not None:
             self._tell(load.weights, held)
-        elif self._resident.device.type == "cuda":
+        elif not self._copies_sets:
+            self._from_store(load)
+        elif not self._from_itself(load):
             self._asked[load.weights] = _Asked(load, self._clock() + PATIENCE_S)
             self._say(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
-        else:
-            self._from_store(load)
 
     def asked(self, ask: AskNeighbour) -> None:
         """A neighbour of this worker wants its copy."""
@@ -98,6 +124,20 @@ class Loading:
             del self._asked[asked.load.weights]
             self._from_store(asked.load)
         return min((asked.until - now for asked in self._asked.values()), default=None)
+
+    def _from_itself(self, load: Load) -> bool:
+        """Whether it wrote these very weights and holds them now."""
+        own = self._own.pop(load.weights, None)
+        if own is None:
+            return False
+        try:
+            digest = self._resident.adopt(load.weights, own, load.digest)
+        except WeightsError as error:
+            # Published anew by another gang, for one: what was announced is what counts.
+            log.warning("the copy of %s that this worker kept is not what was announced: %s", load.weights, error)
+            return False
+        self._tell(load.weights, digest)
+        return True
 
     def _from_store(self, load: Load) -> None:
         self._tell(load.weights, self._resident.load(self._store.open(load.weights)))

@@ -7,6 +7,8 @@ checked against what the journal says. Invariant: a step trains every surviving 
 advantages of `Compared`, whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -181,7 +183,35 @@ class Steps:
             await self._hub.until(is_there)
         if not found:
             raise GangLost("the gang went while it waited for groups to train on")
+        await self._head_start(step, parts, found[0])
         return found[0]
+
+    async def _head_start(self, step: int, parts: Parts, part: Part) -> None:
+        """While others fetch the weights, the gang may begin what it would wait for after this part."""
+        following = self._following(step, parts)
+        if following is None or self._sample_s is None:
+            return
+        groups, now = self._groups(step), self._hub.clock.now()
+        ready_s = self._sample_s * sum(len(groups[group]) for group in part.groups)
+        seconds = self._hub.dispatcher.assist.head_start_s(following(), ready_s, now)
+        if not seconds:
+            return
+        self._hub.dispatcher.assist.wait(following, now)
+        self._hub.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hub.until(lambda: not self._gang.is_restored())
+        if not self._gang.is_restored():
+            raise GangLost("the gang went while it rolled out")
+
+    def _following(self, step: int, parts: Parts) -> Callable[[], Foreseen] | None:
+        """What comes after a part that was taken; None: nothing of this iteration."""
+        if parts.awaited().left:
+            return lambda: self._foreseen(step, parts.awaited())
+        if self._schedule.is_last(step):
+            return None
+        after = self._parts(self._groups(step + 1))
+        return lambda: self._foreseen(step + 1, after.awaited())
 
     # -- what comes next -----------------------------------------------------------------------------------------------
 
@@ -201,7 +231,7 @@ class Steps:
         if self._sample_s is None:
             return Foreseen(awaited_ids, awaited.count, None)
         train_s = self._sample_s * sum(len(groups[group]) for group in left)
-        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s)
+        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
 
     def _measure(self, order: m.Train, began: float) -> None:
         """Seconds that one sample takes to train."""

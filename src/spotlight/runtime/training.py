@@ -166,7 +166,8 @@ class Training:
         """Written, and within reach: each node takes it once; again after a restart from what is there."""
         known = await self.write(version, policy)
         keep = self._wanted(known.weights)
-        published = PublishedSet(known.digest, self._storage.weights_path(known.weights))
+        path, now = self._storage.weights_path(known.weights), self._hub.clock.now()
+        published = PublishedSet(known.digest, path, announced_at=now)
         self._hub.dispatcher.publish(known.weights, published, keep)
         self._hub.flush()
         self._storage.keep_weights([known.weights, *keep, *self._uncovered()])

@@ -42,7 +42,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Activity, RequestId, Work
+from spotlight.core.work import Activity, Policy, RequestId, Work
 from spotlight.runtime.judge import IMAGE, PAYLOAD
 from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.loading import Loading
@@ -81,6 +81,9 @@ class Trains(Protocol):
 
     def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
         """The answer; none of a rank that only takes part."""
+
+    def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
+        """What it would publish now."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +314,8 @@ class Worker:
             traceback.print_exc()
             told = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
             reply = m.Failed(problem=told)
+        if isinstance(reply, m.PublishedWeights):
+            self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:
             self._send(reply)
 

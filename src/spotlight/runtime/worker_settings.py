@@ -19,8 +19,6 @@ class PaceSettings(Section):
     """As of `runtime.sim.profiled.TrainingCost`."""
     spot_speed: float = 1.0
     """Of a spot slot, where the profile's is 1."""
-    assists: bool = True
-    """Whether a worker that trains rolls out when it does not."""
 
 
 class WorkerSettings(Section):

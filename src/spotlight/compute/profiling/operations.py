@@ -32,6 +32,7 @@ from spotlight.compute.rollout.step import Place, advance
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
+from spotlight.compute.weights.resident import own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
 from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
@@ -213,6 +214,21 @@ def node_fetch(subject: Subject, watch: Stopwatch) -> Times:
     return _one(how, seconds)
 
 
+def adopt(subject: Subject, watch: Stopwatch) -> Times:
+    if subject.adapter.device.type == "cpu":
+        raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like everybody else")
+    state, weights = subject.trainer.sets[WeightSet.OLD], WeightsId(Version(1))
+    told = fingerprint(state)
+
+    def take() -> None:
+        subject.resident.adopt(weights, own_copy(state), told)
+        subject.resident.drop(weights)
+
+    return _one(
+        "Copied beside the trained weights on their device, taken up by the model and read back.", watch.times(take)
+    )
+
+
 def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
     if subject.model == QWEN_IMAGE:
         return cited.peer_copy_of_qwen_image()
@@ -297,6 +313,7 @@ MEASURES: Mapping[Operation, Measure] = {
     Operation.ROLE_SWITCH: role_switch,
     Operation.PUBLISH: publish,
     Operation.NODE_FETCH: node_fetch,
+    Operation.ADOPT: adopt,
     Operation.CHECKPOINT: save_checkpoint,
     Operation.WORKER_START: worker_start,
 }

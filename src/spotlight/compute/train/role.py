@@ -8,10 +8,12 @@ not follow the one before it, a sample that comes twice, or a final part that do
 (tests/unit/test_training_role.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.rollout.flight import join_payloads
@@ -143,11 +145,13 @@ class TrainingRole:
         )
 
     def _publish(self, weights: WeightsId) -> m.PublishedWeights:
-        which = WeightSet.EMA if weights.policy is Policy.AVERAGE else self._trainer.behaviour
-        sets = self._trainer.sets
-        state = sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
-        stored = self._store.publish(weights, self._adapter.family, state, self._base_digest)
+        stored = self._store.publish(weights, self._adapter.family, self.state(weights.policy), self._base_digest)
         return m.PublishedWeights(weights=weights, digest=stored.digest, size=stored.size, step=self.steps)
+
+    def state(self, policy: Policy) -> Mapping[str, Tensor]:
+        """What it would publish now; later steps change it."""
+        sets, which = self._trainer.sets, WeightSet.EMA if policy is Policy.AVERAGE else self._trainer.behaviour
+        return sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
 
     def _restore(self, order: m.Restore) -> m.Saved:
         self._parts = None

@@ -67,7 +67,7 @@ class Resident:
         return self._hold(stored.weights, lambda: self._on_device(stored.tensors), stored.digest)
 
     def adopt(self, weights: WeightsId, tensors: Mapping[str, Tensor], expected_digest: str) -> str:
-        """Hold a set that is on this module's device already; checked like one from the store."""
+        """Hold a set that is on this module's device already, from now on its own; checked like one from the store."""
         self._check_names(weights, tensors)
         return self._hold(weights, lambda: tensors, expected_digest)
 
@@ -186,6 +186,11 @@ class Resident:
                 f"{weights} does not name the {len(wanted)} trainable weights of this model: {told}; use weights of a "
                 "run with the same model and the same train.lora settings."
             )
+
+
+def own_copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of weights that go on being trained: laid out as those from a store are, so that it computes the same bits."""
+    return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
 def _shown(names: list[str]) -> str:

@@ -8,7 +8,8 @@ round completes, w the time to publish and fetch, s the share that may be stale:
     assistance       while trainers have nothing to train they draw: drawing and all training but the last part are
                      shared by all slots
     asynchrony       stale groups are drawn while others train, publish and fetch: drawing never stops but for the
-                     fetch, at least (1 - s) G + u + w; trainers have the stale groups to begin with
+                     fetch, at least (1 - s) G + u + w; trainers have the stale groups to begin with, and take up the
+                     weights that they wrote from their own memory
 
 Invariant: neither training beside rollouts nor asynchrony makes an iteration longer
 (tests/property/test_forecast_property.py); tests/storm/test_forecast_simulated.py compares all with the simulation.
@@ -45,6 +46,7 @@ class Overlap:
         self._pictures = pictures
         self._publish_s = times.seconds(Operation.PUBLISH)
         self._fetch_s = times.seconds(Operation.NODE_FETCH)
+        self._adopt_s = times.seconds(Operation.ADOPT)
 
     def spans(self, previews_s: float = 0.0) -> Spans:
         """`previews_s` of the time that stale rollouts could have is taken by previews."""
@@ -106,7 +108,7 @@ class Overlap:
         if pipeline.gap:
             last_s = self._last_s()
             drawn_s = alone + fetch_s + previews_s
-            busy_s = trained_s + publish_s + fetch_s
+            busy_s = trained_s + publish_s + self._adopt_s
             fresh_s = (1 - share) * alone
             if pipeline.tag:
                 drawn_s = self._shared_s(drawn_s, busy_s)

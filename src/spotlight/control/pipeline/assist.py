@@ -12,10 +12,13 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
 2. The others, and the training of what they complete last, would take longer than all that is left to train, or the
    next part comes sooner with help: otherwise training is what everybody waits for, and help could only delay it.
-   Where rollouts are what everybody waits for, help is with those that are needed last: trainers leave when a part is
-   trainable, and no part may wait for rows that they began and handed back.
+   Where rollouts are what everybody waits for, help is with what comes next, if it is finished before a part is
+   trainable; else with what the others will not have begun by then: trainers leave when a part is trainable, and no
+   part may wait for rows that they began and handed back.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
+Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
+iteration; and where a part is there but the one after it will not be in time, they roll out first while others fetch.
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
 whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
 The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
@@ -28,15 +31,15 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from math import inf, isinf
 
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
-from spotlight.control.scheduler.workers import Takes
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId
+from spotlight.core.work import Policy, RequestId, WeightsId
 
 PERIODS_KEPT = 64
 """Of times in which there was something to train: workers tell what they did long before so many have passed."""
@@ -44,6 +47,10 @@ PERIODS_KEPT = 64
 
 SLACK = 1.1
 """Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
+
+
+ROUNDS_LEFT = 2
+"""Of all rows of the others: what they begin next, and what they begin when that is done and rows come back."""
 
 
 class AssistState(StrEnum):
@@ -66,6 +73,8 @@ class Foreseen:
     """Seconds of training that are left in the iteration, as far as that is known."""
     sample_s: float = 0.0
     """Of these, that one sample takes."""
+    iteration: int | None = None
+    """That is trained, where rollouts may be ahead of it: what waits for later ones keeps nobody waiting now."""
 
 
 class Assist:
@@ -88,6 +97,8 @@ class Assist:
         """Who has to change its role before it can roll out."""
         self._decide_at = 0.0
         """Not worth deciding again before."""
+        self._starved_at = 0.0
+        """Not worth looking for more work before."""
         self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
         """In which there was something to train; infinite is the end of the one that goes on."""
 
@@ -114,21 +125,20 @@ class Assist:
             self._periods.append((now, inf))
         self.state = AssistState.WAITING
         self._foresee = foresee
-        self._decide_at = 0.0
+        self._decide_at = self._starved_at = 0.0
         for worker, pull in self._passed.items():
             if worker in self._directory.workers and self._scheduler.asks(worker):
                 self.ask(worker, pull, now)
         self._passed.clear()
 
     def rest(self, now: float) -> None:
-        """There is nothing left to train for now, and everybody is back in its rolling role."""
+        """There is nothing left to train for now; who has trained changes its role when it rolls out."""
         if self._foresee is not None:
             began, _ = self._periods.pop()
             self._periods.append((began, now))
         self.state = AssistState.ASSISTING
         self._foresee = None
         self._decide_at = 0.0
-        self._trained.clear()
 
     @property
     def is_resting(self) -> bool:
@@ -156,8 +166,8 @@ class Assist:
         self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
         if not self._pulls:
             return
-        takes = self._help(now)
-        if takes is None:
+        leaves = self._help(now)
+        if leaves is None:
             self.state = AssistState.WAITING
             return
         self.state = AssistState.ASSISTING
@@ -166,47 +176,99 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, takes)
+            self._scheduler.pull(worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves)
+
+    def is_starved(self, now: float) -> bool:
+        """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
+        self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
+        if not (self._settings.tag and self._pulls) or self.state is AssistState.TRAINING or now < self._starved_at:
+            return False
+        if self._foresee is None or self._scheduler.is_waited_for():
+            return False
+        waits_s = self._until_s(self._foresee(), self._team(), now)
+        is_starved = self._unit_s() < waits_s < inf
+        self._starved_at = now if is_starved else now + waits_s
+        return is_starved
+
+    def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
+        """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
+        before the `following` part is there, there would be nothing to train."""
+        team, training = self._team(), self._directory.training()
+        published = [weights for weights in self._directory.weights if weights.policy is Policy.BEHAVIOUR]
+        if not (self._settings.tag and team and training and published and self._scheduler.is_waited_for()):
+            return 0.0
+        newest = max(published)
+        fetch_s = min(self._directory.fetching_s(worker, newest, now) for worker in team)
+        unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
+        starved_s = self._until_s(following, team, now) - ready_s
+        if isinf(starved_s) or min(fetch_s - unit_s, starved_s) < unit_s:
+            return 0.0
+        speeds = [sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training)]
+        # What they draw comes sooner and what they train later.
+        return min(fetch_s - unit_s, starved_s * speeds[0] / sum(speeds))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _help(self, now: float) -> Takes | None:
-        """What they should take, or None: they should not."""
+    def _is_kept(self, worker: WorkerId) -> bool:
+        settings = self._settings
+        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
+
+    def _help(self, now: float) -> int | None:
+        """How many of those that are first in line they should leave to others; None: they should not help."""
         if self._settings.tag and self._foresee is None:
-            return Takes.FIRST_NEEDED
+            return 0
         if not self._scheduler.is_waited_for():
             return None
         if not self._settings.tag:
             is_alone = not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
-            return Takes.FIRST_NEEDED if is_alone else None
+            return 0 if is_alone else None
         return self._worth(now)
 
-    def _worth(self, now: float) -> Takes | None:
+    def _worth(self, now: float) -> int | None:
         if self._foresee is None:
-            return Takes.FIRST_NEEDED
+            return 0
         foreseen, team = self._foresee(), self._team()
-        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
-        unit_s = max(late_s) + self._settings.switch_s
-        waits_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now)
+        unit_s = self._unit_s()
+        waits_s = self._until_s(foreseen, team, now)
         if isinf(waits_s):
-            return Takes.FIRST_NEEDED
-        takes = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
-        if takes is None:
+            return 0
+        leaves = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
+        if leaves is None:
             self._decide_at = now + waits_s
-        return takes
+        return leaves
 
-    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> Takes | None:
+    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> int | None:
         """Whether anything would be over sooner with help."""
         team = self._team()
         if foreseen.train_s is None:
-            return Takes.FIRST_NEEDED
+            return 0
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
-        rollouts_s = SLACK * self._scheduler.seconds_of_exact_work(team) + last_s
+        exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
+        rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
-            return Takes.LAST_NEEDED
-        helped_s = self._scheduler.seconds_until(foreseen.groups, foreseen.count, [*team, *self._pulls], now)
-        return Takes.FIRST_NEEDED if helped_s + unit_s < waits_s else None
+            return 0 if self._ends_within(waits_s, now) else ROUNDS_LEFT * self._scheduler.room(team)
+        if foreseen.iteration is not None and self._scheduler.is_only_ahead(foreseen.iteration):
+            return 0
+        helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
+        return 0 if helped_s + unit_s < waits_s else None
+
+    def _unit_s(self) -> float:
+        """Both changes of role, and a step."""
+        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
+        return max(late_s) + self._settings.switch_s
+
+    def _ends_within(self, seconds: float, now: float) -> bool:
+        """Whether who asks would finish what it is given before it has to train."""
+        return all(self._late_s(worker) + self._scheduler.next_s(worker, now) <= seconds for worker in self._pulls)
+
+    def _until_s(self, foreseen: Foreseen, team: Collection[WorkerId], now: float) -> float:
+        """Until the next part is trainable, if these roll out."""
+        fetching = partial(self._fetching_s, now)
+        return self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now, fetching)
+
+    def _fetching_s(self, now: float, worker: WorkerId, weights: WeightsId) -> float:
+        return self._directory.fetching_s(worker, weights, now)
 
     def _team(self) -> list[WorkerId]:
         """Who rolls out: one that neither works nor asks may not do so for long, and must not be waited for."""

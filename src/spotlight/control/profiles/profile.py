@@ -45,6 +45,9 @@ class Operation(StrEnum):
     """The published set of weights, from the trainer to the run's store."""
     NODE_FETCH = "node_fetch"
     """The published set, from the run's store into a node and applied."""
+    ADOPT = "adopt"
+    """The published set, taken up by the trainer that wrote it, from its own memory; a profile without it says that
+    trainers fetch it like everybody else."""
     PEER_COPY = "peer_copy"
     """The base weights, from a neighbour on the node."""
     REGROUP = "regroup"
@@ -55,6 +58,10 @@ class Operation(StrEnum):
     """Between rolling out and training."""
     CHECKPOINT = "checkpoint"
     """One durable save of the gang's state."""
+
+
+LIKE = {Operation.PREVIEW_STEP: Operation.DENOISE_STEP, Operation.ADOPT: Operation.NODE_FETCH}
+"""What an operation that a profile does not have takes as long as."""
 
 
 class Provenance(StrEnum):
@@ -162,8 +169,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self._slowest[operation, degree].seconds(batch)
 
     def _timed_as(self, operation: Operation) -> Operation:
-        is_like_others = operation is Operation.PREVIEW_STEP and operation not in self.operations
-        return Operation.DENOISE_STEP if is_like_others else operation
+        return operation if operation in self.operations else LIKE.get(operation, operation)
 
     def degrees(self, operation: Operation) -> list[int]:
         """The degrees that can be asked for; none of an operation that is missing."""

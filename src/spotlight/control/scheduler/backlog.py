@@ -5,10 +5,12 @@ order of issue); the sums kept here equal those over the tickets (tests/unit/tes
 tests/property/test_scheduler_property.py).
 """
 
-from heapq import heapify, heappop, heappush
+from bisect import insort
+from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
+from spotlight.control.scheduler.coming import Coming
 from spotlight.control.scheduler.speeds import Team
 from spotlight.control.scheduler.tickets import Ticket
 from spotlight.core.work import WeightsId, Work
@@ -21,12 +23,12 @@ Entry: TypeAlias = tuple[int, int, int, int, int, Ticket]
 
 
 class Queue:
-    """The waiting requests of one kind of work, taken from the head, or from the tail by who may have to leave soon."""
+    """The waiting requests of one kind of work, taken from the head, or from behind it by who may leave soon."""
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
-        self._tails: list[Entry] | None = None
-        """The same by negated keys, once anybody has asked for the tail."""
+        self._line: list[Entry] | None = None
+        """The same in order, once anybody has asked for what is behind the head."""
         self._pushes = 0
         self.count = 0
         self.row_steps = 0
@@ -36,19 +38,18 @@ class Queue:
         ticket.is_queued, ticket.queued_as = True, self._pushes
         entry = (*ticket.key, self._pushes, ticket)
         heappush(self._heap, entry)
-        if self._tails is not None:
-            heappush(self._tails, _negated(entry))
+        if self._line is not None:
+            insort(self._line, entry)
         self.count += 1
         self.row_steps += ticket.remaining
 
     def head(self) -> Ticket:
         return _first(self._heap)
 
-    def tail(self) -> Ticket:
-        if self._tails is None:
-            self._tails = [_negated(entry) for entry in self._heap]
-            heapify(self._tails)
-        return _first(self._tails)
+    def beyond(self, count: int) -> Ticket:
+        """The one behind the first so many, or the last; costs as much as there are."""
+        self._line = [entry for entry in self._line or sorted(self._heap) if _is_valid(entry)]
+        return self._line[min(count, len(self._line) - 1)][-1]
 
     def withdraw(self, ticket: Ticket) -> None:
         """It waits no more; its entries are cleared when they come up."""
@@ -67,9 +68,8 @@ def _first(heap: list[Entry]) -> Ticket:
         heappop(heap)
 
 
-def _negated(entry: Entry) -> Entry:
-    returned, iteration, turn, place, queued_as, ticket = entry
-    return (-returned, -iteration, -turn, -place, queued_as, ticket)
+def _is_valid(entry: Entry) -> bool:
+    return entry[5].is_queued and entry[5].queued_as == entry[4]
 
 
 class Backlog:
@@ -81,6 +81,8 @@ class Backlog:
         """By rank: rollouts, audits, evaluation, previews."""
         self.team = Team()
         """The workers that share this work: they hold the weights, are not warned, and ask or are busy."""
+        self.coming = Coming()
+        """Who will share it soon."""
         self.load = 0
         """Row-steps that the team holds, of any kind: all of it takes its time."""
         self.holders = 0
@@ -88,13 +90,21 @@ class Backlog:
         self.unfinished = [0 for _ in Work]
         """Requests that wait or are held, by rank."""
 
-    def level_s(self, waiting: int) -> float:
-        """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
-        return (waiting + self.load) / self.team.total if self.team else inf
+    def level_s(self, waiting: int, now: float) -> float:
+        """Seconds in which the team, with who joins it until then, would finish so many waiting row-steps and all it
+        holds."""
+        if not self.team:
+            return inf
+        level_s = (waiting + self.load) / self.team.total
+        if not self.coming:
+            return level_s
+        speed, missed = self.coming.at(now)
+        return min(level_s, (waiting + self.load + missed) / (self.team.total + speed))
 
     def left_s(self) -> float:
-        """The same for everything that waits."""
-        return self.level_s(sum(queue.row_steps for queue in self.queues))
+        """Seconds in which the team would finish everything that waits, and all it holds."""
+        waiting = sum(queue.row_steps for queue in self.queues)
+        return (waiting + self.load) / self.team.total if self.team else inf
 
     @property
     def waits(self) -> bool:

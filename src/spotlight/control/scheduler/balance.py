@@ -1,9 +1,10 @@
 """Shares by measured speed, so that a fast and a slow worker finish together.
 
 All workers that share a backlog would finish together after `level` seconds: waiting and held row-steps over the sum of
-speeds. A worker is given rows while it would finish them within the level (its fair share). What whole rows leave over
-goes to whoever finishes it no later than the fastest would, starting at the level; a slower one is refused and promised
-that the row is finished by then. If the promise is broken (the faster one is stuck or does not ask), it gets the row.
+speeds, where those who still fetch the weights count from when they will have them. A worker is given rows while it
+would finish them within the level (its fair share). What whole rows leave over goes to whoever finishes it no later
+than the fastest would, starting at the level; a slower one is refused and promised that the row is finished by then. If
+the promise is broken (the faster one is stuck or does not ask), it gets the row.
 
 Invariant: `load` and `team` of each backlog are the sums over the counted workers that hold its weights; every change
 costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler.py).
@@ -50,6 +51,7 @@ class Balance:
         worker.backlogs = tuple(backlogs)
         for backlog in worker.backlogs:
             backlog.holders += 1
+            backlog.coming.forget(worker.id)
         self.recount(worker)
 
     def recount(self, worker: Worker) -> None:
@@ -80,17 +82,17 @@ class Balance:
 
     # -- what is decided -----------------------------------------------------------------------------------------------
 
-    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue) -> bool:
+    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
-        return done_s <= backlog.level_s(queue.row_steps) * ROUNDING
+        return done_s <= backlog.level_s(queue.row_steps, now) * ROUNDING
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
         if not backlog.team:
             return True
         head = queue.head()
-        others_s = backlog.level_s(queue.row_steps) + head.remaining / backlog.team.fastest
+        others_s = backlog.level_s(queue.row_steps, now) + head.remaining / backlog.team.fastest
         if worker.finish_s(head.remaining) <= others_s * ROUNDING:
             return True
         if worker.refused is None or not worker.refused.is_queued:

@@ -12,13 +12,12 @@ from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Takes, Worker
+from spotlight.control.scheduler.workers import Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
-LAST_NEEDED = Takes.LAST_NEEDED
 Turn: TypeAlias = Callable[[Request], int]
 """When a request's group is needed, among those of its iteration."""
 
@@ -62,16 +61,15 @@ class Booking:
         self.waiting += 1
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
-        """One end of the queue is the worker's now."""
-        is_early = worker.takes is LAST_NEEDED
-        ticket = queue.tail() if is_early else queue.head()
+        """The first in line, or the first that the worker does not leave to others, is the worker's now."""
+        ticket = queue.beyond(worker.leaves) if worker.leaves else queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
-        ticket.is_early = is_early
+        ticket.is_early = worker.leaves > 0
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
         self._balance.shift(worker, ticket.remaining)
@@ -156,6 +154,11 @@ class Booking:
         """New weights come with every iteration: those that nobody holds or waits for are forgotten."""
         if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
+
+    def forget_coming(self, worker: WorkerId) -> None:
+        """Nobody leaves a share to it any more."""
+        for backlog in self._backlogs.values():
+            backlog.coming.forget(worker)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -1,32 +1,45 @@
 """When requests will be finished, from measured speeds; what takes time after the last step is not counted.
 
 A held request takes its remaining steps at the pace of its holder's batch, from when its step was last told. One that
-waits begins in the first row that comes free and takes all its steps there; who does not hold its weights yet is taken
-to be loading them.
+waits begins in the first row that comes free and takes all its steps there; rows of who does not hold its weights yet
+are free when it does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heapreplace
 from math import inf
+from typing import TypeAlias
 
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.core.types import WorkerId
+from spotlight.core.work import WeightsId
+
+Fetching: TypeAlias = Callable[[WorkerId, WeightsId], float]
+"""Seconds until a worker holds these weights."""
 
 
 def seconds_until(
-    groups: Iterable[Sequence[Ticket]], count: int, team: Iterable[Worker], settings: SchedulerSettings, now: float
+    groups: Iterable[Sequence[Ticket]],
+    count: int,
+    team: Iterable[Worker],
+    settings: SchedulerSettings,
+    now: float,
+    fetching: Fetching,
 ) -> float:
     """Until `count` of the groups are finished; infinite unless these workers, of whom one was measured, do it."""
-    able = _able(team)
-    if not able:
+    rows = _Rows(_able(team), settings, now, fetching)
+    if not rows.team:
         return inf
-    frees = sorted(moment for worker in able for moment in _rows_free_s(worker, settings, now))
-    finished_s = sorted(_finish_s(tickets, able, frees, settings, now) for tickets in groups)
+    finished_s = sorted(rows.finish_s(tickets) for tickets in groups)
     return finished_s[count - 1] if len(finished_s) >= count > 0 else inf
 
 
-def seconds_of_exact_work(everybody: Iterable[Worker], backlogs: Iterable[Backlog], team: Iterable[Worker]) -> float:
+def seconds_of_exact_work(
+    everybody: Iterable[Worker], backlogs: Iterable[Backlog], team: Iterable[Worker], fetching: Fetching
+) -> float:
     """That the team takes for all that waits or is held, whoever holds it."""
     able = _able(team)
     held = sum(
@@ -35,8 +48,16 @@ def seconds_of_exact_work(everybody: Iterable[Worker], backlogs: Iterable[Backlo
         for ticket in worker.leases.values()
         if ticket.request.work.rank < PREVIEW_RANK
     )
-    waiting = sum(queue.row_steps for backlog in backlogs for queue in backlog.queues[:PREVIEW_RANK])
-    return (held + waiting) / sum(worker.speed for worker in able) if able else inf
+    waiting = {backlog.weights: sum(queue.row_steps for queue in backlog.queues[:PREVIEW_RANK]) for backlog in backlogs}
+    if not able:
+        return inf
+    # Nobody works on what waits before it holds the weights.
+    lost = sum(
+        worker.speed
+        * min((fetching(worker.id, weights) for weights, row_steps in waiting.items() if row_steps), default=0)
+        for worker in able
+    )
+    return (held + sum(waiting.values()) + lost) / sum(worker.speed for worker in able)
 
 
 def _able(team: Iterable[Worker]) -> list[Worker]:
@@ -45,30 +66,48 @@ def _able(team: Iterable[Worker]) -> list[Worker]:
     return able if any(worker.measured for worker in able) else []
 
 
-def _finish_s(
-    tickets: Sequence[Ticket], team: Sequence[Worker], frees: Sequence[float], settings: SchedulerSettings, now: float
-) -> float:
-    held_s = [_left_s(ticket, settings, now) for ticket in tickets if ticket.holder is not None]
-    waiting = [ticket for ticket in tickets if ticket.holder is None]
-    return max([*held_s, _begin_and_finish_s(waiting, team, frees, settings)])
+class _Rows:
+    """The rows of a team, and when each is free for requests of some weights."""
 
+    def __init__(self, team: Sequence[Worker], settings: SchedulerSettings, now: float, fetching: Fetching) -> None:
+        self.team = team
+        self._settings = settings
+        self._now = now
+        self._fetching = fetching
+        self._frees: dict[WeightsId, list[float]] = {}
 
-def _begin_and_finish_s(
-    waiting: Sequence[Ticket], team: Sequence[Worker], frees: Sequence[float], settings: SchedulerSettings
-) -> float:
-    if not waiting:
-        return 0.0
-    if not frees:
-        return inf
-    batch = -(-sum(waiting[0].backlog.unfinished) // len(team))
-    step_s = min(worker.step_s(min(worker.rows, batch), settings.saturating_rows) for worker in team)
-    return frees[min(len(waiting), len(frees)) - 1] + max(ticket.remaining for ticket in waiting) * step_s
+    def finish_s(self, tickets: Sequence[Ticket]) -> float:
+        held_s = [_left_s(ticket, self._settings, self._now) for ticket in tickets if ticket.holder is not None]
+        waiting = [ticket for ticket in tickets if ticket.holder is None]
+        return max([*held_s, self._begin_and_finish_s(waiting)])
 
+    def _begin_and_finish_s(self, waiting: Sequence[Ticket]) -> float:
+        if not waiting:
+            return 0.0
+        frees, last_s = list(self._free_s(waiting[0].backlog.weights)), 0.0
+        batch = -(-sum(waiting[0].backlog.unfinished) // len(self.team))
+        saturating = self._settings.saturating_rows
+        step_s = min(worker.step_s(min(worker.rows, batch), saturating) for worker in self.team)
+        # One after the other, the longest first: who comes free takes the next.
+        heapify(frees)
+        for ticket in sorted(waiting, key=lambda ticket: -ticket.remaining):
+            heapreplace(frees, ended := frees[0] + ticket.remaining * step_s)
+            last_s = max(last_s, ended)
+        return last_s
 
-def _rows_free_s(worker: Worker, settings: SchedulerSettings, now: float) -> list[float]:
-    """Seconds until each of its rows is free."""
-    held_s = [_left_s(ticket, settings, now) for ticket in worker.leases.values()]
-    return [0.0] * (worker.rows - len(held_s)) + held_s
+    def _free_s(self, weights: WeightsId) -> list[float]:
+        """Seconds until each row is free, the first one first."""
+        if weights not in self._frees:
+            self._frees[weights] = sorted(
+                max(moment, self._fetching(worker.id, weights))
+                for worker in self.team
+                for moment in self._rows_free_s(worker)
+            )
+        return self._frees[weights]
+
+    def _rows_free_s(self, worker: Worker) -> list[float]:
+        held_s = [_left_s(ticket, self._settings, self._now) for ticket in worker.leases.values()]
+        return [0.0] * (worker.rows - len(held_s)) + held_s
 
 
 def _left_s(ticket: Ticket, settings: SchedulerSettings, now: float) -> float:

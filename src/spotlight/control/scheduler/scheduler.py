@@ -26,10 +26,11 @@ from spotlight.control.scheduler.assignments import Assignment, Recalled, assign
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
+from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Takes, Worker
+from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress
 from spotlight.core.types import WorkerId
@@ -74,6 +75,13 @@ class Scheduler:
             self._booking.tidy(backlog)
         self._hunger.wake(known)
 
+    def expect(self, weights: WeightsId, fetchers: Iterable[tuple[WorkerId, float, float]]) -> None:
+        """They fetch these: when each should hold them, and when it is given up. A share is left for those who ask."""
+        for worker, ready_at, given_up_at in fetchers:
+            known = self._workers.get(worker)
+            if known is not None and known.standing is Standing.SERVING and known.free_rows > 0:
+                self._booking.backlog(weights).coming.expect(worker, known.speed, ready_at, given_up_at)
+
     def pull(
         self,
         worker: WorkerId,
@@ -82,14 +90,14 @@ class Scheduler:
         now: float,
         answered: int | None = None,
         late_s: float = 0.0,
-        takes: Takes = Takes.FIRST_NEEDED,
+        leaves: int = 0,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
-        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `takes`
-        which end of the line it is served from.
+        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `leaves`
+        how many of those that are first in line it leaves to others.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -98,7 +106,7 @@ class Scheduler:
         if answered is not None and answered < known.assignments:
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s, known.takes = late_s, takes
+        known.late_s, known.leaves = late_s, leaves
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
@@ -171,6 +179,7 @@ class Scheduler:
         known = self._heard(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
+            self._booking.forget_coming(worker)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -179,6 +188,7 @@ class Scheduler:
         known = self._workers.get(worker)
         if known is not None:
             known.standing = Standing.DRAINING
+            self._booking.forget_coming(worker)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -191,6 +201,7 @@ class Scheduler:
         for ticket in held:
             self._booking.release(ticket, reason)
         self._hunger.forget(known)
+        self._booking.forget_coming(worker)
         before = known.backlogs
         self._balance.remove(known)
         for backlog in before:
@@ -299,15 +310,23 @@ class Scheduler:
         return self._workers[worker].free_rows > 0
 
     def seconds_until(
-        self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float
-    ) -> float:
+        self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float,
+        fetching: Fetching,
+    ) -> float:  # fmt: skip
         """Until so many groups are finished, if the team takes up what nobody holds; infinite where nobody can tell."""
         tickets = [self._booking.unfinished(group) for group in groups]
-        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now)
+        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
 
-    def seconds_of_exact_work(self, team: Iterable[WorkerId]) -> float:
+    def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
         """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
-        return prediction.seconds_of_exact_work(self._workers.values(), self._booking.backlogs(), self._known(team))
+        everybody, backlogs = self._workers.values(), self._booking.backlogs()
+        return prediction.seconds_of_exact_work(everybody, backlogs, self._known(team), fetching)
+
+    def next_s(self, worker: WorkerId, now: float) -> float:
+        """That a batch of what is first in line would take the worker, if it began now."""
+        known = self._workers[worker]
+        source = next_queue(known, now, self._settings)
+        return 0.0 if source is None else source[1].head().remaining * self.step_s(worker)
 
     def room(self, team: Iterable[WorkerId]) -> int:
         """Rows that the team can have under way."""
@@ -316,6 +335,11 @@ class Scheduler:
     def is_waited_for(self) -> bool:
         """Whether there is a request that nobody holds."""
         return self._booking.waiting > 0
+
+    def is_only_ahead(self, iteration: int) -> bool:
+        """Whether all rollouts that wait are of later iterations."""
+        queues = [backlog.queues[Work.ROLLOUT.rank] for backlog in self._booking.backlogs()]
+        return all(queue.head().request.iteration > iteration for queue in queues if queue.count)
 
     def waiting(self, work: Work) -> int:
         """Requests of this kind that nobody holds."""
@@ -346,7 +370,7 @@ class Scheduler:
         taken: list[Ticket] = []
         while worker.free_rows > 0 and worker.room > 0:
             source = next_queue(worker, now, self._settings)
-            if source is None or not self._balance.is_share(worker, *source):
+            if source is None or not self._balance.is_share(worker, *source, now):
                 break
             taken.append(self._booking.lease(worker, source[1], now))
         return taken

@@ -29,14 +29,6 @@ class Standing(StrEnum):
     """Nothing."""
 
 
-class Takes(StrEnum):
-    """From which end of the line a worker is served."""
-
-    FIRST_NEEDED = "first_needed"
-    LAST_NEEDED = "last_needed"
-    """It may have to hand back at any time, and then nobody should be waiting for that."""
-
-
 @dataclass(slots=True, eq=False)
 class Worker:
     """One worker; the scheduler is the only writer."""
@@ -54,7 +46,9 @@ class Worker:
     """Of its standing pull; 0: it does not ask."""
     late_s: float = 0.0
     """Before it could begin with what it asks for."""
-    takes: Takes = Takes.FIRST_NEEDED
+    leaves: int = 0
+    """So many of those that are first in line it leaves to others: it may have to hand back at any time, and nobody
+    should be waiting for that then."""
     assignments: int = 0
     """How many it was given so far."""
     leases: dict[RequestId, Ticket] = field(default_factory=dict)

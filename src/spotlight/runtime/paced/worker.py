@@ -7,6 +7,7 @@ gang wait for an update's time; rank 0 alone takes the step.
 
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from spotlight.compute.weights.store import MappedWeights
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import SlotClass
+from spotlight.core.work import Policy, SlotClass, WeightsId
 from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.paced.device import PacedDevice
 from spotlight.runtime.paced.model import PacedAdapter, spec_named
@@ -79,7 +80,10 @@ class PacedResident(Resident):
         self.rounds = held.pace.rounds
 
     def load(self, stored: MappedWeights) -> str:
-        return self._held.device.take(lambda: Resident.load(self, stored), lambda _: self._held.pace.load_s)
+        return self._held.device.take(lambda: Resident.load(self, stored), lambda _: self._seconds(stored.weights))
+
+    def _seconds(self, weights: WeightsId) -> float:
+        return self._held.pace.load(weights, is_held=False)
 
 
 class PacedRole:
@@ -93,6 +97,9 @@ class PacedRole:
         seconds = self._seconds(order)
         return self._held.device.take(lambda: self._obey(order), lambda _: seconds)
 
+    def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
+        return self._role.state(policy)
+
     def _obey(self, order: TrainingOrder) -> m.AnyMessage | None:
         is_followed = isinstance(order, m.Train) and order.rank > 0
         return None if is_followed else self._role.obey(order)
@@ -103,7 +110,7 @@ class PacedRole:
             case m.Train():
                 return pace.train(order)
             case m.Publish():
-                return pace.publish()
+                return pace.publish(order)
             case m.Save():
                 return pace.save()
             case m.Restore():
@@ -136,6 +143,7 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
         step_s=profile.seconds(Operation.DENOISE_STEP),
         start_s=profile.seconds(Operation.WORKER_START),
         load_s=profile.seconds(Operation.NODE_FETCH),
+        adopt_s=profile.seconds(Operation.ADOPT),
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
         heartbeat_s=launch.heartbeat_s,
         slowness=1 / settings.spot_speed if launch.slot_class is SlotClass.SPOT else 1.0,
@@ -143,5 +151,4 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
         profile=profile,
         cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes, settings.over),
         train_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),
-        assists=settings.assists,
     )

@@ -139,6 +139,7 @@ class Storm(Calm):
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
+        pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
         return pace
 
     def latency_s(self, node: NodeId) -> float:

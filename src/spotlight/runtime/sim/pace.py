@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from spotlight.core import messages as m
-from spotlight.core.work import Work
+from spotlight.core.types import Version
+from spotlight.core.work import WeightsId, Work
 
 
 @dataclass
@@ -20,6 +21,10 @@ class Pace:
     """Whether previews take a forward of their own, with rounded weights."""
     runs_ahead: bool = False
     """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
+    adopt_s: float | None = None
+    """Applying weights that it trained itself; None: as long as any others."""
+    _made: Version | None = None
+    """The newest version that it trained to the end or wrote: it has those weights in its own memory."""
 
     def is_exact(self, work: Work) -> bool:
         """Whether it computes with the very weights."""
@@ -33,9 +38,12 @@ class Pace:
         """A follower's part of such a step."""
         return self.step_s * self.slowness / degree
 
-    def load(self, is_held: bool) -> float:
+    def load(self, weights: WeightsId, is_held: bool) -> float:
         """Applying a published set; storms are as slow with one that is held already."""
-        return self.load_s
+        return self.load_s if self.adopt_s is None or not self._is_own(weights) else self.adopt_s
+
+    def _is_own(self, weights: WeightsId) -> bool:
+        return weights.version == self._made
 
     def decode(self, pictures: int) -> float:
         """From latents to what the judges see."""
@@ -45,15 +53,21 @@ class Pace:
         """The change of roles before a step of rollouts, if it was training."""
         return 0.0
 
-    def switches(self, order: m.Train) -> tuple[float, float]:
-        """Of the seconds that this order will take, those of the changes of role at its beginning and its end."""
-        return 0.0, 0.0
+    def switch(self) -> float:
+        """Of the seconds that an order to train will take, those of the change of role at its beginning."""
+        return 0.0
 
     def train(self, order: m.Train) -> float:
         """An optimizer step, or a part of one."""
+        self._trains(order)
         return self.train_s * len(order.items) / order.samples if order.samples else self.train_s
 
-    def publish(self) -> float:
+    def _trains(self, order: m.Train) -> None:
+        if order.last and order.is_final:
+            self._made = Version(order.iteration + 1)
+
+    def publish(self, order: m.Publish) -> float:
+        self._made = order.weights[0].version
         return self.load_s
 
     def save(self) -> float:

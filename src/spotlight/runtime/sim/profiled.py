@@ -4,7 +4,8 @@ Training is charged as data-parallel: every rank takes an equal share of the ima
 the profile finds efficient; in the end, which is the last part of a step that comes in parts, all join in one optimizer
 step. Batches over pairs take image-timesteps as they come, batches over samples one timestep of a part's samples after
 the other, which leaves them small where parts are. Forwards that the loss needs beside the trained one (NFT's behaviour
-policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made.
+policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made. A worker takes up
+weights that it trained itself from its own memory; all others fetch them.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from spotlight.config import RunConfig
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, SlotClass
+from spotlight.core.work import Request, SlotClass, WeightsId
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.pace import Pace
 
@@ -73,8 +74,6 @@ class ProfiledPace(Pace):
     profile: Profile | None = None
     cost: TrainingCost = TrainingCost(1, 0)
     train_batch: int = 1
-    assists: bool = True
-    """Whether it rolls out when it does not train."""
     _is_training: bool = False
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
@@ -84,8 +83,8 @@ class ProfiledPace(Pace):
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         return self.step(rows, rows, degree, is_exact)
 
-    def load(self, is_held: bool) -> float:
-        return 0.0 if is_held else self.load_s
+    def load(self, weights: WeightsId, is_held: bool) -> float:
+        return 0.0 if is_held else super().load(weights, is_held)
 
     def decode(self, pictures: int) -> float:
         assert self.profile is not None
@@ -97,26 +96,21 @@ class ProfiledPace(Pace):
         self._is_training = False
         return self._seconds(Operation.ROLE_SWITCH)
 
-    def switches(self, order: m.Train) -> tuple[float, float]:
-        switch_s = self._seconds(Operation.ROLE_SWITCH)
-        return (0.0 if self._is_training else switch_s), (switch_s if self._goes_back(order) else 0.0)
+    def switch(self) -> float:
+        return 0.0 if self._is_training else self._seconds(Operation.ROLE_SWITCH)
 
     def train(self, order: m.Train) -> float:
-        """A part of an update, or all of it; after an iteration's last one it goes back to rolling out, if it ever
-        does."""
-        goes_back = self._goes_back(order)
-        switches = int(not self._is_training) + int(goes_back)
-        self._is_training = not goes_back
+        """A part of an update, or all of it; it goes back to rolling out when it does."""
+        self._trains(order)
+        switch_s, self._is_training = self.switch(), True
         kept = sum(item.kept for item in order.items)
         seconds = sum(map(self._run_s, self.cost.runs(-(-kept // order.ranks))))
         if order.is_final:
             seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
-        return seconds * self.slowness + switches * self._seconds(Operation.ROLE_SWITCH)
+        return seconds * self.slowness + switch_s
 
-    def _goes_back(self, order: m.Train) -> bool:
-        return self.assists and order.last and order.is_final
-
-    def publish(self) -> float:
+    def publish(self, order: m.Publish) -> float:
+        super().publish(order)
         return self._seconds(Operation.PUBLISH)
 
     def save(self) -> float:
@@ -145,7 +139,6 @@ class ProfiledFate(Calm):
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
         self._profile = profile
         self._cost = TrainingCost.of(config)
-        self._assists = config.pipeline.tag
         self._cluster = config.cluster
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
@@ -159,6 +152,7 @@ class ProfiledFate(Calm):
             step_s=profile.seconds(Operation.DENOISE_STEP),
             start_s=profile.seconds(Operation.WORKER_START),
             load_s=profile.seconds(Operation.NODE_FETCH),
+            adopt_s=profile.seconds(Operation.ADOPT),
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
             slowness=1 / self._cluster.speed(slot_class),
@@ -167,7 +161,6 @@ class ProfiledFate(Calm):
             profile=profile,
             cost=self._cost,
             train_batch=self._train_batch,
-            assists=self._assists,
         )
 
     def score_s(self, request: Request, node: NodeId) -> float:

@@ -21,14 +21,11 @@ class SimSpans:
             began = self._done.pop()[1]
         self._done.append((activity, began, ended))
 
-    def trained(self, began: float, ended: float, switches: tuple[float, float]) -> None:
-        """An order to train, of whose seconds so many went into changes of role, first and last."""
-        before_s, after_s = switches
-        start = min(began + before_s, ended)
-        stop = max(start, ended - after_s)
+    def trained(self, began: float, ended: float, switch_s: float) -> None:
+        """An order to train, of whose seconds the first so many went into the change of role."""
+        start = min(began + switch_s, ended)
         self.worked(Activity.SWITCH, began, start)
-        self.worked(Activity.TRAIN, start, stop)
-        self.worked(Activity.SWITCH, stop, ended)
+        self.worked(Activity.TRAIN, start, ended)
 
     def take(self, now: float) -> tuple[m.Span, ...]:
         """Everything since the last time, in seconds before now."""

@@ -161,7 +161,7 @@ async def carry_out(
                 worker.say(reply)
                 worker.come_to(Moment.STEP_TOLD)
         case m.Publish():
-            await worker.take_time(pace.publish())
+            await worker.take_time(pace.publish(order))
             worker.come_to(Moment.PUBLISHING)
             published = trainer.publish(order)
             worker.come_to(Moment.PUBLISHED)

@@ -319,7 +319,7 @@ class SimWorker:
 
     async def _load(self, load: m.Load) -> None:
         began = self._loop.time()
-        await self.take_time(self.pace.load(is_held=load.weights in self._holds))
+        await self.take_time(self.pace.load(load.weights, is_held=load.weights in self._holds))
         self._spans.worked(Activity.LOAD, began, self._loop.time())
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
@@ -331,7 +331,7 @@ class SimWorker:
         if trainer is None:
             raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
         began = self._loop.time()
-        switches = self.pace.switches(order) if isinstance(order, m.Train) else None
+        switch_s = self.pace.switch() if isinstance(order, m.Train) else None
         if isinstance(order, m.Train | m.Save):
             for request in list(self._live):
                 self._hand_back(request)
@@ -342,8 +342,8 @@ class SimWorker:
             await carry_out(order, trainer, self.pace, self)
         except Stopped as problem:
             self.say(m.Failed(problem=str(problem)))
-        if switches is not None:
-            self._spans.trained(began, self._loop.time(), switches)
+        if switch_s is not None:
+            self._spans.trained(began, self._loop.time(), switch_s)
         else:
             activity = Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH
             self._spans.worked(activity, began, self._loop.time())

@@ -1,0 +1,196 @@
+"""In which batches is learning quickest, with previews and without? Prompts, updates and previews, co-simulated.
+
+    python benchmarks/batches.py --family scenes --seeds 0 1 --device cuda [--only NAME ...] --out runs/batches
+    python benchmarks/batches.py --merge runs/batches --out docs/results/batches
+
+Every variant is a setup of benchmarks/headline.py with other settings, at 512 under the shipped calm trace. A figure is
+the hours in which `reserved-only` with its own settings comes to its final score, over the variant's hours to that
+score: the geometric mean over seeds, from the least to the most. A variant that does not come there counts with all its
+hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice.
+"""
+
+import argparse
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import headline
+import headline_cells
+import msgspec
+from headline_results import BASELINE, PRICED, Figure, Race, figure, speedup
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+from spotlight.control.market.prices import PriceTable
+
+PROFILE, TRACE = "h200-qwen-image-512", "calm@0.5"
+EXPLORING, PIPELINED = "spotlight-fixed", "spotlight-pipelined"
+
+
+class Variant(NamedTuple):
+    """A setup, and what it has beside the settings of the headline's task; None is the task's own."""
+
+    setup: str
+    prompts: int | None = None
+    updates: int | None = None
+    ema: float | None = None
+    previews: tuple[int, int] | None = None
+    """Seeds and steps."""
+    stale_share: float | None = None
+    iterations: int | None = None
+
+    @property
+    def settings(self) -> list[str]:
+        seeds, steps = self.previews or (None, None)
+        told = {
+            "rollout.prompts": self.prompts,
+            "train.updates_per_iteration": self.updates,
+            "train.ema_decay": self.ema,
+            "explore.seeds": seeds,
+            "explore.steps": steps,
+            "pipeline.stale_share": self.stale_share,
+            "iterations": self.iterations,
+        }
+        return [f"{key}={value}" for key, value in told.items() if value is not None]
+
+
+OWN = "own"
+"""The variant that others are compared with."""
+VARIANTS = {
+    "words-large": {
+        OWN: Variant(BASELINE),
+        "plain-16-prompts": Variant(BASELINE, prompts=16, iterations=110),
+        "plain-4-updates": Variant(BASELINE, updates=4),
+        "plain-4-updates-slow-average": Variant(BASELINE, updates=4, ema=0.95),
+        "24x3": Variant(EXPLORING),
+        "12x6": Variant(EXPLORING, previews=(12, 6)),
+        "12x10": Variant(EXPLORING, previews=(12, 10)),
+        "8x10": Variant(EXPLORING, previews=(8, 10)),
+        "16x5": Variant(EXPLORING, previews=(16, 5)),
+        "12x10-stale": Variant(PIPELINED, previews=(12, 10), stale_share=1.0),
+        "16x10-stale": Variant(PIPELINED, previews=(16, 10), stale_share=1.0),
+        "24x3-4-updates": Variant(EXPLORING, updates=4),
+        "16x5-4-updates": Variant(EXPLORING, updates=4, ema=0.94, previews=(16, 5)),
+        "24x3-16-prompts": Variant(EXPLORING, prompts=16, iterations=60),
+        "32x3-16-prompts": Variant(EXPLORING, prompts=16, previews=(32, 3), iterations=50),
+        "16x5-16-prompts": Variant(EXPLORING, prompts=16, previews=(16, 5), iterations=50),
+        "16x5-16-prompts-4-updates": Variant(
+            EXPLORING, prompts=16, updates=4, ema=0.94, previews=(16, 5), iterations=45
+        ),
+        "24x3-24-prompts-3-updates": Variant(EXPLORING, prompts=24, updates=3, ema=0.93, iterations=45),
+        "24x4-24-prompts-4-updates": Variant(
+            EXPLORING, prompts=24, updates=4, ema=0.94, previews=(24, 4), iterations=40
+        ),
+        "16x5-24-prompts-4-updates": Variant(
+            EXPLORING, prompts=24, updates=4, ema=0.94, previews=(16, 5), iterations=40
+        ),
+    },
+    "scenes": {
+        OWN: Variant(BASELINE),
+        "plain-24-prompts": Variant(BASELINE, prompts=24, iterations=110),
+        "plain-8-updates": Variant(BASELINE, updates=8),
+        "plain-8-updates-slow-average": Variant(BASELINE, updates=8, ema=0.96),
+        "24x4": Variant(EXPLORING),
+        "12x6": Variant(EXPLORING, previews=(12, 6)),
+        "16x6": Variant(EXPLORING, previews=(16, 6)),
+        "12x10": Variant(EXPLORING, previews=(12, 10)),
+        "8x10": Variant(EXPLORING, previews=(8, 10)),
+        "12x10-stale": Variant(PIPELINED, previews=(12, 10), stale_share=1.0),
+        "16x10-stale": Variant(PIPELINED, previews=(16, 10), stale_share=1.0),
+        "24x4-8-updates": Variant(EXPLORING, updates=8),
+        "24x4-8-updates-slow-average": Variant(EXPLORING, updates=8, ema=0.96, iterations=45),
+        "16x6-8-updates": Variant(EXPLORING, updates=8, ema=0.96, previews=(16, 6), iterations=45),
+        "12x10-8-updates": Variant(EXPLORING, updates=8, ema=0.95, previews=(12, 10), iterations=45),
+        "24x4-24-prompts": Variant(EXPLORING, prompts=24, iterations=75),
+        "24x6-24-prompts": Variant(EXPLORING, prompts=24, updates=4, ema=0.95, previews=(24, 6), iterations=75),
+        "16x6-24-prompts-8-updates": Variant(
+            EXPLORING, prompts=24, updates=8, ema=0.96, previews=(16, 6), iterations=75
+        ),
+        "24x4-32-prompts-8-updates": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60),
+        "16x6-32-prompts-8-updates": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, previews=(16, 6), iterations=60
+        ),
+    },
+}
+
+
+def run(args: argparse.Namespace) -> None:
+    for name, variant in VARIANTS[args.family].items():
+        if args.only and name not in args.only:
+            continue
+        asked = Namespace(
+            family=args.family,
+            setups=[variant.setup],
+            profiles=[PROFILE],
+            traces=[TRACE],
+            numerics="real",
+            device=args.device,
+            remember=None,
+            same_batches=True,
+            overrides=[*variant.settings, *args.overrides],
+            out=args.out / name,
+        )
+        asked.out.mkdir(parents=True, exist_ok=True)
+        for seed in args.seeds:
+            headline.run_seed(asked, seed)
+
+
+def figures_of(folder: Path) -> dict[str, Figure]:
+    price = PriceTable.load(None).rows[PRICED]
+    figures = {}
+    for family, variants in VARIANTS.items():
+        own = {cell.seed: cell for cell in cells_of(folder / OWN, family)}
+        for name, variant in variants.items():
+            cells = {cell.seed: cell for cell in cells_of(folder / name, family) if cell.seed in own}
+            races = [
+                Race(name, family, PROFILE, TRACE, seed, {BASELINE: own[seed], name: cell})
+                for seed, cell in sorted(cells.items())
+            ]
+            for share in (0.5, 1.0):
+                if races and name != OWN:
+                    seeds = " and ".join(str(race.seed) for race in races)
+                    what = f"times, {variant.setup}, seeds {seeds}"
+                    key = f"{family} {name}" + ("" if share == 1 else " at 50 %")
+                    figures[key] = figure((speedup(race, BASELINE, share, price) for race in races), what)
+    return figures
+
+
+def cells_of(folder: Path, family: str) -> Sequence[headline_cells.Cell]:
+    return [headline_cells.load(path) for path in sorted(folder.glob(f"{family}-*.json"))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", choices=tuple(VARIANTS), default="words-large")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=Path("runs/batches"))
+    parser.add_argument("--merge", type=Path, metavar="FOLDER", help="tell what the cells there say instead of running")
+    args = parser.parse_args()
+    if not args.merge:
+        run(args)
+        return
+    figures = figures_of(args.merge)
+    cells = [headline_cells.load(path) for path in sorted(args.merge.glob("*/*.json"))]
+    result = {
+        "benchmark": "batches",
+        **provenance(),
+        "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
+        "seeds": sorted({cell.seed for cell in cells}),
+        "figures": {name: msgspec.to_builtins(one) for name, one in figures.items()},
+    }
+    args.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    table = Table("variant", "times as quick", "least", "most", caption="*: not every run came there")
+    for name, one in figures.items():
+        mark = "*" if "not" in one.unit else ""
+        table.add_row(name, f"{one.value:.2f}{mark}", f"{one.low:.2f}", f"{one.high:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""A worker that trains takes up what it published from its own memory: the very weights that others fetch."""
+
+import logging
+
+import msgspec
+import pytest
+import torch
+from tiny_models import PROMPTS, RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_experience, tiny_sampling
+
+from spotlight.compute.models.pixels import PixelAdapter
+from spotlight.compute.rollout.denoise import Rollout
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, LoraConfig, NftConfig, TrainConfig
+from spotlight.compute.train.lora import select_trainable
+from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.store import NodeStore
+from spotlight.core import messages as m
+from spotlight.core.crews import AskNeighbour, Offered
+from spotlight.core.types import SamplerKind, Version, Window, WorkerId
+from spotlight.core.work import Policy, WeightsId
+from spotlight.runtime.loading import Loading
+
+BASE = "base"
+LORA = LoraConfig(rank=4, alpha=8.0)
+ME = WorkerId("reserved-1.1/0.1")
+BEHAVIOUR, AVERAGE = (WeightsId(Version(1), policy) for policy in (Policy.BEHAVIOUR, Policy.AVERAGE))
+SDE = tiny_sampling(SamplerKind.CPS, Window(0, 2))
+KINDS = {
+    "nft, all weights": (NftConfig(timesteps_per_sample=2), None),
+    "nft, adapters": (NftConfig(timesteps_per_sample=2), LORA),
+    "flow-grpo, all weights": (FlowGrpoConfig(clip=3e-4), None),
+    "flow-grpo, adapters": (FlowGrpoConfig(clip=3e-4), LORA),
+}
+
+
+class OnDevice(Resident):
+    """Whose sets would have to be copied to where it computes; there is no such device here."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+    def load(self, stored) -> str:
+        return self.adopt(stored.weights, dict(stored.tensors), stored.digest)
+
+
+class Reserved:
+    """A worker that trains, and what it says."""
+
+    def __init__(self, folder, algorithm: AlgorithmConfig, lora: LoraConfig | None) -> None:
+        self.trainer = Trainer(tiny_adapter(), TrainConfig(lr=1e-2, lora=lora), algorithm, RUN_SEED)
+        self.adapter = self.trainer.adapter
+        self.resident = OnDevice(self.adapter.transformer, BASE, capacity=3)
+        self.role = TrainingRole(self.trainer, self.adapter, BASE, folder)
+        self.store = NodeStore(folder / "weights")
+        self.said: list[m.AnyMessage] = []
+        self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.said.append(message))
+
+    def train(self, iteration: int) -> None:
+        experience = tiny_experience(self.adapter, grouped_samples(SDE))
+        self.trainer.update(experience, range(len(experience)))
+        self.trainer.end_iteration(iteration)
+
+    def publish(self, weights: WeightsId) -> m.PublishedWeights:
+        told = self.role.obey(m.Publish(weights=(weights,)))
+        self.loading.wrote(weights, self.role.state(weights.policy))
+        return told
+
+    def load(self, weights: WeightsId, digest: str) -> None:
+        self.loading.load(m.Load(weights=weights, digest=digest, path="", keep=(BEHAVIOUR, AVERAGE)))
+
+    @property
+    def asks(self) -> bool:
+        return any(isinstance(message, AskNeighbour) for message in self.said)
+
+
+def draw(adapter: PixelAdapter, resident: Resident, weights: WeightsId) -> Rollout:
+    samples = [msgspec.structs.replace(sample, version=weights.version) for sample in grouped_samples(SDE)]
+    assert len(samples) == 2 * len(PROMPTS)
+    with resident.use(weights):
+        return rolled_out(adapter, samples)
+
+
+def drawn_by_another(worker: Reserved, weights: WeightsId) -> Rollout:
+    """That fetched them."""
+    adapter = tiny_adapter()
+    select_trainable(adapter.transformer, worker.trainer.train_config.lora, adapter.lora_targets, RUN_SEED)
+    resident = Resident(adapter.transformer, BASE)
+    resident.load(worker.store.open(weights))
+    return draw(adapter, resident, weights)
+
+
+@pytest.mark.parametrize("weights", [BEHAVIOUR, AVERAGE], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_trainer_draws_with_its_own_copy_what_others_draw_with_the_file(tmp_path, kind, weights):
+    worker = Reserved(tmp_path, *KINDS[kind])
+    worker.train(0)
+    told = worker.publish(weights)
+    # Trained weights and their averages go on before the order to load comes.
+    worker.train(1)
+    worker.load(weights, told.digest)
+    assert worker.said == [m.Held(weights=weights, digest=told.digest)]
+    ours, theirs = draw(worker.adapter, worker.resident, weights), drawn_by_another(worker, weights)
+    for name in ("x0_BSC", "path_BKSC", "log_prob_BK", "mean_BKSC"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_what_is_taken_up_is_not_what_is_trained_later(tmp_path):
+    worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
+    worker.train(0)
+    worker.load(BEHAVIOUR, worker.publish(BEHAVIOUR).digest)
+    before = draw(worker.adapter, worker.resident, BEHAVIOUR)
+    worker.train(1)
+    assert torch.equal(draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, before.x0_BSC)
+
+
+def test_copy_that_is_not_what_was_announced_gives_way_to_the_others_loudly(tmp_path, caplog):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.train(0)
+    kept = worker.publish(BEHAVIOUR)
+    # Another gang took the step again, came to other bits and published those.
+    worker.store.keep([])
+    worker.train(1)
+    announced = worker.role.obey(m.Publish(weights=(BEHAVIOUR,)))
+    assert announced.digest != kept.digest
+    with caplog.at_level(logging.WARNING):
+        worker.load(BEHAVIOUR, announced.digest)
+    assert worker.asks
+    assert "is not what was announced" in caplog.text
+    worker.loading.offered(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
+    assert worker.said[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
+    assert torch.equal(
+        draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, drawn_by_another(worker, BEHAVIOUR).x0_BSC
+    )
+
+
+def test_set_of_an_older_version_is_fetched_like_any_other(tmp_path):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.train(0)
+    told = worker.publish(BEHAVIOUR)
+    worker.train(1)
+    worker.publish(WeightsId(Version(2)))
+    worker.load(BEHAVIOUR, told.digest)
+    assert worker.asks
+
+
+def test_both_sets_of_the_newest_version_are_kept_until_they_are_taken_up(tmp_path):
+    worker = Reserved(tmp_path, *KINDS["nft, all weights"])
+    worker.train(0)
+    told = {weights: worker.publish(weights).digest for weights in (BEHAVIOUR, AVERAGE)}
+    for weights, digest in told.items():
+        worker.load(weights, digest)
+    assert worker.said == [m.Held(weights=weights, digest=digest) for weights, digest in told.items()]
+    assert worker.resident.held() == tuple(sorted(told.items()))
+
+
+def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeypatch, caplog):
+    def full(tensors):
+        raise torch.OutOfMemoryError("nothing left")
+
+    monkeypatch.setattr("spotlight.runtime.loading.own_copy", full)
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.train(0)
+    with caplog.at_level(logging.WARNING):
+        told = worker.publish(BEHAVIOUR)
+    worker.load(BEHAVIOUR, told.digest)
+    assert worker.asks
+    assert "no room" in caplog.text

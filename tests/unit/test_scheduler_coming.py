@@ -1,0 +1,85 @@
+"""Stories of workers that fetch weights while others hold them already."""
+
+import pytest
+from scheduled_world import CURRENT, World, given_to, requests
+
+from spotlight.control.scheduler.coming import Coming
+from spotlight.core.types import WorkerId
+from spotlight.core.work import NoticeKind
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+def first_holds_and_second_fetches(ready_at: float, given_up_at: float = 100.0) -> tuple[World, WorkerId, WorkerId]:
+    """Both ask, one row-step per second each."""
+    world = World()
+    first, second = world.join("first"), world.join("second", weights=())
+    world.pull(second, 8, speed=1.0)
+    world.scheduler.expect(CURRENT, [(second, ready_at, given_up_at)])
+    return world, first, second
+
+
+def test_who_holds_weights_a_moment_earlier_leaves_the_other_its_half():
+    world, first, second = first_holds_and_second_fetches(ready_at=0.0)
+    wanted = world.issue(*requests(8))
+    taken = world.give(first, speed=1.0)
+    assert taken == wanted[:5], "its half, and the row that any round gives beyond"
+    world.scheduler.holds(second, [CURRENT])
+    assert given_to(second, world.assign()) == wanted[5:]
+
+
+def test_who_comes_later_is_left_less():
+    world, first, second = first_holds_and_second_fetches(ready_at=20.0)
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 6
+    world.now = 20.0
+    world.scheduler.holds(second, [CURRENT])
+    assert len(given_to(second, world.assign())) == 2
+
+
+def test_who_comes_after_everything_would_be_done_is_left_nothing():
+    world, first, _ = first_holds_and_second_fetches(ready_at=90.0)
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8
+
+
+def test_share_of_one_that_does_not_come_in_time_goes_to_who_is_there():
+    world, first, _ = first_holds_and_second_fetches(ready_at=1.0, given_up_at=2.0)
+    world.issue(*requests(8))
+    begun = world.give(first, speed=1.0)
+    world.now = 3.0
+    assert len(begun) + len(world.give(first, 8 - len(begun), speed=1.0)) == 8
+
+
+def test_share_of_one_that_is_lost_or_warned_goes_to_who_is_there():
+    world, first, second = first_holds_and_second_fetches(ready_at=1.0)
+    world.scheduler.warn(second, NoticeKind.IMMINENT, deadline=5.0, now=0.0)
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8
+    world, first, second = first_holds_and_second_fetches(ready_at=1.0)
+    world.lose(second)
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8
+
+
+def test_one_that_does_not_ask_is_left_nothing():
+    world = World()
+    first, second = world.join("first"), world.join("second", weights=())
+    world.scheduler.expect(CURRENT, [(second, 0.0, 100.0)])
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8
+
+
+def test_sums_are_exact_through_coming_due_and_given_up():
+    coming = Coming()
+    coming.expect(A, speed=2.0, ready_at=10.0, given_up_at=15.0)
+    coming.expect(B, speed=3.0, ready_at=20.0, given_up_at=30.0)
+    assert coming.at(4.0) == pytest.approx((5.0, 2.0 * 6 + 3.0 * 16))
+    assert coming.at(12.0) == pytest.approx((5.0, 3.0 * 8))
+    assert coming.at(15.0) == pytest.approx((3.0, 3.0 * 5))
+    coming.forget(B)
+    assert coming.at(16.0) == (0.0, 0.0)
+    assert not coming
+    coming.expect(A, speed=1.0, ready_at=20.0, given_up_at=40.0)
+    coming.expect(A, speed=4.0, ready_at=30.0, given_up_at=40.0)
+    assert coming.at(25.0) == pytest.approx((4.0, 4.0 * 5))
