@@ -1,7 +1,7 @@
 """Stories of workers that fetch weights while others hold them already."""
 
 import pytest
-from scheduled_world import CURRENT, World, given_to, requests
+from scheduled_world import CURRENT, PREVIOUS, World, given_to, request, requests
 
 from spotlight.control.scheduler.coming import Coming
 from spotlight.core.types import WorkerId
@@ -83,3 +83,25 @@ def test_sums_are_exact_through_coming_due_and_given_up():
     coming.expect(A, speed=1.0, ready_at=20.0, given_up_at=40.0)
     coming.expect(A, speed=4.0, ready_at=30.0, given_up_at=40.0)
     assert coming.at(25.0) == pytest.approx((4.0, 4.0 * 5))
+
+
+def test_one_that_only_helps_leaves_nothing_to_who_fetches():
+    world, first, _ = first_holds_and_second_fetches(ready_at=1.0)
+    world.issue(*requests(8))
+    world.scheduler.pull(first, 8, 1.0, world.now, helps=True)
+    assert len(given_to(first, world.assign())) == 8
+
+
+def test_one_that_asks_no_more_or_works_on_something_else_is_left_nothing():
+    world, first, second = first_holds_and_second_fetches(ready_at=1.0)
+    world.pull(second, 0)
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8
+    world = World()
+    first, second = world.join("first"), world.join("second", weights=(PREVIOUS,))
+    world.pull(second, 8, speed=1.0)
+    world.scheduler.expect(CURRENT, [(second, 1.0, 100.0)])
+    (other,) = world.issue(request(99, version=PREVIOUS.version))
+    assert given_to(second, world.assign()) == [other]
+    world.issue(*requests(8))
+    assert len(world.give(first, speed=1.0)) == 8

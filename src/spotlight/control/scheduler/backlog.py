@@ -90,21 +90,21 @@ class Backlog:
         self.unfinished = [0 for _ in Work]
         """Requests that wait or are held, by rank."""
 
-    def level_s(self, waiting: int, now: float) -> float:
-        """Seconds in which the team, with who joins it until then, would finish so many waiting row-steps and all it
-        holds."""
-        if not self.team:
-            return inf
-        level_s = (waiting + self.load) / self.team.total
-        if not self.coming:
+    def level_s(self, waiting: int) -> float:
+        """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
+        return (waiting + self.load) / self.team.total if self.team else inf
+
+    def shared_level_s(self, waiting: int, now: float) -> float:
+        """The same, with who joins it until then."""
+        level_s = self.level_s(waiting)
+        if not self.coming or not self.team:
             return level_s
         speed, missed = self.coming.at(now)
         return min(level_s, (waiting + self.load + missed) / (self.team.total + speed))
 
     def left_s(self) -> float:
         """Seconds in which the team would finish everything that waits, and all it holds."""
-        waiting = sum(queue.row_steps for queue in self.queues)
-        return (waiting + self.load) / self.team.total if self.team else inf
+        return self.level_s(sum(queue.row_steps for queue in self.queues))
 
     @property
     def waits(self) -> bool:
@@ -113,5 +113,5 @@ class Backlog:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anybody holds the weights, or any request is of them."""
-        return bool(self.holders) or any(self.unfinished)
+        """Whether anybody holds the weights or will soon, or any request is of them."""
+        return bool(self.holders) or bool(self.coming) or any(self.unfinished)

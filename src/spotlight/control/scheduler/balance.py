@@ -85,14 +85,14 @@ class Balance:
     def is_share(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
-        return done_s <= backlog.level_s(queue.row_steps, now) * ROUNDING
+        return done_s <= _level_s(worker, backlog, queue, now) * ROUNDING
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
         if not backlog.team:
             return True
         head = queue.head()
-        others_s = backlog.level_s(queue.row_steps, now) + head.remaining / backlog.team.fastest
+        others_s = _level_s(worker, backlog, queue, now) + head.remaining / backlog.team.fastest
         if worker.finish_s(head.remaining) <= others_s * ROUNDING:
             return True
         if worker.refused is None or not worker.refused.is_queued:
@@ -108,3 +108,8 @@ class Balance:
         for backlog in worker.backlogs:
             backlog.team.remove(worker.id)
             backlog.load -= worker.load
+
+
+def _level_s(worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
+    waiting = queue.row_steps
+    return backlog.level_s(waiting) if worker.helps else backlog.shared_level_s(waiting, now)

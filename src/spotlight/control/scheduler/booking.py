@@ -72,6 +72,8 @@ class Booking:
         ticket.is_early = worker.leaves > 0
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
+        if worker.awaited:
+            self.forget_coming(worker)
         self._balance.shift(worker, ticket.remaining)
         return ticket
 
@@ -155,10 +157,18 @@ class Booking:
         if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
 
-    def forget_coming(self, worker: WorkerId) -> None:
-        """Nobody leaves a share to it any more."""
-        for backlog in self._backlogs.values():
-            backlog.coming.forget(worker)
+    def expect(self, worker: Worker, weights: WeightsId, ready_at: float, given_up_at: float) -> None:
+        """A share of what is of these weights is left for it."""
+        worker.awaited = True
+        self.backlog(weights).coming.expect(worker.id, worker.speed, ready_at, given_up_at)
+
+    def forget_coming(self, worker: Worker) -> None:
+        """Nobody leaves a share to it any more: it is gone, asks no more, or has something else to do."""
+        if worker.awaited:
+            worker.awaited = False
+            for backlog in list(self._backlogs.values()):
+                backlog.coming.forget(worker.id)
+                self.tidy(backlog)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

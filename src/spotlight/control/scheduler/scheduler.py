@@ -80,7 +80,7 @@ class Scheduler:
         for worker, ready_at, given_up_at in fetchers:
             known = self._workers.get(worker)
             if known is not None and known.standing is Standing.SERVING and known.free_rows > 0:
-                self._booking.backlog(weights).coming.expect(worker, known.speed, ready_at, given_up_at)
+                self._booking.expect(known, weights, ready_at, given_up_at)
 
     def pull(
         self,
@@ -91,13 +91,14 @@ class Scheduler:
         answered: int | None = None,
         late_s: float = 0.0,
         leaves: int = 0,
+        helps: bool = False,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
         it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `leaves`
-        how many of those that are first in line it leaves to others.
+        how many of those first in line it leaves to others, `helps` that it trains and may have to stop at any time.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -106,13 +107,14 @@ class Scheduler:
         if answered is not None and answered < known.assignments:
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s, known.leaves = late_s, leaves
+        known.late_s, known.leaves, known.helps = late_s, leaves, helps
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
             self._hunger.ask(known)
         else:
             self._hunger.forget(known)
+            self._booking.forget_coming(known)
 
     def heard(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
         """A heartbeat, and how far each attempt is."""
@@ -179,7 +181,7 @@ class Scheduler:
         known = self._heard(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
-            self._booking.forget_coming(worker)
+            self._booking.forget_coming(known)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -188,7 +190,7 @@ class Scheduler:
         known = self._workers.get(worker)
         if known is not None:
             known.standing = Standing.DRAINING
-            self._booking.forget_coming(worker)
+            self._booking.forget_coming(known)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -201,7 +203,7 @@ class Scheduler:
         for ticket in held:
             self._booking.release(ticket, reason)
         self._hunger.forget(known)
-        self._booking.forget_coming(worker)
+        self._booking.forget_coming(known)
         before = known.backlogs
         self._balance.remove(known)
         for backlog in before:

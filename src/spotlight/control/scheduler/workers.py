@@ -46,6 +46,11 @@ class Worker:
     """Of its standing pull; 0: it does not ask."""
     late_s: float = 0.0
     """Before it could begin with what it asks for."""
+    helps: bool = False
+    """It trains and rolls out only while it waits: what it does not begin now it never begins, so it leaves no share to
+    who still fetches."""
+    awaited: bool = False
+    """Whether others leave it a share."""
     leaves: int = 0
     """So many of those that are first in line it leaves to others: it may have to hand back at any time, and nobody
     should be waiting for that then."""
