@@ -113,10 +113,7 @@ class Chronicle:
         """Added up from the journal when it is first asked for, and kept up to date from then on."""
         if self._meter is None:
             self._journal.sync()
-            meter = CostMeter()
-            for record in read(self.folder.journal):
-                meter.apply(record)
-            self._meter = meter
+            self._meter = CostMeter.replay(read(self.folder.journal))
         return self._meter
 
     @property
@@ -138,13 +135,14 @@ class Chronicle:
         self._journal.close()
 
     def _fold(self, record: Record) -> None:
-        event = record.event
+        # A meter that a watcher asks for now is read from the journal, which has this record already.
+        event, meter = record.event, self._meter
         if type(event) not in BULK:
             self.state.apply(event)
             self.planner.apply(event)
             for watch in self.watchers:
                 watch(record)
-        if self._meter is not None:
-            self._meter.apply(record)
+        if meter is not None:
+            meter.apply(record)
         for observe in self.observers:
             observe(record)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spotlight.chronicle import Chronicle
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
@@ -273,6 +274,19 @@ def old_weights_dropped_when_new_ones_are_published(patch: pytest.MonkeyPatch) -
 def stale_groups_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Groups that are ahead are issued once more with the rest."""
     patch.setattr(Rollouts, "issued_groups", lambda self, iteration: set())
+
+
+@bug
+def meter_not_kept_up_to_date(patch: pytest.MonkeyPatch) -> None:
+    """What slots do after the meter was first asked for is not in it."""
+    fold = Chronicle._fold
+
+    def forgetful(self: Any, record: Any) -> None:
+        meter, self._meter = self._meter, None
+        fold(self, record)
+        self._meter = meter
+
+    patch.setattr(Chronicle, "_fold", forgetful)
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,6 +80,19 @@ def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[
     bounds = Bounds(max_lag=lag, commit_every=settings.cluster.commit_every, bit_exact=False)
     assert audit(read(run_folder.journal), bounds).clean
     return outcome, [record.event for record in read(run_folder.journal)]
+
+
+def test_finished_simulation_leaves_nothing_of_its_machines(tmp_path):
+    """A process that simulates many runs keeps none of them."""
+    settings = config("spot-no-explore", ["iterations=1"])
+    numerics = ModelNumerics(MODEL, settings.seed, settings.rollout.steps)
+    held = weakref.ref(numerics)
+    simulation = Simulation(
+        config=settings, recipe="story", profile=PROFILE, numerics=numerics, prices=PriceTable.load(None)
+    )
+    assert simulate(simulation, RunFolder(tmp_path)).iterations == 1
+    del numerics, simulation
+    assert held() is None
 
 
 def test_spot_slots_shorten_rollouts_and_leave_training_as_it_is(tmp_path):

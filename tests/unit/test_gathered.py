@@ -1,14 +1,23 @@
-"""A gathered journal is the same bytes, and nothing is missing once it is synced, rotated or closed."""
+"""A gathered journal is the same bytes, and nothing is missing once it is synced, rotated or closed; what fails on the
+way leaves a beginning of it that can be read and gone on with."""
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from spotlight.core.events import WorkerLost
-from spotlight.core.journal import Journal, JournalConfig, Sync, read
+from spotlight.core.journal import Journal, JournalConfig, JournalUnwritable, Sync, read
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
-from spotlight.runtime.sim.gathered import Gathering
+from spotlight.runtime.sim.gathered import GATHERED, Gathering
 
 NEVER = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
+LONG = JournalConfig(sync=Sync.NEVER)
+FULL = OSError(errno.ENOSPC, "No space left on device")
+Write = Callable[[int, bytes | memoryview], int]
 
 
 def lost(number: int) -> WorkerLost:
@@ -39,3 +48,90 @@ def test_gathered_journal_kept_by_a_snapshot_can_be_read_up_to_it_while_it_is_wr
     journal.snapshot({"view": b"two"})
     assert [record.event for record in read(tmp_path)] == [lost(0), lost(1)]
     journal.close()
+
+
+def failing_after(room: int, failure: BaseException) -> Write:
+    """Writes so many bytes, then fails once, then writes again."""
+    system, left, failures = os.write, room, [failure]
+
+    def write(handle: int, data: bytes | memoryview) -> int:
+        nonlocal left
+        if not failures:
+            return system(handle, data)
+        if not left:
+            raise failures.pop()
+        done = system(handle, data[:left])
+        left -= done
+        return done
+
+    return write
+
+
+def append_until(journal: Journal, failure: type[BaseException]) -> int:
+    """How many records were taken before the failure."""
+
+    def go_on() -> None:
+        while True:
+            journal.append(lost(journal.next_seq))
+
+    with pytest.raises(failure):
+        go_on()
+    return journal.next_seq
+
+
+def check_beginning(folder: Path) -> int:
+    """What is there is a beginning of what was written, and the journal goes on from it; how many records that is."""
+    found = [record.event for record in read(folder)]
+    assert found == [lost(number) for number in range(len(found))]
+    with Journal.open(folder, lambda: 0.0, LONG, Gathering().disk()) as journal:
+        assert journal.append(lost(len(found))).seq == len(found)
+    assert [record.event for record in read(folder)] == [*found, lost(len(found))]
+    return len(found)
+
+
+@pytest.mark.parametrize("room", [0, 1, 5000, GATHERED - 1, GATHERED])
+@pytest.mark.parametrize(
+    ("failure", "told"), [(FULL, JournalUnwritable), (KeyboardInterrupt(), KeyboardInterrupt)], ids=["full", "stopped"]
+)
+def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, failure: BaseException, told: type[BaseException]
+) -> None:
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    monkeypatch.setattr(os, "write", failing_after(room, failure))
+    taken = append_until(journal, told)
+    if room < GATHERED - 100:
+        with pytest.raises(JournalUnwritable, match="resume the run"):
+            journal.append(lost(taken))
+    journal.close()
+    assert check_beginning(tmp_path) <= taken
+    assert sum(len(segment) for segment in content(tmp_path)) <= room + 200
+
+
+def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_would_follow_the_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    for number in range(20):
+        journal.append(lost(number))
+    monkeypatch.setattr(os, "write", failing_after(100, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        journal.sync()
+    journal.append(lost(20))
+    with pytest.raises(JournalUnwritable, match="an earlier write was not finished"):
+        journal.close()
+    assert 0 < check_beginning(tmp_path) < 20
+
+
+def test_gathered_journal_that_cannot_be_flushed_when_closed_says_so_and_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    for number in range(20):
+        journal.append(lost(number))
+    monkeypatch.setattr(os, "write", failing_after(100, FULL))
+    with pytest.raises(JournalUnwritable, match=r"No space left on device.*last record that is in the file"):
+        journal.close()
+    journal.close()
+    with pytest.raises(JournalUnwritable, match="closed"):
+        journal.append(lost(20))
+    assert 0 < check_beginning(tmp_path) < 20

@@ -1,5 +1,6 @@
 """The journal: numbering, restarts, sync policies, full disks, live readers, rotation, snapshots."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -203,6 +204,21 @@ def test_a_closed_journal_takes_nothing_more(tmp_path):
     journal.close()
     with pytest.raises(JournalUnwritable, match="closed"):
         journal.append(lease(0))
+
+
+def test_a_journal_whose_close_fails_says_so_once_and_lets_go_of_its_lock(tmp_path):
+    def failing(handle: int) -> None:
+        os.close(handle)
+        raise OSError(errno.EIO, "Input/output error")
+
+    handles = len(os.listdir("/proc/self/fd"))
+    journal = Journal.create(tmp_path, HandClock().now, CALM, Disk(close=failing))
+    written = journal.append(lease(0))
+    with pytest.raises(JournalUnwritable, match=r"Input/output error.*resume"):
+        journal.close()
+    journal.close()
+    assert len(os.listdir("/proc/self/fd")) == handles
+    assert list(read(tmp_path)) == [written]
 
 
 # -- live readers, rotation, snapshots ---------------------------------------------------------------------------------

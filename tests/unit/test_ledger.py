@@ -4,6 +4,7 @@ import pytest
 from ledger_stories import BASE, W1, W2, Told, grid, make, result, train, wanted
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
+from spotlight.control.ledger.entries import Batch
 from spotlight.core.events import (
     Accepted,
     Dropped,
@@ -276,3 +277,21 @@ def test_previews_pass_the_same_fences_and_are_told_to_nobody(told):
     assert ledger.accept(result(previews[1].id), BASE) is RefusalReason.UNKNOWN
     assert ledger.accepted(previews[0].id).reward == 0.5
     assert told == []
+
+
+def test_lease_that_ends_for_another_than_its_holder_is_an_error_and_takes_nothing_from_that_one(monkeypatch):
+    entries, add = [], Batch.add
+
+    def noted(self, *of):
+        entries.append(add(self, *of))
+        return entries[-1]
+
+    monkeypatch.setattr(Batch, "add", noted)
+    ledger = Ledger()
+    ledger.issue([A, B])
+    ledger.lease(A.id, W1)
+    ledger.lease(B.id, W2)
+    entries[0].holder = W2
+    with pytest.raises(KeyError, match=A.id):
+        ledger.release(A.id, 1, ReleaseReason.FAILED)
+    assert ledger.leases_of(W2) == [B.id]

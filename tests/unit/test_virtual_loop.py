@@ -1,6 +1,8 @@
 """Virtual time: timers in order, none that was cancelled, and an end to waiting for nothing."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -64,3 +66,38 @@ def test_exception_that_a_timer_lets_escape_is_raised_at_the_end_and_others_stil
     with pytest.raises(ZeroDivisionError):
         run_virtually(main())
     assert seen == ["later"]
+
+
+class Owned:
+    """Something that a run makes, in a cycle as nearly everything there is."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def act(self) -> None:
+        pass
+
+
+def test_what_a_finished_run_owned_is_gone_though_its_timers_were_never_due():
+    kept: list[object] = []
+
+    async def main() -> weakref.ref[Owned]:
+        owned = Owned()
+        kept.append(asyncio.get_running_loop().call_later(1e9, owned.act).loop)
+        await asyncio.sleep(1.0)
+        return weakref.ref(owned)
+
+    usual = gc.get_threshold()
+    assert run_virtually(main())() is None
+    assert gc.get_threshold() == usual
+
+
+def test_what_a_finished_run_owned_in_a_cycle_is_gone_before_the_next_run():
+    async def main() -> weakref.ref[Owned]:
+        return weakref.ref(Owned())
+
+    gc.disable()
+    try:
+        assert run_virtually(main())() is None
+    finally:
+        gc.enable()

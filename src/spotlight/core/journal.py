@@ -1,8 +1,9 @@
 """The journal: the append-only log of all that happened in a run. Resume, audit, status, report and cost read it.
 
 Invariants (tests/unit/test_journal*.py): when `append` returns, the record is with the operating system, so a killed
-process loses nothing; events of `DURABLE` are on the disk besides, as the sync policy says; a write that fails leaves
-no trace; records are numbered 0, 1, 2, ... without a gap; there is one writer. The bytes are those of `segments.py`.
+process loses nothing (a simulation's disk gathers records first); events of `DURABLE` are on the disk besides, as the
+sync policy says; a write that fails leaves no trace; records are numbered 0, 1, 2, ... without a gap; there is one
+writer. The bytes are those of `segments.py`.
 
     with Journal.create(run / "journal", clock.now) as journal:
         journal.append(RunStarted(...))                                 # Record(seq=0, at=0.0, ...)
@@ -94,7 +95,7 @@ class JournalConfig(Section):
 
 
 class JournalUnwritable(Stopped):
-    """The disk is full or fails; the journal is whole up to its last record."""
+    """The disk is full or fails; what is in the journal is whole up to the last record there."""
 
 
 @dataclass(frozen=True)
@@ -240,9 +241,13 @@ class Journal:
             if self._syncs and not self._failed:
                 self.sync()
         finally:
-            self._disk.close(self._handle)
-            os.close(self._lock)
-            self._handle = -1
+            handle, self._handle = self._handle, -1
+            try:
+                self._disk.close(handle)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            finally:
+                os.close(self._lock)
 
     def __enter__(self) -> "Journal":
         return self
@@ -299,7 +304,11 @@ class Journal:
     def _cut_back(self) -> None:
         """Take a half-written record away. If even that fails, no more is written, and `open` will cut it."""
         try:
-            os.ftruncate(self._handle, self._size)
+            if os.fstat(self._handle).st_size < self._size:
+                # Records before it were gathered and are not there: nothing may follow the hole that they leave.
+                self._failed = True
+            else:
+                os.ftruncate(self._handle, self._size)
         except OSError:
             self._failed = True
 
@@ -317,8 +326,9 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> JournalUnwritable:
         return JournalUnwritable(
-            f"record {self._next_seq} cannot be written to the journal in {self.folder}: {error.strerror or error}; "
-            "the run stops here and has lost nothing; free or repair the disk and resume it."
+            f"the journal in {self.folder} cannot be written (record {self._next_seq} is next): "
+            f"{error.strerror or error}; the run stops here and can go on from the last record that is in the file; "
+            "free or repair the disk and resume it."
         )
 
 

@@ -44,7 +44,7 @@ def _begun(purpose: Purpose, *parts: str | int) -> hashlib.blake2b:
 
 
 def _told(part: str | int) -> bytes:
-    told = (f"i{part}" if isinstance(part, int) else f"s{part}").encode()
+    told = f"i{part}".encode() if isinstance(part, int) else b"s" + part.encode()
     return len(told).to_bytes(4, "little") + told
 
 

@@ -6,7 +6,7 @@ tells apart the leases that one request has had, and the highest one is its fenc
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Generic, NewType, TypeVar
+from typing import Any, Generic, NewType, TypeVar, overload
 
 import msgspec
 
@@ -69,7 +69,15 @@ class _Kept(Generic[Value]):
         self._work = work
         self._name = work.__name__
 
-    def __get__(self, of: Any, owner: type[object] | None = None) -> Value:
+    @overload
+    def __get__(self, of: None, owner: type[object]) -> "_Kept[Value]": ...
+
+    @overload
+    def __get__(self, of: object, owner: type[object] | None = None) -> Value: ...
+
+    def __get__(self, of: Any, owner: type[object] | None = None) -> "Value | _Kept[Value]":
+        if of is None:
+            return self
         value = of.__dict__[self._name] = self._work(of)
         return value
 

@@ -240,9 +240,8 @@ class Ledger(Book):
         if entry.holder is None:
             return
         held = self._leases[entry.holder]
-        if len(held) > 1:
-            del held[entry.id]
-        else:
+        del held[entry.id]
+        if not held:
             del self._leases[entry.holder]
         entry.holder = None
 

@@ -89,6 +89,14 @@ class CostMeter(msgspec.Struct, kw_only=True):
             self.ends.append(record.at)
             self.passed.append(Period(iteration=event.iteration + 1, start=record.at))
 
+    @classmethod
+    def replay(cls, records: Iterable[Record]) -> "CostMeter":
+        """The meter that was fed these."""
+        meter = cls()
+        for record in records:
+            meter.apply(record)
+        return meter
+
     def accounts(self, at: float | None = None) -> list[Account]:
         """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
         accounts = {name: account.copy() for name, account in self.closed.items()}

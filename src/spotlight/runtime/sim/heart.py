@@ -2,7 +2,7 @@
 
 Callbacks, because a task for every heart would outweigh all else that a worker is. They keep the order of one: a beat
 comes after all that is due at its instant, as who wakes from a sleep does, and a heart is stopped a turn of the loop
-after its worker (tests/unit/test_sim_worker.py).
+after its worker, unless it is started again meanwhile (tests/unit/test_heart.py).
 
     start --> RESTING --s--> BEATING --> RESTING        frozen when it should beat: OWING --thaw--> BEATING
     any of them --stop--> STOPPED
@@ -29,14 +29,19 @@ class Heart:
         self._seconds = 0.0
         self._state = HeartState.STOPPED
         self._next: asyncio.Handle | None = None
+        self._ending: asyncio.Handle | None = None
         self._is_frozen = False
 
     def start(self, seconds: float) -> None:
+        for earlier in (self._next, self._ending):
+            if earlier is not None:
+                earlier.cancel()
         self._seconds = seconds
+        self._state = HeartState.RESTING
         self._next = self._loop.call_soon(self._rest)
 
     def stop(self) -> None:
-        self._loop.call_soon(self._end)
+        self._ending = self._loop.call_soon(self._end)
 
     def freeze(self) -> None:
         self._is_frozen = True

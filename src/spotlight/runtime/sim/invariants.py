@@ -2,7 +2,7 @@
 
 From the records, as they are written: the audit, and what only a simulator can know (what a worker was told, which
 files were damaged). From the live objects, after every event: ledger, scheduler and machines agree on who makes what.
-At a restart: the journal alone gives the ledger, the state and the planner that the dead controller had.
+At a restart: the journal alone gives the ledger, the state, the planner and the meter that the dead controller had.
 """
 
 from collections import Counter
@@ -12,6 +12,7 @@ from spotlight.chronicle import Chronicle
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.ledger.audit import Auditor
 from spotlight.control.ledger.findings import Bounds
+from spotlight.control.market.cost import CostMeter
 from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.events import (
@@ -60,6 +61,8 @@ class Invariants:
         self._auditor = Auditor(bounds)
         self._seen = -1
         self._hub: Hub | None = None
+        self._meter: CostMeter | None = None
+        """Of this life of the controller, which keeps it up to date."""
         self.problems: list[str] = []
         self.edges: Counter[Edge] = Counter()
         self.theta = ""
@@ -84,6 +87,7 @@ class Invariants:
         for record in read(chronicle.folder.journal, after=self._seen):
             self.see(record)
         chronicle.observers.append(self.see)
+        self._meter = chronicle.meter
         self._hub = hub
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -228,14 +232,17 @@ class Invariants:
 
     def compare(self, chronicle: Chronicle) -> None:
         """The folds of a controller that is gone against those that its journal gives."""
-        self._hub = None
-        events = [record.event for record in read(chronicle.folder.journal)]
+        meter, self._meter, self._hub = self._meter, None, None
+        records = list(read(chronicle.folder.journal))
+        events = [record.event for record in records]
         state = RunState.replay(events)
         planner = Planner.replay(chronicle.config.explore, events)
         if repr(state) != repr(chronicle.state):
             self.problems.append(f"the journal gives the state {state}, but it was {chronicle.state}")
         if repr(planner.state) != repr(chronicle.planner.state):
             self.problems.append(f"the journal gives the planner {planner.state}, but it was {chronicle.planner.state}")
+        if meter is not None and meter != CostMeter.replay(records):
+            self.problems.append("the journal gives other slot-seconds than the meter had")
         live = self._facts(chronicle.ledger, chronicle.ledger)
         # A process that dies between telling and doing has told one event more than it has done.
         replays = [Ledger.replay(events), Ledger.replay(events[:-1])]

@@ -1,7 +1,8 @@
 """Virtual time: an asyncio event loop that never sleeps, because its clock jumps to the next timer.
 
 Invariant: what runs, and in which order, depends on the program alone, never on the machine's speed or clocks
-(tests/storm/test_storm.py compares traces of two processes).
+(tests/storm/test_storm.py compares traces of two processes), and of a run that is over nothing is left
+(tests/unit/test_virtual_loop.py).
 
     run_virtually(main())        # an hour of asyncio.sleep takes milliseconds
 """
@@ -123,6 +124,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         heappush(self._timers, timer)
         return timer
 
+    def close(self) -> None:
+        """Who waited for a timer waits no more, and is not kept by it either."""
+        super().close()
+        self._timers.clear()
+        self._cancelled = 0
+
     def timer_cancelled(self, timer: Timer) -> None:
         """Called by a timer of this loop; one that is due already is not among those that wait."""
         self._cancelled += timer >= self._now + RESOLUTION_S
@@ -200,10 +207,9 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         _cancel_rest(loop)
         asyncio.set_event_loop(None)
         loop.close()
-        # All that was made counts as old from here on, so that it is looked at when the whole heap is, not at once.
-        gc.freeze()
-        gc.unfreeze()
         gc.set_threshold(*usual)
+        # A run is one big cycle, and the next one looks for no garbage.
+        gc.collect()
     if escaped:
         raise escaped[0]
     return outcome
