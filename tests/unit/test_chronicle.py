@@ -9,24 +9,24 @@ from spotlight.chronicle import Chronicle
 from spotlight.config import load_config
 from spotlight.control.market.cost import CostMeter
 from spotlight.core.clock import RealClock
-from spotlight.core.events import Record
+from spotlight.core.events import AnyEvent, Issued, IterationDone, NodeJoined, NodeLost, Record
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
 
 EVENTS = [record.event for record in story()][1:]
 
 
+@pytest.mark.parametrize("kind", [IterationDone, NodeJoined, NodeLost, Issued])
 @pytest.mark.parametrize("asks", ["watchers", "observers"])
-@pytest.mark.parametrize("first", range(1, 40, 6))
 def test_meter_first_asked_for_while_a_record_is_told_counts_every_record_once(
-    tmp_path: Path, asks: str, first: int
+    tmp_path: Path, asks: str, kind: type[AnyEvent]
 ) -> None:
     config = load_config("words-nft", ["output.journal.sync=never"])
     chronicle = Chronicle.begin(config, "words-nft", RunFolder(tmp_path), RealClock())
     seen: list[CostMeter] = []
 
     def ask(record: Record) -> None:
-        if record.seq >= first:
+        if isinstance(record.event, kind):
             seen.append(chronicle.meter)
 
     {"watchers": chronicle.watchers, "observers": chronicle.observers}[asks].append(ask)

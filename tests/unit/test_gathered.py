@@ -12,6 +12,7 @@ from spotlight.core.events import WorkerLost
 from spotlight.core.journal import Journal, JournalConfig, JournalUnwritable, Sync, read
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
+from spotlight.runtime.sim import gathered
 from spotlight.runtime.sim.gathered import GATHERED, Gathering
 
 NEVER = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
@@ -30,12 +31,12 @@ def content(folder: Path) -> list[bytes]:
 
 def test_gathered_journal_closed_after_several_segments_has_the_bytes_of_a_plain_one(tmp_path: Path) -> None:
     plain = Journal.create(tmp_path / "plain", lambda: 0.0, NEVER)
-    gathered = Journal.create(tmp_path / "gathered", lambda: 0.0, NEVER, Gathering().disk())
+    waiting = Journal.create(tmp_path / "gathered", lambda: 0.0, NEVER, Gathering().disk())
     for number in range(300):
         plain.append(lost(number))
-        gathered.append(lost(number))
+        waiting.append(lost(number))
     plain.close()
-    gathered.close()
+    waiting.close()
     assert len(content(tmp_path / "plain")) > 2
     assert content(tmp_path / "gathered") == content(tmp_path / "plain")
 
@@ -105,6 +106,26 @@ def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_gone_o
     journal.close()
     assert check_beginning(tmp_path) <= taken
     assert sum(len(segment) for segment in content(tmp_path)) <= room + 200
+
+
+class Interrupting:
+    """A bound that somebody presses Ctrl-C at."""
+
+    def __lt__(self, gathered: int) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_gathered_journal_interrupted_while_a_record_is_gathered_does_not_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    with monkeypatch.context() as patch:
+        patch.setattr(gathered, "GATHERED", Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            journal.append(lost(1))
+    journal.append(lost(0))
+    journal.close()
+    assert check_beginning(tmp_path) == 1
 
 
 def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_would_follow_the_hole(
