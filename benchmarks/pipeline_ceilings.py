@@ -7,16 +7,18 @@ seconds in which a trainer takes up what it wrote, N slots:
     serial       G + T + w                                      batches over samples
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
-    +TAG         drawing and all training but the last unit's shared by all slots, of which trainers are there after a
-                 and the others after f, then t + p
+    +TAG         drawing and all training but the last group's shared by all slots, of which trainers are there after a
+                 and the others after f, then the last group's training and p
     +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
                  T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
 
 The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
 at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
 
-Where helpers break the step of the others the last unit is smaller than t supposes: a row may pass such a ceiling by a
-percent or two. Each is the best over the batches that were timed. Launches bound small batches, so nothing is drawn
+Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
+No row passes its ceiling, but one: with asynchrony a period is measured over a few iterations, and what was drawn ahead
+of the first and of the last may differ by a batch, which is a tenth of a percent at most. Each is the best over the
+batches that were timed. Launches bound small batches, so nothing is drawn
 more quickly than all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
 training) / N.
 """
@@ -42,6 +44,8 @@ class Sums:
     """Seconds, with so many rows in a slot's batch."""
 
     drawn: float
+    evenly_drawn: float
+    """In shares that are no whole samples, as where others draw the rest of a round or the next iteration fills it."""
     first_drawn: float
     trained: float
     last: int
@@ -86,15 +90,14 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
             both = max(sums.drawn + last, sums.first_drawn + sums.trained)
             return both + sums.handed_out
         case Row.TAG:
-            beside = max(GROUP, cell.setting.samples - gang * rows)
-            last = _last_trained_s(cell, min(sums.last, beside), over_pairs=True)
-            drawn = shared(sums.fetch + sums.drawn, sums.adopt + sums.trained - last)
+            last = _last_trained_s(cell, GROUP, over_pairs=True)
+            drawn = shared(sums.fetch + sums.evenly_drawn, sums.adopt + sums.trained - last)
             return max(drawn + last, _turns_s(cell, cell.setting.prompts, rows)) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
-            rolled, busy = sums.drawn + sums.fetch, sums.trained + sums.publish
-            last = _last_trained_s(cell, min(sums.last, fresh * GROUP), over_pairs=True)
-            drawn = shared(sums.fetch + sums.drawn * fresh / cell.setting.prompts, sums.adopt)
+            rolled, busy = sums.evenly_drawn + sums.fetch, sums.trained + sums.publish
+            last = _last_trained_s(cell, GROUP, over_pairs=True)
+            drawn = shared(sums.fetch + sums.evenly_drawn * fresh / cell.setting.prompts, sums.adopt)
             helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, drawn + last + sums.publish)
             return max(min(max(rolled, busy), helped), _turns_s(cell, fresh, rows) + sums.publish)
 
@@ -106,6 +109,7 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
     over_pairs = Row.TSP in row.before
     return Sums(
         drawn=_team_s(profile, setting.samples, machines.rollers, setting.steps, rows) / machines.speed,
+        evenly_drawn=_evenly_drawn_s(cell, rows),
         first_drawn=_team_s(profile, unit, machines.rollers, setting.steps, rows) / machines.speed,
         trained=_last_trained_s(cell, setting.samples, over_pairs),
         last=last,
@@ -171,6 +175,13 @@ def _quickest_s(cell: Cell, samples: int, slots: int) -> float:
     """In even shares, with whatever batch is best."""
     profile = profile_of(cell.profile)
     return min(_team_s(profile, samples, slots, cell.setting.steps, rows) for rows in batches(profile))
+
+
+def _evenly_drawn_s(cell: Cell, rows: int) -> float:
+    """By who rolls out, all of them always busy with the best batch of at most so many rows."""
+    profile, machines, setting = profile_of(cell.profile), cell.machines, cell.setting
+    sample_s = min(_drawn_s(profile, each, setting.steps) / each for each in batches(profile) if each <= rows)
+    return setting.samples * sample_s / (machines.rollers * machines.speed)
 
 
 def _team_s(profile: Profile, samples: int, slots: int, steps: int, rows: int) -> float:

@@ -153,13 +153,11 @@ def sensible_rows(cell: Cell) -> list[int]:
 
 
 def least_groups(cell: Cell, row: Row) -> list[int]:
-    """As few as fill the batches of all ranks; where they are first over pairs, as many as before may do as well."""
+    """As few as fill the batches of all ranks; where these are over pairs, as many as before may do as well."""
     profile, setting = profile_of(cell.profile), cell.setting
     rows = efficient_batch(profile, Operation.TRAIN_TIMESTEP) * cell.machines.trainers
     over_samples, over_pairs = -(-rows // GROUP), -(-rows // (GROUP * setting.timesteps))
-    if Row.TSP not in row.before:
-        return [over_samples]
-    return sorted({over_pairs, over_samples}) if row is Row.TSP else [over_pairs]
+    return sorted({over_pairs, over_samples}) if Row.TSP in row.before else [over_samples]
 
 
 def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:

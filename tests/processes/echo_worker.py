@@ -1,5 +1,7 @@
 """A worker without a model: follows the protocol, paints each sample in the grey of its seed, and does as it is told.
 
+What it publishes is written nowhere, and what it adopts it has.
+
 Seeds with a meaning: HANG stops its heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
 """
 
@@ -15,6 +17,7 @@ from safetensors.numpy import save
 from spotlight import __version__
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.core import messages as m
+from spotlight.core.crews import Adopt
 from spotlight.core.events import SCHEMA
 from spotlight.core.work import Work
 from spotlight.runtime import wire
@@ -81,6 +84,10 @@ def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
             case m.Load(weights=weights, path=path):
                 assert Path(path).parent == Path(launch.store)
                 say(m.Held(weights=weights, digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()))
+            case m.Publish(weights=(weights,)):
+                say(m.PublishedWeights(weights=weights, digest=f"{weights} of {worker}", size=1, step=1))
+            case Adopt(weights=weights, digest=digest):
+                say(m.Held(weights=weights, digest=digest))
             case m.Drain():
                 say(m.HandBack(request="rollout/0/0/0", attempt=1, step=3), b"flight")
                 return

@@ -70,15 +70,15 @@ class Tale:
         self.serve()
         return groups
 
-    def announced(self, fetch_s: float) -> None:
-        """New weights, which the spot worker holds after so long and the other one now."""
+    def announced(self, fetch_s: float, own_s: float = 0.0) -> None:
+        """New weights, which the spot worker holds after so long, and the other one at once or after so long."""
         self.directory.weights[CURRENT] = PublishedSet("digest", "", announced_at=self.now)
-        self.directory.holds(TRAINS, CURRENT, self.now)
-        self.directory.workers[SPOT].fetch_s = fetch_s
-        if fetch_s:
-            self.scheduler.holds(SPOT, [])
-        else:
-            self.directory.holds(SPOT, CURRENT, self.now)
+        for worker, seconds in ((SPOT, fetch_s), (TRAINS, own_s)):
+            self.directory.workers[worker].fetch_s = seconds
+            if seconds:
+                self.scheduler.holds(worker, [])
+            else:
+                self.directory.holds(worker, CURRENT, self.now)
 
     def helps(self) -> bool:
         return bool(self.given[TRAINS])
@@ -313,6 +313,24 @@ def test_trainers_begin_what_they_will_wait_for_while_others_fetch() -> None:
     for fetch_s, ready_s, expected in ((5.0, 3.0, 4.0), (5.0, 9.0, 3.0), (5.0, 14.5, 0.0), (0.0, 3.0, 0.0)):
         tale = Tale()
         tale.announced(fetch_s)
+        groups = tale.issue(2)
+        for worker in (SPOT, TRAINS):
+            tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+        following = Foreseen(groups[:1], 1, 20.0)
+        assert tale.assist.head_start_s(following, ready_s, tale.now) == expected
+
+
+def test_trainers_that_have_to_fetch_as_well_begin_only_what_they_can_draw_before_the_others() -> None:
+    """As above, but the trainer holds the weights after 2 s, of which it draws nothing: a part of what is lost."""
+    for own_s, ready_s, expected in (
+        (2.0, 3.0, 4.0),
+        (2.0, 9.0, 4.0),
+        (2.0, 10.0, 3.5),
+        (3.5, 3.0, 0.0),
+        (6.0, 3.0, 0.0),
+    ):
+        tale = Tale()
+        tale.announced(5.0, own_s)
         groups = tale.issue(2)
         for worker in (SPOT, TRAINS):
             tale.scheduler.pull(worker, ROWS, SPEED, tale.now)

@@ -5,7 +5,16 @@ import logging
 import msgspec
 import pytest
 import torch
-from tiny_models import PROMPTS, RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_experience, tiny_sampling
+from tiny_models import (
+    PROMPTS,
+    RUN_SEED,
+    OnDevice,
+    grouped_samples,
+    rolled_out,
+    tiny_adapter,
+    tiny_experience,
+    tiny_sampling,
+)
 
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rollout.denoise import Rollout
@@ -16,7 +25,7 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.crews import AskNeighbour, Offered
+from spotlight.core.crews import Adopt, AskNeighbour, Offered
 from spotlight.core.types import SamplerKind, Version, Window, WorkerId
 from spotlight.core.work import Policy, WeightsId
 from spotlight.runtime.loading import Loading
@@ -32,17 +41,6 @@ KINDS = {
     "flow-grpo, all weights": (FlowGrpoConfig(clip=3e-4), None),
     "flow-grpo, adapters": (FlowGrpoConfig(clip=3e-4), LORA),
 }
-
-
-class OnDevice(Resident):
-    """Whose sets would have to be copied to where it computes; there is no such device here."""
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cuda")
-
-    def load(self, stored) -> str:
-        return self.adopt(stored.weights, dict(stored.tensors), stored.digest)
 
 
 class Reserved:
@@ -69,6 +67,9 @@ class Reserved:
 
     def load(self, weights: WeightsId, digest: str) -> None:
         self.loading.load(m.Load(weights=weights, digest=digest, path="", keep=(BEHAVIOUR, AVERAGE)))
+
+    def adopt(self, weights: WeightsId, digest: str, *keep: WeightsId) -> None:
+        self.loading.adopt(Adopt(weights=weights, digest=digest, keep=(weights, *keep)))
 
     @property
     def asks(self) -> bool:
@@ -127,7 +128,7 @@ def test_copy_that_is_not_what_was_announced_gives_way_to_the_others_loudly(tmp_
     with caplog.at_level(logging.WARNING):
         worker.load(BEHAVIOUR, announced.digest)
     assert worker.asks
-    assert "is not what was announced" in caplog.text
+    assert f"published with digest {announced.digest}" in caplog.text
     worker.loading.offered(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
     assert worker.said[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
     assert torch.equal(
@@ -167,3 +168,62 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
     worker.load(BEHAVIOUR, told.digest)
     assert worker.asks
     assert "no room" in caplog.text
+
+
+def test_trainer_that_is_told_to_adopt_holds_its_copy_and_the_order_to_load_finds_it(tmp_path):
+    worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
+    worker.train(0)
+    told = worker.publish(BEHAVIOUR)
+    # Nothing else is to be had.
+    worker.store.keep([])
+    worker.adopt(BEHAVIOUR, told.digest)
+    held = m.Held(weights=BEHAVIOUR, digest=told.digest)
+    assert worker.said == [held]
+    worker.load(BEHAVIOUR, told.digest)
+    assert worker.said == [held, held]
+
+
+def test_trainer_that_adopts_lets_go_of_what_is_not_kept_to_have_room(tmp_path):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    held = []
+    for version in range(1, worker.resident.capacity + 2):
+        worker.train(version - 1)
+        weights = WeightsId(Version(version))
+        worker.adopt(weights, worker.publish(weights).digest, *held[-1:])
+        held.append(weights)
+    assert [weights for weights, _ in worker.resident.held()] == held[-2:]
+
+
+def test_order_to_adopt_what_it_does_not_have_changes_nothing_and_says_nothing(tmp_path, caplog):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.train(0)
+    first = worker.publish(BEHAVIOUR)
+    worker.adopt(BEHAVIOUR, first.digest)
+    said = list(worker.said)
+    worker.adopt(AVERAGE, "of another gang")
+    assert worker.said == said
+    assert worker.resident.held() == ((BEHAVIOUR, first.digest),)
+
+
+def test_copy_with_another_digest_is_not_adopted_and_is_fetched_when_it_is_to_be_loaded(tmp_path, caplog):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.train(0)
+    told = worker.publish(BEHAVIOUR)
+    with caplog.at_level(logging.WARNING):
+        worker.adopt(BEHAVIOUR, "of another gang")
+    assert worker.said == []
+    assert "of another gang" in caplog.text
+    worker.load(BEHAVIOUR, told.digest)
+    assert worker.asks
+
+
+def test_copy_that_there_is_no_room_for_is_told_as_that(tmp_path, caplog):
+    worker = Reserved(tmp_path, *KINDS["nft, adapters"])
+    worker.resident.capacity = 0
+    worker.train(0)
+    told = worker.publish(BEHAVIOUR)
+    with caplog.at_level(logging.WARNING):
+        worker.load(BEHAVIOUR, told.digest)
+    assert worker.asks
+    assert "at most 0 sets" in caplog.text
+    assert "announced" not in caplog.text

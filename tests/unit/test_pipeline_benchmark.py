@@ -11,7 +11,17 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import pipeline  # noqa: E402
 from pipeline_ceilings import ceiling_s, colocated_s, sums_of  # noqa: E402
-from pipeline_cells import COLOCATED, Cell, Machines, Row, Setting, profile_of, sensible_rows  # noqa: E402
+from pipeline_cells import (  # noqa: E402
+    COLOCATED,
+    Cell,
+    Machines,
+    Row,
+    Setting,
+    least_groups,
+    profile_of,
+    seconds,
+    sensible_rows,
+)
 from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
 
 from spotlight.control.profiles import Operation  # noqa: E402
@@ -34,6 +44,28 @@ def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_befor
     assert all(row.share <= 1.001 for row in column.rows)
     assert min(column.ratios()) >= 0.999
     assert column.best.seconds >= column.best.bound_s
+
+
+@pytest.mark.parametrize(
+    ("cell", "rows"),
+    [
+        (Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 20, 2)), 8),
+        (Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(32, 20, 2)), 16),
+        (Cell("h200-qwen-image-512", Machines(4, 8), Setting(8, 20, 2)), 8),
+        (Cell("h200-qwen-image-512", Machines(8, 24), Setting(2, 20, 4)), 1),
+    ],
+    ids=lambda each: each.name if isinstance(each, Cell) else f"{each} rows",
+)
+def test_trainers_that_help_are_never_quicker_than_their_ceiling(cell, rows):
+    assert seconds(cell, Row.TAG, rows, 0) >= ceiling_s(cell, Row.TAG)
+
+
+def test_all_rows_with_batches_over_pairs_choose_from_the_same_parts():
+    cell = Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 40, 4))
+    parts = [least_groups(cell, row) for row in Row]
+    assert parts[0] == parts[1]
+    assert parts[2] == parts[3] == parts[4]
+    assert set(parts[1]) < set(parts[2])
 
 
 def test_ceilings_of_rows_with_more_switches_are_never_higher():

@@ -10,6 +10,8 @@ from spotlight.compute.models.text_table import TextTable
 from spotlight.compute.models.words import letters_of
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
+from spotlight.compute.weights.resident import Resident
+from spotlight.compute.weights.store import MappedWeights
 from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Size, Version, Window
 
 RUN_SEED = 7
@@ -19,6 +21,17 @@ SPEC = PixelSpec(family="tiny", size=SIZE, patch=8, layers=2, head_dim=4, rope_a
 # Of different lengths, so that every batch has padding.
 PROMPTS = tuple(Prompt(text=f'the word "{word}"', target=word) for word in ("a", "badge", "fed", "cabbed"))
 NOISE_LEVELS = {SamplerKind.FLOW_SDE: 0.7, SamplerKind.DANCE_SDE: 0.3, SamplerKind.CPS: 0.8}
+
+
+class OnDevice(Resident):
+    """Whose sets would have to be copied to where it computes; there is no such device here."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+    def load(self, stored: MappedWeights) -> str:
+        return self.adopt(stored.weights, dict(stored.tensors), stored.digest)
 
 
 def tiny_adapter(seed: int = 0) -> PixelAdapter:

@@ -4,11 +4,12 @@
     worker -> agent               Prepared, Formed, Broke, Disbanded
     leader -> agent -> followers  Forward (taken part in by all), ForwardDone (to the agent alone)
     newcomer -> agent -> holder   AskNeighbour, answered by Offered on the same way back
+    agent  -> who wrote weights   Adopt
     agent  -> controller          Crewed
     controller -> agent           Demand
 
-Every message of a crew carries its token; whoever knows a newer one for that worker refuses it. Newcomers' weights have
-nothing to do with crews, but stay within the node as well.
+Every message of a crew carries its token; whoever knows a newer one for that worker refuses it. Weights of newcomers,
+and of who wrote them, have nothing to do with crews, but stay within the node as well.
 """
 
 import msgspec
@@ -141,3 +142,14 @@ class Offered(Message, frozen=True, kw_only=True):
 
     weights: WeightsId
     newcomer: WorkerId
+
+
+class Adopt(Message, frozen=True, kw_only=True):
+    """You wrote these weights, and they are announced: take them up from your own memory, if they are there.
+
+    The Load that it was made of follows when the file is in the node's store, whether this one did anything or not.
+    """
+
+    weights: WeightsId
+    digest: str
+    keep: tuple[WeightsId, ...] = ()

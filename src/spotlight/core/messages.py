@@ -313,6 +313,7 @@ AnyMessage: TypeAlias = (
     | NodeHello | Gone | Warned
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
+    | crews.Adopt
     | Grant | Recall | Discard | Fenced | Load | Train | Publish | Save | Restore | Drain | Rejected
 )  # fmt: skip
 

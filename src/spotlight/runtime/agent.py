@@ -3,7 +3,7 @@
     python -m spotlight.runtime.agent --launch FILE
 
 Relays between the controller and the workers. It changes nothing on the way but a `Result`, which it scores, and a
-`Load`, which it gives a path on this node. Free of torch.
+`Load`, which it gives a path on this node; whoever wrote those weights hears `Adopt` before. Free of torch.
 
 Invariants (tests/processes/test_pool.py):
 - A node is one process group, led by its agent. When the controller, the owner's pipe (stdin) or the nursery is gone,
@@ -45,6 +45,7 @@ from spotlight.runtime.lineage import die_with_parent
 from spotlight.runtime.nursery_client import NurseryClient
 from spotlight.runtime.slot import Slot
 from spotlight.runtime.weight_cache import WeightCache
+from spotlight.runtime.written import Written
 
 VERDICTS_S = 5.0
 """How long the news of a death waits for verdicts on what the worker had finished; they spare doing it again."""
@@ -62,6 +63,7 @@ class Agent:
         self._controller = controller
         self._judge = Judge(launch.reward, launch.reward_processes, launch.reward_timeout_s)
         self._weights = WeightCache(Path(launch.store))
+        self._written = Written()
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]
         self._leases = Leases()
         self._verdicts: defaultdict[WorkerId, set[asyncio.Task[None]]] = defaultdict(set)
@@ -129,6 +131,8 @@ class Agent:
                 self._end_lease(worker, message.request, message.attempt)
             case m.Held():
                 self._weights.caught_up(worker, message.weights)
+            case m.PublishedWeights():
+                self._written.wrote(worker, message)
         await self._send(message, worker, blob)
 
     def died(self, worker: WorkerId, why: str) -> None:
@@ -143,6 +147,7 @@ class Agent:
         # Once more: a greeting may have been relayed after its process had ended.
         self._crews.died(worker, cause)
         self._weights.gone(worker)
+        self._written.gone(worker)
         log.info("worker %s is gone: %s", worker, cause)
         await self._send(m.Gone(worker=worker, cause=cause))
 
@@ -188,7 +193,7 @@ class Agent:
                 case m.Drain() if envelope.worker is None:
                     self.drain()
                 case m.Load() as load:
-                    self._spawn(self._load(load, envelope.worker))
+                    self._announced(load, envelope.worker)
                 case Demand() as demand:
                     self._crews.demand(demand)
                 case message:
@@ -261,6 +266,12 @@ class Agent:
     def _workers(self) -> list[WorkerId]:
         return [slot.worker for slot in self._slots if slot.worker is not None]
 
+    def _announced(self, load: m.Load, worker: WorkerId | None) -> None:
+        at_once = self._written.announced(load)
+        if at_once is not None:
+            self.tell(*at_once)
+        self._spawn(self._load(load, worker))
+
     async def _load(self, load: m.Load, worker: WorkerId | None) -> None:
         try:
             local = await self._weights.take(load, self._workers)
@@ -268,6 +279,8 @@ class Agent:
             log.error("%s", error)
             await self._send(m.Failed(problem=str(error)))
             return
+        finally:
+            self._written.arrived(load)
         self._relay(worker, local, b"")
 
     async def _score(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:

@@ -1,5 +1,6 @@
 """Where a worker's weights come from: itself where it wrote them, a neighbour's device, else the node's store.
 
+    Adopt --on a GPU, which wrote this set--> its own copy
     Load --on a CPU--> store
     Load --on a GPU, which wrote this set--> its own copy --another digest--.
     Load --on a GPU--> ASKED <------------------------------------------------'
@@ -7,8 +8,9 @@
                          `--Offered without, a copy that fails, or patience ends--> store
 
 Never from another machine's trainer: the agent copied the set into the node's store before it said Load. A worker that
-writes a set keeps a copy as it was then, for the trained weights go on; on a CPU the pages of the store are the weights
-and nothing is to be gained. Whatever the way, the digest is read back from the model, compared with the one that was
+writes a set keeps a copy as it was then, for the trained weights go on, and takes it up while the agent copies, when it
+is told Adopt; the Load that follows finds it held. On a CPU the pages of the store are the weights and nothing is to be
+gained. Whatever the way, the digest is read back from the model, compared with the one that was
 announced, and told by Held; what the model computes is the same to the last bit (tests/unit/test_loading.py,
 tests/unit/test_own_weights.py). Owned by the model's thread; waits nowhere.
 """
@@ -16,7 +18,7 @@ tests/unit/test_own_weights.py). Owned by the model's thread; waits nowhere.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +27,7 @@ from torch import Tensor
 from spotlight.compute.weights.peer import Offer, offer, take
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
-from spotlight.core.crews import AskNeighbour, Offered
+from spotlight.core.crews import Adopt, AskNeighbour, Offered
 from spotlight.core.errors import WeightsError
 from spotlight.core.messages import AnyMessage, Held, Load
 from spotlight.core.types import WorkerId
@@ -78,19 +80,21 @@ class Loading:
 
     def load(self, load: Load) -> None:
         """Hold these from now on, and nothing that is not to be kept beside them."""
-        for weights, _ in self._resident.held():
-            if weights not in load.keep and weights != load.weights:
-                self._resident.drop(weights)
-        for weights in [weights for weights in self._asked if weights not in (*load.keep, load.weights)]:
-            del self._asked[weights]
+        self._keep_only((load.weights, *load.keep))
         held = dict(self._resident.held()).get(load.weights)
         if held is not None:
             self._tell(load.weights, held)
         elif not self._copies_sets:
             self._from_store(load)
-        elif not self._from_itself(load):
+        elif not self._from_itself(load.weights, load.digest):
             self._asked[load.weights] = _Asked(load, self._clock() + PATIENCE_S)
             self._say(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
+
+    def adopt(self, order: Adopt) -> None:
+        """Hold these if it has its own copy; what is not to be had here, Load will bring."""
+        if order.weights in self._own and not self._resident.holds(order.weights):
+            self._keep_only((order.weights, *order.keep))
+            self._from_itself(order.weights, order.digest)
 
     def asked(self, ask: AskNeighbour) -> None:
         """A neighbour of this worker wants its copy."""
@@ -125,18 +129,24 @@ class Loading:
             self._from_store(asked.load)
         return min((asked.until - now for asked in self._asked.values()), default=None)
 
-    def _from_itself(self, load: Load) -> bool:
+    def _keep_only(self, wanted: Collection[WeightsId]) -> None:
+        for weights, _ in self._resident.held():
+            if weights not in wanted:
+                self._resident.drop(weights)
+        self._asked = {weights: asked for weights, asked in self._asked.items() if weights in wanted}
+
+    def _from_itself(self, weights: WeightsId, digest: str) -> bool:
         """Whether it wrote these very weights and holds them now."""
-        own = self._own.pop(load.weights, None)
+        own = self._own.pop(weights, None)
         if own is None:
             return False
         try:
-            digest = self._resident.adopt(load.weights, own, load.digest)
+            found = self._resident.adopt(weights, own, digest)
         except WeightsError as error:
             # Published anew by another gang, for one: what was announced is what counts.
-            log.warning("the copy of %s that this worker kept is not what was announced: %s", load.weights, error)
+            log.warning("%s will be fetched, for the copy that this worker kept cannot be used: %s", weights, error)
             return False
-        self._tell(load.weights, digest)
+        self._tell(weights, found)
         return True
 
     def _from_store(self, load: Load) -> None:

@@ -200,9 +200,15 @@ class Steps:
         self._hub.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._hub.until(lambda: not self._gang.is_restored())
+                await self._hub.until(lambda: not self._gang.is_restored() or self._has_drawn())
         if not self._gang.is_restored():
             raise GangLost("the gang went while it rolled out")
+
+    def _has_drawn(self) -> bool:
+        """Whether there is nothing left that the gang could roll out, and nothing that it does."""
+        dispatcher = self._hub.dispatcher
+        holds = any(dispatcher.ledger.leases_of(worker) for worker in dispatcher.directory.training())
+        return not (holds or dispatcher.scheduler.is_waited_for())
 
     def _following(self, step: int, parts: Parts) -> Callable[[], Foreseen] | None:
         """What comes after a part that was taken; None: nothing of this iteration."""

@@ -253,6 +253,9 @@ class Worker:
             case m.Load():
                 with self._spans.doing(Activity.LOAD):
                     self._loading.load(message)
+            case crews.Adopt():
+                with self._spans.doing(Activity.LOAD):
+                    self._loading.adopt(message)
             case crews.AskNeighbour():
                 self._loading.asked(message)
             case crews.Offered():

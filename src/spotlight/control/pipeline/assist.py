@@ -194,26 +194,25 @@ class Assist:
 
     def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
         """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
-        before the `following` part is there, there would be nothing to train."""
+        before the `following` part is there, there would be nothing to train. What the gang has to wait for its own
+        weights is part of it, and draws nothing."""
         team, training = self._team(), self._directory.training()
         published = [weights for weights in self._directory.weights if weights.policy is Policy.BEHAVIOUR]
         if not (self._settings.tag and team and training and published and self._scheduler.is_waited_for()):
             return 0.0
         newest = max(published)
         fetch_s = min(self._directory.fetching_s(worker, newest, now) for worker in team)
+        own_s = max(self._directory.fetching_s(worker, newest, now) for worker in training)
         unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
-        starved_s = self._until_s(following, team, now) - ready_s
-        if isinf(starved_s) or min(fetch_s - unit_s, starved_s) < unit_s:
+        alone_s = fetch_s - own_s - unit_s
+        starved_s = self._until_s(following, team, now) - ready_s - own_s
+        if isinf(starved_s) or min(alone_s, starved_s) < unit_s:
             return 0.0
         speeds = [sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training)]
         # What they draw comes sooner and what they train later.
-        return min(fetch_s - unit_s, starved_s * speeds[0] / sum(speeds))
+        return own_s + min(alone_s, starved_s * speeds[0] / sum(speeds))
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _is_kept(self, worker: WorkerId) -> bool:
-        settings = self._settings
-        return (settings.gap or not settings.tag) and self._directory.workers[worker].trains
 
     def _help(self, now: float) -> int | None:
         """How many of those that are first in line they should leave to others; None: they should not help."""

@@ -1,4 +1,10 @@
-"""How long things take on one simulated worker; storms draw constants, `profiled.py` looks into a profile."""
+"""How long things take on one simulated worker; storms draw constants, `profiled.py` looks into a profile.
+
+A worker that wrote weights is charged `adopt_s` from their announcement on, whatever the node's copy of the file takes:
+in the product it takes them up from its own memory as soon as they are announced (`runtime/written.py`), and the Load
+that follows finds them held. Here one Load stands for both, and says Held once. The other ranks of a gang are taken to
+keep what the last step left them in the same way; in a real run rank 0 is all of a gang.
+"""
 
 from dataclasses import dataclass
 

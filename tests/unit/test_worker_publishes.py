@@ -1,0 +1,97 @@
+"""The worker's own loop from an order to publish to the weights that it holds, with a stand-in for its device."""
+
+import queue
+from pathlib import Path
+
+from tiny_models import RUN_SEED, OnDevice, tiny_adapter
+
+from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.parallel.crew import SharedAdapter
+from spotlight.compute.rollout.engine import Engine
+from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
+from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.trainer import Trainer
+from spotlight.core import messages as m
+from spotlight.core.crews import Adopt, AskNeighbour, Offered
+from spotlight.core.types import NodeId, Version, WorkerId
+from spotlight.core.work import SlotClass, WeightsId
+from spotlight.runtime.launch import WorkerLaunch
+from spotlight.runtime.worker import Equipment, Say, Worker
+from spotlight.runtime.worker_settings import WorkerSettings
+
+ME, BASE = WorkerId("reserved-1.1/0.1"), "base"
+BEHAVIOUR, UNKNOWN = WeightsId(Version(1)), WeightsId(Version(9))
+FOR_EVER_S = 1e6
+
+
+class TaleOver(Exception):
+    """The last order was answered."""
+
+
+class Agent:
+    """The other end: orders to publish, announces what was published, and asks for something else in the end."""
+
+    def __init__(self, announced: list[type[m.AnyMessage]]) -> None:
+        self._announced = announced
+        self._orders: queue.SimpleQueue[m.AnyMessage] = queue.SimpleQueue()
+        self._orders.put(m.Publish(weights=(BEHAVIOUR,)))
+        self.heard: list[m.AnyMessage] = []
+
+    def recv(self) -> tuple[m.Envelope, bytes]:
+        return m.Envelope(ME, self._orders.get()), b""
+
+    def send(self, envelope: m.Envelope, blob: bytes = b"") -> None:
+        message = envelope.message
+        self.heard.append(message)
+        if isinstance(message, m.PublishedWeights):
+            for kind in self._announced:
+                where = {"path": "nowhere"} if kind is m.Load else {}
+                self._orders.put(kind(weights=message.weights, digest=message.digest, keep=(message.weights,), **where))
+            self._orders.put(AskNeighbour(weights=UNKNOWN, newcomer=ME))
+        if isinstance(message, Offered):
+            raise TaleOver
+
+
+def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
+    adapter = tiny_adapter()
+    trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
+    role = TrainingRole(trainer, adapter, BASE, Path(settings.run_folder))
+    resident = OnDevice(adapter.transformer, BASE, capacity=3)
+    shared = SharedAdapter(adapter, say, resident)
+    engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=False)
+    return Equipment(adapter, shared, resident, engine, role, "gpu")
+
+
+def told(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
+    """What it says of weights, from the order to publish on; the store of its node stays empty."""
+    settings = WorkerSettings(
+        run_seed=RUN_SEED,
+        run_folder=str(folder / "run"),
+        deterministic=False,
+        model=ModelConfig(),
+        train=TrainConfig(lora=LoraConfig(rank=4, alpha=8.0)),
+        algorithm=NftConfig(),
+    )
+    launch = WorkerLaunch(
+        node=NodeId("reserved-1.1"),
+        slot_class=SlotClass.RESERVED,
+        rows=1,
+        trains=True,
+        threads=1,
+        heartbeat_s=FOR_EVER_S,
+        store=str(folder / "store"),
+        settings=b"",
+    )
+    agent = Agent(list(announced))
+    try:
+        Worker(ME, agent, launch, settings, equip).run()
+    except TaleOver:
+        return [message for message in agent.heard if not isinstance(message, m.Hello | m.Pull | Offered)]
+    raise AssertionError("a worker ended without having been told to")
+
+
+def test_worker_that_published_holds_what_it_wrote_without_asking_a_neighbour_or_the_store(tmp_path):
+    for number, announced in enumerate(([m.Load], [Adopt], [Adopt, m.Load])):
+        published, *held = told(tmp_path / str(number), *announced)
+        assert isinstance(published, m.PublishedWeights)
+        assert held == [m.Held(weights=BEHAVIOUR, digest=published.digest)] * len(announced)
