@@ -16,10 +16,10 @@ The last two take at least what follows from turns: before as many samples as k 
 at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
-No row passes its ceiling, but one: with asynchrony a period is measured over a few iterations, and what was drawn ahead
-of the first and of the last may differ by a batch, which is a tenth of a percent at most. Each is the best over the
-batches that were timed. Launches bound small batches, so nothing is drawn
-more quickly than all slots could with even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
+With asynchrony a period is measured over a few iterations, and what was drawn ahead of the first and of the last may
+differ by a batch: such a row may seem to pass its ceiling, by two tenths of a percent at most. Each is the best over
+the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than all slots could with
+even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
 training) / N.
 """
 
