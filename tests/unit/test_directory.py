@@ -65,14 +65,3 @@ def test_fetchers_are_those_who_do_not_hold_the_weights_and_have_fetched_before(
     assert list(directory.fetchers(second)) == [("spot-1.1/0.1", 54.0, 56.0)]
     directory.holds(WorkerId("spot-1.1/0.1"), second, now=55.0)
     assert list(directory.fetchers(second)) == []
-
-
-def test_one_that_fetches_far_longer_than_most_is_not_waited_for():
-    names = [f"spot-1.1/{number}.1" for number in range(5)]
-    directory = introduced(*names)
-    first, second = WeightsId(Version(1)), WeightsId(Version(2))
-    directory.weights[first] = PublishedSet("digest", "", announced_at=0.0)
-    for name, held_at in zip(names, (0.1, 3.0, 3.5, 3.2, 400.0), strict=True):
-        directory.holds(WorkerId(name), first, now=held_at)
-    directory.weights[second] = PublishedSet("digest", "", announced_at=500.0)
-    assert [worker for worker, _, _ in directory.fetchers(second)] == names[:4]

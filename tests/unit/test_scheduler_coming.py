@@ -70,19 +70,32 @@ def test_one_that_does_not_ask_is_left_nothing():
     assert len(world.give(first, speed=1.0)) == 8
 
 
-def test_sums_are_exact_through_coming_due_and_given_up():
+def test_level_counts_everybody_from_when_it_comes():
     coming = Coming()
+    assert coming.level_s(60.0, speed=1.0, now=4.0) == 60.0
     coming.expect(A, speed=2.0, ready_at=10.0, given_up_at=15.0)
     coming.expect(B, speed=3.0, ready_at=20.0, given_up_at=30.0)
-    assert coming.at(4.0) == pytest.approx((5.0, 2.0 * 6 + 3.0 * 16))
-    assert coming.at(12.0) == pytest.approx((5.0, 3.0 * 8))
-    assert coming.at(15.0) == pytest.approx((3.0, 3.0 * 5))
+    assert coming.level_s(60.0, speed=1.0, now=4.0) == pytest.approx((60 + 2 * 6 + 3 * 16) / 6)
+    assert coming.level_s(60.0, speed=1.0, now=12.0) == pytest.approx((60 + 3 * 8) / 6)
+    assert coming.level_s(60.0, speed=1.0, now=15.0) == pytest.approx((60 + 3 * 5) / 4)
     coming.forget(B)
-    assert coming.at(16.0) == (0.0, 0.0)
+    assert coming.level_s(60.0, speed=1.0, now=16.0) == 60.0
     assert not coming
+
+
+def test_who_is_expected_again_counts_once():
+    coming = Coming()
     coming.expect(A, speed=1.0, ready_at=20.0, given_up_at=40.0)
     coming.expect(A, speed=4.0, ready_at=30.0, given_up_at=40.0)
-    assert coming.at(25.0) == pytest.approx((4.0, 4.0 * 5))
+    assert coming.level_s(60.0, speed=1.0, now=25.0) == pytest.approx((60 + 4 * 5) / 5)
+
+
+def test_who_comes_far_too_late_does_not_take_the_share_of_who_comes_soon():
+    coming = Coming()
+    coming.expect(A, speed=1.0, ready_at=1.0, given_up_at=50.0)
+    soon = coming.level_s(8.0, speed=1.0, now=0.0)
+    coming.expect(B, speed=8.0, ready_at=400.0, given_up_at=600.0)
+    assert coming.level_s(8.0, speed=1.0, now=0.0) == soon == pytest.approx(4.5)
 
 
 def test_one_that_only_helps_leaves_nothing_to_who_fetches():

@@ -93,12 +93,9 @@ class Directory:
         """Who does not hold them and took some time the last time: when each will if it takes as long, and when that is
         not to be expected any more."""
         announced_at = self.weights[weights].announced_at
-        fetching = [(name, known.fetch_s) for name, known in sorted(self.workers.items()) if weights not in known.holds]
-        took_s = sorted(fetch_s for _, fetch_s in fetching if fetch_s > 0)
-        for worker, fetch_s in fetching:
-            # One that takes far longer than most would count for nothing, and make all others count for nothing.
-            if 0 < fetch_s <= PATIENCE * took_s[len(took_s) * 3 // 4]:
-                yield worker, announced_at + fetch_s, announced_at + PATIENCE * fetch_s
+        for worker, known in sorted(self.workers.items()):
+            if weights not in known.holds and known.fetch_s > 0:
+                yield worker, announced_at + known.fetch_s, announced_at + PATIENCE * known.fetch_s
 
     def rolling(self) -> list[WorkerId]:
         """Workers without a training role."""

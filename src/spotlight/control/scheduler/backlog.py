@@ -96,11 +96,9 @@ class Backlog:
 
     def shared_level_s(self, waiting: int, now: float) -> float:
         """The same, with who joins it until then."""
-        level_s = self.level_s(waiting)
         if not self.coming or not self.team:
-            return level_s
-        speed, missed = self.coming.at(now)
-        return min(level_s, (waiting + self.load + missed) / (self.team.total + speed))
+            return self.level_s(waiting)
+        return self.coming.level_s(waiting + self.load, self.team.total, now)
 
     def left_s(self) -> float:
         """Seconds in which the team would finish everything that waits, and all it holds."""

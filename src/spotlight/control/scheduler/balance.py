@@ -24,8 +24,9 @@ ROUNDING = 1 + 1e-9
 class Balance:
     """Keeps the sums, and answers who may take how much."""
 
-    def __init__(self) -> None:
+    def __init__(self, saturating_rows: int) -> None:
         self._known = Measured()
+        self._saturating_rows = saturating_rows
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
@@ -85,14 +86,14 @@ class Balance:
     def is_share(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
-        return done_s <= _level_s(worker, backlog, queue, now) * ROUNDING
+        return done_s <= self._level_s(worker, backlog, queue, now) * ROUNDING
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
         if not backlog.team:
             return True
         head = queue.head()
-        others_s = _level_s(worker, backlog, queue, now) + head.remaining / backlog.team.fastest
+        others_s = self._level_s(worker, backlog, queue, now) + head.remaining / backlog.team.fastest
         if worker.finish_s(head.remaining) <= others_s * ROUNDING:
             return True
         if worker.refused is None or not worker.refused.is_queued:
@@ -101,6 +102,12 @@ class Balance:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _level_s(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
+        """Rows that a batch has room for without taking longer are left to nobody."""
+        is_free = len(worker.leases) < self._saturating_rows
+        waiting = queue.row_steps
+        return backlog.level_s(waiting) if worker.helps or is_free else backlog.shared_level_s(waiting, now)
+
     def _leave(self, worker: Worker) -> None:
         if not worker.counted:
             return
@@ -108,8 +115,3 @@ class Balance:
         for backlog in worker.backlogs:
             backlog.team.remove(worker.id)
             backlog.load -= worker.load
-
-
-def _level_s(worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
-    waiting = queue.row_steps
-    return backlog.level_s(waiting) if worker.helps else backlog.shared_level_s(waiting, now)

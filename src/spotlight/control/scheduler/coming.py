@@ -3,10 +3,11 @@
 After a publication all fetch at the same time and some have the weights first, by a moment or by seconds. Without this
 the first would take all there is, and those that come a moment later would find nothing left.
 
-    expect --> AWAITED --its moment passed--> DUE --given up--> (gone)
-                  `------holds the weights------`--------------> (gone)
+    expect --> AWAITED --given up--> (gone)
+                  `--holds the weights, or has something else to do--> (gone)
 
-Invariant: no look costs more than O(log n), amortised; nobody is awaited after the moment at which it is given up
+Invariant: nobody is awaited after the moment at which it is given up, and who comes when all would be done changes
+nothing. A look costs as much as there are moments, a grain apart, at which somebody comes
 (tests/unit/test_scheduler_coming.py).
 """
 
@@ -15,6 +16,9 @@ from heapq import heappop, heappush
 
 from spotlight.core.types import WorkerId
 
+GRAIN_S = 0.25
+"""Those who come within this are taken to come together."""
+
 
 @dataclass(slots=True, eq=False)
 class _Awaited:
@@ -22,8 +26,17 @@ class _Awaited:
 
     speed: float
     ready_at: float
-    given_up_at: float
-    is_due: bool = False
+    moment: int
+
+
+@dataclass(slots=True)
+class _Moment:
+    """Those who come together."""
+
+    count: int = 0
+    speed: float = 0.0
+    begins: float = 0.0
+    """The sum of speed times when."""
 
 
 class Coming:
@@ -31,54 +44,51 @@ class Coming:
 
     def __init__(self) -> None:
         self._awaited: dict[WorkerId, _Awaited] = {}
-        self._moments: list[tuple[float, int, WorkerId, _Awaited]] = []
-        """When each is due, and then when it is given up; entries of those who left are passed over."""
+        self._moments: dict[int, _Moment] = {}
+        self._ends: list[tuple[float, int, WorkerId, _Awaited]] = []
+        """When each is given up; entries of those who left are passed over."""
         self._entries = 0
-        self._speed = 0.0
-        self._begins = 0.0
-        """Of those that are not due: the sum of speed times moment."""
-        self._later = 0.0
-        """Of those that are not due: the sum of speeds."""
 
     def __len__(self) -> int:
         return len(self._awaited)
 
     def expect(self, worker: WorkerId, speed: float, ready_at: float, given_up_at: float) -> None:
         self.forget(worker)
-        awaited = self._awaited[worker] = _Awaited(speed, ready_at, given_up_at)
-        self._speed += speed
-        self._later += speed
-        self._begins += speed * ready_at
-        self._push(ready_at, worker, awaited)
+        awaited = self._awaited[worker] = _Awaited(speed, ready_at, int(ready_at / GRAIN_S))
+        moment = self._moments.setdefault(awaited.moment, _Moment())
+        moment.count += 1
+        moment.speed += speed
+        moment.begins += speed * ready_at
+        self._entries += 1
+        heappush(self._ends, (given_up_at, self._entries, worker, awaited))
 
     def forget(self, worker: WorkerId) -> None:
         awaited = self._awaited.pop(worker, None)
         if awaited is None:
             return
-        self._speed -= awaited.speed
-        if not awaited.is_due:
-            self._later -= awaited.speed
-            self._begins -= awaited.speed * awaited.ready_at
-        if not self._awaited:
+        moment = self._moments[awaited.moment]
+        moment.count -= 1
+        moment.speed -= awaited.speed
+        moment.begins -= awaited.speed * awaited.ready_at
+        if not moment.count:
             # Exactly nothing again, so rounding never builds up.
-            self._speed = self._later = self._begins = 0.0
-            self._moments.clear()
+            del self._moments[awaited.moment]
+        if not self._awaited:
+            self._ends.clear()
 
-    def at(self, now: float) -> tuple[float, float]:
-        """Row-steps per second that they will add, and row-steps that they will be short of having begun later."""
-        while self._moments and self._moments[0][0] <= now:
-            _, _, worker, awaited = heappop(self._moments)
-            if self._awaited.get(worker) is not awaited:
-                continue
-            if awaited.is_due:
+    def level_s(self, row_steps: float, speed: float, now: float) -> float:
+        """Seconds in which a team of this speed does so much, with everybody who comes before it is done."""
+        while self._ends and self._ends[0][0] <= now:
+            _, _, worker, awaited = heappop(self._ends)
+            if self._awaited.get(worker) is awaited:
                 self.forget(worker)
-            else:
-                awaited.is_due = True
-                self._later -= awaited.speed
-                self._begins -= awaited.speed * awaited.ready_at
-                self._push(awaited.given_up_at, worker, awaited)
-        return self._speed, max(0.0, self._begins - now * self._later)
-
-    def _push(self, moment: float, worker: WorkerId, awaited: _Awaited) -> None:
-        self._entries += 1
-        heappush(self._moments, (moment, self._entries, worker, awaited))
+        level_s = row_steps / speed
+        for number in sorted(self._moments):
+            moment = self._moments[number]
+            late_s = max(0.0, moment.begins / moment.speed - now)
+            if late_s >= level_s:
+                break
+            row_steps += moment.speed * late_s
+            speed += moment.speed
+            level_s = row_steps / speed
+        return level_s

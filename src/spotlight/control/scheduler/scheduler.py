@@ -44,7 +44,7 @@ class Scheduler:
         self._ledger = ledger
         self._settings = settings or SchedulerSettings()
         self._workers: dict[WorkerId, Worker] = {}
-        self._balance = Balance()
+        self._balance = Balance(self._settings.saturating_rows)
         self._hunger = Hunger()
         self._booking = Booking(ledger, self._balance, self._hunger, turn)
         self._watch = stragglers.Watch(self._settings)
