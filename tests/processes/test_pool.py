@@ -361,28 +361,6 @@ def _newest(controller: ControllerStub, node: NodeId, slot: int) -> WorkerId | N
     return next((worker for worker in reversed(lives) if worker not in dead), None)
 
 
-def test_worker_that_wrote_weights_holds_them_before_they_are_in_the_store_of_its_node(run, tmp_path):
-    """The file never comes; whoever did not write it holds nothing."""
-
-    async def story():
-        async with world(run) as (pool, controller):
-            node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
-            await controller.worker(FIRST)
-            await controller.worker(WorkerId("spot-1.1/1.1"))
-            weights = WeightsId(Version(1))
-            controller.say(node, m.Publish(weights=(weights,)), FIRST)
-            digest = (await controller.wait(m.PublishedWeights)).digest
-            controller.say(
-                node, m.Load(weights=weights, digest=digest, path=str(tmp_path / "nowhere"), keep=(weights,))
-            )
-            await controller.wait(m.Held)
-            await controller.wait(m.Failed)
-            held = [(said.worker, said.message) for said, _ in controller.heard if isinstance(said.message, m.Held)]
-            assert held == [(FIRST, m.Held(weights=weights, digest=digest))]
-
-    asyncio.run(story())
-
-
 def test_second_pool_on_a_live_run_and_a_missing_module_are_refused(run):
     async def story():
         async with world(run):
