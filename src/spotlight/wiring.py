@@ -55,7 +55,15 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
-    samples = Samples(config.rollout, config.explore.noise, facts.world.size, order, config.seed, config.explore.solver)
+    samples = Samples(
+        config.rollout,
+        config.explore.noise,
+        facts.world.size,
+        order,
+        config.seed,
+        config.explore.solver,
+        config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
+    )
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
@@ -92,6 +100,7 @@ def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
         chronicle.planner,
         config.seed,
         config.explore.audit_share,
+        config.explore.scouts,
         config.iterations,
         Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
         chronicle.emit,
@@ -125,7 +134,7 @@ def _take_up(
     updates = min(config.train.updates_per_iteration, config.rollout.prompts)
     prompts = {prompt.id: prompt for prompt in held_out}
     for iteration in range(step // updates, state.iterations_done + 2):
-        prompts |= {prompt.id: prompt for prompt in samples.prompts(iteration)}
+        prompts |= {each.prompt.id: each.prompt for each in samples.candidates(iteration)}
         for request in ledger.iteration(iteration, Work.ROLLOUT):
             if ledger.state(request.id) is not SampleState.ACCEPTED:
                 continue

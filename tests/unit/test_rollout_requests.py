@@ -26,21 +26,21 @@ def test_seeds_of_two_places_never_meet():
 def test_group_that_shares_its_start_keeps_it_whichever_seeds_are_rolled_out_audited_or_previewed():
     path = ("explore.enabled=on", "explore.noise=path", "explore.steps=10")
     made = samples("words-flow-grpo", *path)
-    prompt = made.prompts(2)[1]
-    kept = made.exact(Work.ROLLOUT, 2, 1, prompt, [7, 9], version=2)
-    audited = made.exact(Work.AUDIT, 2, 1, prompt, [8], version=2)
-    previewed = made.previews(2, 1, prompt, [6, 7], steps=10, version=1)
+    candidate = made.candidates(2)[1]
+    kept = made.exact(Work.ROLLOUT, 2, 1, candidate, [7, 9], version=2)
+    audited = made.exact(Work.AUDIT, 2, 1, candidate, [8], version=2)
+    previewed = made.previews(2, candidate, [6, 7], steps=10, version=1)
     assert len({request.sample.shared_start for request in (*kept, *audited, *previewed)}) == 1
     assert kept[0].sample.shared_start is not None
     assert previewed[1].sample.sampling == kept[0].sample.sampling
-    assert made.exact(Work.AUDIT, 2, 1, prompt, [], version=2) == []
+    assert made.exact(Work.AUDIT, 2, 1, candidate, [], version=2) == []
 
 
 def test_previews_by_initial_noise_start_where_their_rollouts_do():
     made = samples("words-nft")
-    prompt = made.prompts(0)[0]
-    (rollout,) = made.exact(Work.ROLLOUT, 0, 0, prompt, [5], version=0)
-    (preview,) = made.previews(0, 0, prompt, [5], steps=4, version=0)
+    candidate = made.candidates(0)[0]
+    (rollout,) = made.exact(Work.ROLLOUT, 0, 0, candidate, [5], version=0)
+    (preview,) = made.previews(0, candidate, [5], steps=4, version=0)
     assert preview.sample.start == rollout.sample.start == 5
     assert preview.sample.sampling.steps == 4
 
@@ -48,12 +48,12 @@ def test_previews_by_initial_noise_start_where_their_rollouts_do():
 @pytest.mark.parametrize("solver", ["ode", "ode2"])
 def test_previews_are_drawn_by_the_solver_of_the_recipe_and_nothing_else_is(solver):
     made = samples("words-nft", f"explore.solver={solver}")
-    prompt = made.prompts(0)[0]
+    candidate = made.candidates(0)[0]
     for steps, drawn_by in ((4, solver), (9, solver), (made.rollout.steps, "ode")):
-        (preview,) = made.previews(0, 0, prompt, [5], steps=steps, version=0)
+        (preview,) = made.previews(0, candidate, [5], steps=steps, version=0)
         assert preview.sample.sampling.sampler is SamplerKind(drawn_by)
     for work in (Work.ROLLOUT, Work.AUDIT):
-        (exact,) = made.exact(work, 0, 0, prompt, [5], version=0)
+        (exact,) = made.exact(work, 0, 0, candidate, [5], version=0)
         assert exact.sample.sampling.sampler is SamplerKind.ODE
 
 

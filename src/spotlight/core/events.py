@@ -255,6 +255,11 @@ class Selected(Event, frozen=True, kw_only=True):
     fresh: tuple[int, ...]
     audit: tuple[tuple[int, ...], ...] = ()
     """Unselected seeds that are rolled out too, to measure previews."""
+    prompts: tuple[int, ...] = ()
+    """By group, which of the iteration's candidates it is; empty: the first group is the first, and so on."""
+
+    def candidate(self, group: int) -> int:
+        return self.prompts[group] if self.prompts else group
 
 
 class Fidelity(Event, frozen=True, kw_only=True):

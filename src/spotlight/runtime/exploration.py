@@ -2,29 +2,35 @@
 
     begin(k+1): plan, issue previews of version k        close(k+1): stop, choose seeds        learn(k+1): exact rewards
 
+Where more prompts are candidates than are rolled out (`explore.candidates`), prompts are chosen as well; with
+`explore.scouts` in two rounds:
+
+    SCOUTING: a few seeds of every candidate --all are in--> DEEPENING: the other seeds of those that vary most
+
 Previews only choose seeds. Those that are not finished when training ends may run over as far as `explore.overrun`
 says, and are then discarded. In deterministic mode the planned ones are awaited, so that every run chooses the same
 seeds; with `explore.timing: inline` they begin only when training has ended, and everybody waits for them.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotlight.control.explore.choose import audit_key, audit_seeds, choose, unselected
+from spotlight.control.explore.choose import audit_key, audit_seeds, choose, most_varied, unselected
 from spotlight.control.explore.config import Timing
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, usable
 from spotlight.control.ledger import SampleState
 from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.control.run_state import RunState
-from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Previewed, Selected
+from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Planned, Previewed, Selected
 from spotlight.core.types import Version
 from spotlight.core.work import Request, Work
 from spotlight.runtime.hub import Hub
-from spotlight.runtime.rollouts import SEEDS_PER_PROMPT, Samples, seeds_at
+from spotlight.runtime.rollouts import SEEDS_PER_PROMPT, Candidate, Samples, seeds_at
 
 
 class Explorer(Protocol):
@@ -81,12 +87,14 @@ class Exploration:
         planner: Planner,
         run_seed: int,
         audit_share: float,
+        scouts: int,
         iterations: int,
         patience: Patience,
         emit: Callable[[AnyEvent], None],
         stale_share: float = 0.0,
     ) -> None:
-        """`stale_share`: of the next iteration's rollouts, that may begin when previews are in."""
+        """`scouts`: seeds of each candidate that decide which of them get all, 0: none.
+        `stale_share`: of the next iteration's rollouts, that may begin when previews are in."""
         self._hub = hub
         self._samples = samples
         self._state = state
@@ -94,6 +102,7 @@ class Exploration:
         self._stale_share = stale_share
         self._run_seed = run_seed
         self._audit_share = audit_share
+        self._scouts = scouts
         self._iterations = iterations
         self._patience = patience
         self._emit = emit
@@ -102,6 +111,8 @@ class Exploration:
         self._began = 0.0
         self._ended: asyncio.Task[float] | None = None
         """Tells when the last planned preview was in."""
+        self._is_scouting = False
+        """Whether more seeds follow when all previews are in."""
 
     def begin(self, iteration: int) -> None:
         """Plan for the slots that are here now, and issue, unless that is for later."""
@@ -112,41 +123,77 @@ class Exploration:
         self._begun = iteration
         if iteration in self._state.selected or iteration >= self._iterations:
             return
-        prompts = self._samples.prompts(iteration)
+        candidates = self._samples.candidates(iteration)
         plan = self._planner.plan(
             PlanInput(
                 iteration=iteration,
                 group_size=self._samples.rollout.group_size,
                 full_steps=self._samples.rollout.steps,
-                prompts=tuple(prompt.id for prompt in prompts),
+                prompts=tuple(candidate.prompt.id for candidate in candidates),
                 speeds=self._speeds(),
                 stale_share=self._stale_share,
             )
         )
         self._emit(plan)
-        requests: list[Request] = []
-        positions = self._samples.positions(iteration)
-        for group, (prompt, position, count) in enumerate(zip(prompts, positions, plan.seeds, strict=True)):
-            seeds = seeds_at(position, count)
-            requests += self._samples.previews(iteration, group, prompt, seeds, plan.steps, iteration - 1)
         self._began = self._hub.clock.now()
+        self._is_scouting = self._scouts > 0 and any(plan.seeds)
+        first = self._scouts or max(plan.seeds)
+        if self._issue(plan, candidates, 0, first):
+            self._ended = asyncio.create_task(self._end(plan))
+
+    def _issue(self, plan: Planned, candidates: list[Candidate], first: int, end: int) -> bool:
+        """Previews of the planned seeds number first .. end-1 of these candidates; whether there are any."""
+        requests: list[Request] = []
+        for candidate in candidates:
+            seeds = seeds_at(candidate.position, plan.seeds[candidate.number])[first:end]
+            requests += self._samples.previews(plan.iteration, candidate, seeds, plan.steps, plan.iteration - 1)
         if requests:
             # Breadth first: whenever training ends, every prompt has had about as many previews.
             requests.sort(key=lambda request: (request.sample.seed % SEEDS_PER_PROMPT, request.group))
-            self._hub.dispatcher.issue(requests, prompts)
+            self._hub.dispatcher.issue(requests, [candidate.prompt for candidate in candidates])
             self._hub.flush()
-            self._ended = asyncio.create_task(self._end(iteration))
+        return bool(requests)
 
-    async def _end(self, iteration: int) -> float:
+    async def _end(self, plan: Planned) -> float:
         ledger = self._hub.dispatcher.ledger
         try:
-            await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+            await self._hub.until(lambda: not ledger.outstanding(plan.iteration, Work.PREVIEW))
+            if self._is_scouting:
+                self._deepen(plan)
+                await self._hub.until(lambda: not ledger.outstanding(plan.iteration, Work.PREVIEW))
         except asyncio.CancelledError:
             raise
         except BaseException:
             # The loop waits on the same hub and is told of whatever failed; here it would only be told twice.
             pass
         return self._hub.clock.now()
+
+    def _deepen(self, plan: Planned) -> None:
+        """Scouts are in: the other seeds of the candidates that vary most."""
+        candidates = self._samples.candidates(plan.iteration)
+        found: dict[int, list[Preview]] = {}
+        for request in self._accepted(plan.iteration):
+            reward = self._hub.dispatcher.ledger.accepted(request.id).reward
+            found.setdefault(request.group, []).append(Preview(request.sample.seed, reward))
+        self._is_scouting = False
+        self._issue(plan, [candidates[number] for number in self._varied(found)], self._scouts, max(plan.seeds))
+
+    def _varied(self, previews: dict[int, list[Preview]]) -> tuple[int, ...]:
+        """Candidates that are rolled out, as far as these previews tell."""
+        rollout = self._samples.rollout
+        known = [previews.get(number, []) for number in range(self._samples.candidate_count)]
+        return most_varied(known, rollout.prompts, rollout.group_size)
+
+    def _accepted(self, iteration: int) -> list[Request]:
+        """Previews that are in, by candidate and seed."""
+        ledger = self._hub.dispatcher.ledger
+        requests = ledger.iteration(iteration, Work.PREVIEW)
+        accepted = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
+        return sorted(accepted, key=lambda request: (request.group, request.sample.seed))
+
+    def _is_drawn(self, iteration: int) -> bool:
+        """Whether every preview that was planned is in."""
+        return not self._is_scouting and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
 
     def _speeds(self) -> tuple[float | None, ...]:
         """Row-steps per second of the slots that will not train, as far as they are known.
@@ -175,8 +222,7 @@ class Exploration:
         discarded_steps = self._hub.dispatcher.scheduler.steps_under_way(Work.PREVIEW)
         self._hub.dispatcher.cancel(Work.PREVIEW)
         self._hub.flush()
-        finished = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
-        finished.sort(key=lambda request: (request.group, request.sample.seed))
+        finished = self._accepted(iteration)
         if finished:
             self._emit(
                 Previewed(
@@ -201,8 +247,7 @@ class Exploration:
 
     def is_in(self, iteration: int) -> bool:
         is_begun = self._patience.timing is Timing.BESIDE and self._begun >= iteration
-        is_there = is_begun and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
-        return is_there or iteration in self._state.selected
+        return (is_begun and self._is_drawn(iteration)) or iteration in self._state.selected
 
     def _seconds(self) -> float:
         """That previews took: slots that had nothing left to preview say nothing about the cost of one."""
@@ -215,29 +260,33 @@ class Exploration:
 
     async def _finished(self, iteration: int) -> None:
         """All planned previews, or as many as there is patience for."""
-        ledger = self._hub.dispatcher.ledger
         seconds = self._patience.seconds(self._hub.clock.now() - self._began)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._hub.until(lambda: not ledger.outstanding(iteration, Work.PREVIEW))
+                await self._hub.until(lambda: self._is_drawn(iteration))
 
     def _select(self, iteration: int, issued: list[Request]) -> None:
         previews = self._previews(iteration)
         size = self._samples.rollout.group_size
         seeds, fresh, audits = [], [], []
-        issued_by_group: dict[int, int] = {}
-        for request in issued:
-            issued_by_group[request.group] = issued_by_group.get(request.group, 0) + 1
-        positions, prompts = self._samples.positions(iteration), self._samples.prompts(iteration)
-        for group, (position, prompt) in enumerate(zip(positions, prompts, strict=True)):
-            candidates = previews.get(group, [])
-            unseen = seeds_at(position, size, skip=issued_by_group.get(group, 0))
-            chosen = choose(candidates, size, unseen)
+        drawn = Counter(request.group for request in issued)
+        candidates, prompts = self._samples.candidates(iteration), self._varied(previews)
+        for number in prompts:
+            candidate, seen = candidates[number], previews.get(number, [])
+            chosen = choose(seen, size, seeds_at(candidate.position, size, skip=drawn[number]))
             seeds.append(chosen.seeds)
             fresh.append(chosen.fresh)
-            key = audit_key(self._run_seed, iteration, prompt.id)
-            audits.append(audit_seeds(unselected(candidates, chosen), self._audit_share, key))
-        self._emit(Selected(iteration=iteration, seeds=tuple(seeds), fresh=tuple(fresh), audit=tuple(audits)))
+            key = audit_key(self._run_seed, iteration, candidate.prompt.id)
+            audits.append(audit_seeds(unselected(seen, chosen), self._audit_share, key))
+        self._emit(
+            Selected(
+                iteration=iteration,
+                seeds=tuple(seeds),
+                fresh=tuple(fresh),
+                audit=tuple(audits),
+                prompts=prompts if len(prompts) < len(candidates) else (),
+            )
+        )
 
     def learn(self, iteration: int) -> None:
         """Exact rewards of kept and audited seeds are in: how well did previews rank?"""
@@ -246,8 +295,12 @@ class Exploration:
             return
         exact = self._exact(iteration)
         groups = []
-        for group, candidates in sorted(self._previews(iteration).items()):
-            proxies = {preview.seed: preview.reward for preview in candidates}
+        previews = self._previews(iteration)
+        for group in range(len(selected.seeds)):
+            seen = previews.get(selected.candidate(group))
+            if seen is None:
+                continue
+            proxies = {preview.seed: preview.reward for preview in seen}
             pairs = {seed: Pair(proxies[seed], exact[seed]) for seed in sorted(proxies) if seed in exact}
             kept, audit = set(selected.seeds[group]), set(selected.audit[group])
             groups.append(
@@ -255,7 +308,7 @@ class Exploration:
                     kept=tuple(pair for seed, pair in pairs.items() if seed in kept),
                     audited=tuple(pair for seed, pair in pairs.items() if seed in audit),
                     share=self._audit_share,
-                    previewed=len(usable(candidates)),
+                    previewed=len(usable(seen)),
                 )
             )
         self._emit(Fidelity(iteration=iteration, steps=previewed[0].steps, figures=fidelity(groups)))

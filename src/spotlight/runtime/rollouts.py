@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,16 @@ def seeds_at(position: int, count: int, skip: int = 0) -> list[int]:
     return [position * SEEDS_PER_PROMPT + skip + number for number in range(count)]
 
 
+class Candidate(NamedTuple):
+    """A prompt that may be rolled out in an iteration."""
+
+    number: int
+    """Of the iteration's candidates."""
+    position: int
+    """In the prompt order."""
+    prompt: Prompt
+
+
 class Samples:
     """What a prompt's samples look like: the one place where requests are made from settings."""
 
@@ -37,47 +48,55 @@ class Samples:
         order: PromptOrder,
         run_seed: int,
         solver: Solver = Solver.ODE,
+        candidates: int | None = None,
     ) -> None:
+        """`candidates`: prompts of an iteration that are previewed; None: those that are rolled out."""
         self.rollout = rollout
+        self.candidate_count = candidates or rollout.prompts
         self.noise = noise
         self.solver = solver
         self.size = size
         self._order = order
         self._run_seed = run_seed
 
-    def positions(self, iteration: int) -> list[int]:
-        """Places of the iteration's prompts in the order."""
+    def places(self, iteration: int) -> list[int]:
+        """Of the iteration's groups, among all that are trained on; candidates that were not chosen have none."""
         first = iteration * self.rollout.prompts
         return list(range(first, first + self.rollout.prompts))
 
-    def prompts(self, iteration: int) -> list[Prompt]:
-        return self._order.take(iteration * self.rollout.prompts, self.rollout.prompts)
+    def candidates(self, iteration: int) -> list[Candidate]:
+        first = iteration * self.candidate_count
+        prompts = self._order.take(first, self.candidate_count)
+        return [Candidate(number, first + number, prompt) for number, prompt in enumerate(prompts)]
 
     def exact(
-        self, work: Work, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], version: int
+        self, work: Work, iteration: int, group: int, candidate: Candidate, seeds: Sequence[int], version: int
     ) -> list[Request]:
-        window = self.rollout.window_of_group(self._run_seed, iteration, group)
-        sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
-        return self._requests(work, iteration, group, prompt, seeds, sampling, version, start)
+        sampling, start = self._path(iteration, candidate)
+        return self._requests(work, iteration, group, candidate.prompt, seeds, sampling, version, start)
 
     def previews(
-        self, iteration: int, group: int, prompt: Prompt, seeds: Sequence[int], steps: int, version: int
+        self, iteration: int, candidate: Candidate, seeds: Sequence[int], steps: int, version: int
     ) -> list[Request]:
         """Few ODE steps, which tell a good start from a bad one; or the whole path, with the rollout's very noise."""
+        start: int | None
         if self.noise is SelectedNoise.PATH:
-            window = self.rollout.window_of_group(self._run_seed, iteration, group)
-            sampling, start = self.rollout.sampling(self.size, window), self._start(iteration, group)
+            sampling, start = self._path(iteration, candidate)
         else:
             # With as many steps as the rollout, the plain ODE takes the very same ones, and nothing ranks better.
             sampler = self.solver.sampler if steps < self.rollout.steps else SamplerKind.ODE
             sampling = Sampling(steps=steps, size=self.size, sampler=sampler, guidance=self.rollout.guidance)
             start = None
-        return self._requests(Work.PREVIEW, iteration, group, prompt, seeds, sampling, version, start)
+        return self._requests(
+            Work.PREVIEW, iteration, candidate.number, candidate.prompt, seeds, sampling, version, start
+        )
 
-    def _start(self, iteration: int, group: int) -> int | None:
-        """The seed of the noise that a whole group starts from, whatever is rolled out of it; None: its own."""
+    def _path(self, iteration: int, candidate: Candidate) -> tuple[Sampling, int | None]:
+        """All steps, and the seed of the noise that a whole group starts from, whatever is rolled out of it; None: its
+        own."""
+        window = self.rollout.window_of_group(self._run_seed, iteration, candidate.number)
         shared = self.rollout.initial_noise is InitialNoise.SHARED
-        return seeds_at(iteration * self.rollout.prompts + group, 1)[0] if shared else None
+        return self.rollout.sampling(self.size, window), seeds_at(candidate.position, 1)[0] if shared else None
 
     def _requests(
         self,
@@ -139,18 +158,18 @@ class Rollouts:
         """With selected seeds where there are any, and the seeds that audit previews, drawn as their group is."""
         if not groups:
             return
-        dispatcher, prompts = self._hub.dispatcher, self._samples.prompts(iteration)
-        positions = self._samples.positions(iteration)
+        dispatcher, candidates = self._hub.dispatcher, self._samples.candidates(iteration)
+        prompts = [candidate.prompt for candidate in candidates]
         size = self._samples.rollout.group_size
         rollouts: list[Request] = []
         audits: list[Request] = []
         for group in groups:
-            prompt = prompts[group]
-            seeds = selected.seeds[group] if selected is not None else seeds_at(positions[group], size)
-            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, prompt, seeds, version)
+            candidate = candidates[group if selected is None else selected.candidate(group)]
+            seeds = seeds_at(candidate.position, size) if selected is None else selected.seeds[group]
+            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, candidate, seeds, version)
             if selected is not None and selected.audit:
-                audits += self._samples.exact(Work.AUDIT, iteration, group, prompt, selected.audit[group], version)
-        dispatcher.issue(rollouts, prompts, positions)
+                audits += self._samples.exact(Work.AUDIT, iteration, group, candidate, selected.audit[group], version)
+        dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
         if audits:
             dispatcher.issue(audits, prompts)
         self._hub.flush()

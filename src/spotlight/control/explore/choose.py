@@ -1,4 +1,4 @@
-"""Which seeds of a prompt are rolled out: the previews' best contrast where there are enough, fresh seeds elsewhere.
+"""Which prompts and which of their seeds are rolled out: those with the previews' best contrast, fresh seeds elsewhere.
 
     usable previews   rewards         chosen
     more than G       vary            the G with the largest variance
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from spotlight.control.explore.select import Preview, select, usable
+from spotlight.control.explore.select import Preview, largest_variance, select, usable
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import PromptId
@@ -49,6 +49,18 @@ def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -
             taken.add(seed)
             added.append(seed)
     return Chosen(selected + tuple(added), len(added))
+
+
+def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size: int) -> tuple[int, ...]:
+    """Numbers of the `count` candidates whose best group would vary most, ascending; of equal ones the first.
+
+    Those without a usable preview come last: nothing speaks for them. A candidate that is chosen by a few previews is
+    also chosen when more of it are known, as long as the others have no more.
+    """
+    rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
+    varied = [largest_variance(known, group_size) if known else -1.0 for known in rewards]
+    ranked = sorted(range(len(candidates)), key=lambda number: (-varied[number], number))
+    return tuple(sorted(ranked[:count]))
 
 
 def unselected(previews: Sequence[Preview], chosen: Chosen) -> tuple[int, ...]:

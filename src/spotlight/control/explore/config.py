@@ -64,6 +64,12 @@ class ExploreConfig(Section):
     steps: int = Field(default=8, ge=1)
     """Denoising steps of a fixed plan. With 128 seeds, 8 of 10 did best of some fifty plans, or as well as the best
     within a hundredth, on all workloads of benchmarks/planner.py."""
+    candidates: float = Field(default=1.0, ge=1)
+    """Prompts that are previewed for each that is rolled out; those whose previews differ most are. The others are
+    passed over until the order of prompts comes round to them again. Needs a fixed plan."""
+    scouts: int = Field(default=0, ge=0)
+    """Seeds of every candidate that are previewed before those that differ least are given up, so that only the rest
+    get all `seeds`; 0: all candidates do."""
     arms: tuple[Annotated[int, Field(ge=1)], ...] = (2, 3, 4, 5, 6, 8, 10)
     """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
     alpha: float = Field(default=0.5, ge=0)
@@ -102,6 +108,22 @@ class ExploreConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _candidates_are_chosen_from(self) -> Self:
+        if self.candidates > 1 and self.plan is not PlanKind.FIXED:
+            raise ConfigError(
+                f"explore.candidates is {self.candidates:g} but explore.plan is {self.plan.value}, which plans for the "
+                "prompts that are rolled out; set explore.plan to fixed, or explore.candidates to 1."
+            )
+        if self.scouts and not (self.candidates > 1 and 1 < self.scouts < self.seeds):
+            raise ConfigError(
+                f"explore.scouts is {self.scouts} with explore.seeds {self.seeds} and explore.candidates "
+                f"{self.candidates:g}, but scouts are the first 2 or more of a prompt's seeds and choose among more "
+                "prompts than are rolled out; set explore.scouts to 0, or explore.candidates above 1 and explore.seeds "
+                "above explore.scouts."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _solves_what_it_draws(self) -> Self:
         if self.solver is Solver.ODE2 and self.noise is SelectedNoise.PATH:
             raise ConfigError(
@@ -127,6 +149,15 @@ class ExploreConfig(Section):
     def planned_share(self) -> float:
         """Of the predicted training time, for which a learned plan holds previews."""
         return 1 - (self.margin if self.is_cut_off else max(0.0, self.margin))
+
+    def candidates_for(self, prompts: int) -> int:
+        """Prompts that are previewed where so many are rolled out."""
+        return round(prompts * self.candidates)
+
+    def planned_previews(self, prompts: int) -> int:
+        """Of a fixed plan, for an iteration of so many prompts."""
+        first = self.scouts or self.seeds
+        return first * self.candidates_for(prompts) + (self.seeds - first) * prompts
 
     def is_on(self, loss: str) -> bool:
         """Whether a run with this loss explores."""

@@ -166,7 +166,7 @@ def _planned(work: Workload, explore: ExploreConfig, line: Line, train_s: float)
     if not line.team:
         return 0
     if explore.plan is PlanKind.FIXED:
-        return explore.seeds * work.prompts if explore.seeds > work.group_size else 0
+        return explore.planned_previews(work.prompts) if explore.seeds > work.group_size else 0
     planned = line.fits(explore.planned_share * train_s, explore.most_seeds * work.prompts)
     return planned if planned > work.group_size else 0
 

@@ -36,6 +36,7 @@ from spotlight.core.events import (
     Leased,
     Planned,
     Previewed,
+    Selected,
     Worked,
     WorkerJoined,
     WorkerLost,
@@ -58,7 +59,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     full_steps: int
     """Steps of an exact rollout."""
     prompts: tuple[PromptId, ...]
-    """By group number."""
+    """By candidate."""
     speeds: tuple[float | None, ...]
     """Row-steps per second of each slot that is free to preview; None where it was not measured yet."""
     stale_share: float = 0.0
@@ -83,7 +84,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
     steps: int
     counts: dict[int, int]
-    """By group number."""
+    """By candidate, and by group as soon as candidates are chosen."""
 
 
 class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,10 @@ class Planner:
                 before = state.drawn.get(event.iteration, Drawn(event.steps, {}))
                 counts = Counter(before.counts) + Counter(event.groups)
                 self._learn(drawn=state.drawn | {event.iteration: Drawn(event.steps, dict(counts))})
+            case Selected() if event.prompts and event.iteration in state.drawn:
+                drawn = state.drawn[event.iteration]
+                chosen = {group: drawn.counts.get(number, 0) for group, number in enumerate(event.prompts)}
+                self._learn(drawn=state.drawn | {event.iteration: Drawn(drawn.steps, chosen)})
             case Compared() if event.iteration in state.issued:
                 known = state.issued[event.iteration].prompts
                 prompts = tuple(known[number] for number in sorted(known))
