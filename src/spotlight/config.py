@@ -100,6 +100,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _scouts_make_a_group(self) -> Self:
+        if self.explores and 0 < self.explore.scouts < self.rollout.group_size:
+            raise ConfigError(
+                f"explore.scouts is {self.explore.scouts} but rollout.group_size is {self.rollout.group_size}, and "
+                "candidates are chosen by the group that their scouts would make; set explore.scouts to at least "
+                f"{self.rollout.group_size}, or to 0."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _paths_are_whole(self) -> Self:
         explore = self.explore
         whole = explore.plan is PlanKind.FIXED and explore.steps == self.rollout.steps

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.explore.choose import choose
+from spotlight.control.explore.choose import choose, most_varied
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, largest_variance, select
 
@@ -50,6 +50,24 @@ def test_an_offset_of_all_rewards_changes_nothing(values, size, offset):
     assert select(previews_of([float(v + offset) for v in values]), size) == select(
         previews_of([float(v) for v in values]), size
     )
+
+
+@settings(deadline=None)
+@given(st.lists(rewards, min_size=1, max_size=6), st.integers(1, 6), sizes, st.data())
+def test_candidates_chosen_by_scouts_stay_chosen_when_more_of_theirs_is_known(scouts, count, size, data):
+    scouts = [values for values in scouts if len(values) >= size]
+    known = [previews_of(values) for values in scouts]
+    chosen = most_varied(known, count, size)
+    assert list(chosen) == sorted(set(chosen))
+    assert len(chosen) == min(count, len(scouts))
+    varied = [largest_variance(values, size) for values in scouts]
+    given_up = [varied[number] for number in range(len(scouts)) if number not in chosen]
+    assert not given_up or min(varied[number] for number in chosen) >= max(given_up)
+    more = {number: data.draw(rewards) for number in chosen}
+    deeper = [previews_of([*scouts[number], *more.get(number, [])]) for number in range(len(scouts))]
+    assert {largest_variance([p.reward for p in deeper[n]], size) for n in most_varied(deeper, count, size)} == {
+        largest_variance([p.reward for p in deeper[n]], size) for n in chosen
+    }
 
 
 @settings(deadline=None)

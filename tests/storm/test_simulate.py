@@ -10,7 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.data.prompts import load_prompts
+from spotlight.compute.data.worlds import world
 from spotlight.config import RunConfig, load_config
+from spotlight.control.explore.select import largest_variance
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.market.bubbles import bubbles
@@ -22,14 +26,18 @@ from spotlight.core.events import (
     AnyEvent,
     Checkpointed,
     ExplorationClosed,
+    Issued,
     IterationDone,
     NodeLost,
+    Previewed,
     RunStopped,
+    Selected,
     StepCommitted,
     Worked,
 )
 from spotlight.core.journal import read
-from spotlight.core.work import Activity
+from spotlight.core.types import PromptId
+from spotlight.core.work import Activity, Work
 from spotlight.folder import RunFolder
 from spotlight.runtime.sim.controller import Ending
 from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
@@ -142,6 +150,47 @@ def test_overrun_finishes_previews_that_training_was_too_short_for(tmp_path):
         _, events = run(config("spotlight-fixed", changes), tmp_path / f"{overrun}")
         finished[overrun] = [event.finished for event in events if isinstance(event, ExplorationClosed)]
     assert sum(finished[0.0]) < sum(finished[2.0]) == 3 * 16 * 64
+
+
+def rolled_out(events: Sequence[AnyEvent], iteration: int) -> list[PromptId]:
+    """Prompts of the iteration's groups, in order."""
+    requests = [r for event in events if isinstance(event, Issued) for r in event.requests]
+    groups = {r.group: r.sample.prompt for r in requests if (r.work, r.iteration) == (Work.ROLLOUT, iteration)}
+    return [groups[group] for group in sorted(groups)]
+
+
+@pytest.mark.parametrize(("scouts", "drawn"), [(0, 16 * 24), (12, 16 * 12 + 8 * 12)])
+def test_prompts_whose_previews_vary_most_are_rolled_out_and_scouts_spare_the_others(tmp_path, scouts, drawn):
+    changes = ["rollout.prompts=8", "explore.candidates=2", f"explore.scouts={scouts}", "explore.overrun=9"]
+    settings = config("spotlight-fixed", changes)
+    _, events = run(settings, tmp_path / "run")
+    order = PromptOrder(load_prompts(settings.data.prompts, world("words-large")), settings.seed)
+    selected = {event.iteration: event for event in events if isinstance(event, Selected)}
+    previewed = [event for event in events if isinstance(event, Previewed)]
+    assert [len(event.seeds) for event in previewed] == [drawn] * 3
+    assert rolled_out(events, 0) == [prompt.id for prompt in order.take(0, 8)]
+    for event in previewed:
+        rewards = [[r for g, r in zip(event.groups, event.rewards, strict=True) if g == n] for n in range(16)]
+        varied = [largest_variance(known, settings.rollout.group_size) for known in rewards]
+        chosen = selected[event.iteration].prompts
+        assert min(varied[number] for number in chosen) >= sorted(varied)[-8]
+        candidates = [prompt.id for prompt in order.take(16 * event.iteration, 16)]
+        assert rolled_out(events, event.iteration) == [candidates[number] for number in chosen]
+        counts = {number: len(known) for number, known in enumerate(rewards)}
+        assert {counts[number] for number in chosen} == {24}
+        assert {counts[number] for number in counts if number not in chosen} == {scouts or 24}
+
+
+def test_candidates_are_chosen_from_what_is_there_when_training_ends_among_scouts(tmp_path):
+    """Previews of most of the scouts are cut off: no second round begins, and whole groups are rolled out."""
+    changes = ["rollout.prompts=8", "explore.candidates=9", "explore.scouts=40", "explore.seeds=64", "explore.steps=8"]
+    _, events = run(config("spotlight-fixed", changes), tmp_path / "run")
+    closed = [event for event in events if isinstance(event, ExplorationClosed)]
+    assert closed
+    assert all(event.discarded and event.finished + event.discarded == 72 * 40 for event in closed)
+    selected = [event for event in events if isinstance(event, Selected)]
+    assert all(len(event.prompts) == len(event.seeds) == 8 for event in selected)
+    assert len(rolled_out(events, 3)) == 8
 
 
 def test_four_ranks_train_four_times_as_fast_as_one(tmp_path):

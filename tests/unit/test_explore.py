@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, unselected
+from spotlight.config import load_config
+from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, most_varied, unselected
 from spotlight.control.explore.config import ExploreConfig
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, largest_variance, select
@@ -77,6 +78,18 @@ def test_choose_counts_a_preview_that_arrived_twice_once():
 def test_choose_without_enough_fresh_seeds_says_how_many_there_are():
     with pytest.raises(ConfigError, match="1 previewed and only 1 fresh"):
         choose(previews(0.3), 4, [7])
+
+
+def test_candidates_that_vary_most_are_rolled_out_in_their_order_and_those_without_a_reward_last():
+    flat, wide, blind, narrow = previews(0.5, 0.5), previews(0.0, 1.0), previews(math.nan, math.inf), previews(0.4, 0.6)
+    candidates = [flat, narrow, blind, [], wide]
+    assert [most_varied(candidates, count, 2) for count in (1, 2, 3, 4)] == [(4,), (1, 4), (0, 1, 4), (0, 1, 2, 4)]
+
+
+def test_candidates_are_compared_by_the_group_that_would_be_rolled_out_and_not_by_all_that_was_seen():
+    outliers = previews(*[0.5] * 9, 0.1, 0.9)
+    assert most_varied([previews(*[0.3, 0.7] * 5), outliers], 1, 2) == (1,)
+    assert most_varied([previews(*[0.3, 0.7] * 5), outliers], 1, 10) == (0,)
 
 
 def test_audit_draws_the_share_from_unselected_seeds_only_and_the_same_for_the_same_identity():
@@ -176,3 +189,30 @@ def test_explore_is_on_with_nft_and_off_with_flow_grpo_unless_told_otherwise():
 def test_explore_with_the_same_arm_twice_is_refused():
     with pytest.raises(ConfigError, match="each once"):
         ExploreConfig(arms=(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"candidates": 2.0, "plan": "bandit"}, "set explore.plan to fixed"),
+        ({"scouts": 4}, "explore.candidates above 1"),
+        ({"scouts": 8, "seeds": 8, "candidates": 2.0}, "explore.seeds above"),
+    ],
+)
+def test_candidates_that_cannot_be_chosen_among_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        ExploreConfig(**changes)
+
+
+def test_scouts_that_make_no_group_are_refused():
+    candidates = ("explore.candidates=2", "explore.scouts=4")
+    with pytest.raises(ConfigError, match=r"at least 5, or to 0"):
+        load_config("words-nft", (*candidates, "rollout.group_size=5"))
+    assert load_config("words-nft", (*candidates, "rollout.group_size=4")).explore.scouts == 4
+    assert load_config("words-nft", (*candidates, "explore.enabled=off", "rollout.group_size=5")).explore.scouts == 4
+
+
+def test_scouts_save_previews_of_candidates_that_are_given_up():
+    assert ExploreConfig(seeds=16).planned_previews(8) == 8 * 16
+    assert ExploreConfig(seeds=16, candidates=1.5).planned_previews(8) == 12 * 16
+    assert ExploreConfig(seeds=16, candidates=1.5, scouts=4).planned_previews(8) == 12 * 4 + 8 * 12

@@ -11,16 +11,38 @@ from spotlight.core.work import Work
 from spotlight.runtime.rollouts import Samples, seeds_at
 
 
-def samples(recipe: str, *overrides: str) -> Samples:
+def samples(recipe: str, *overrides: str, candidates: int | None = None) -> Samples:
     config = load_config(recipe, overrides)
     words = world("words")
     order = PromptOrder(words.prompts("train"), 0)
-    return Samples(config.rollout, config.explore.noise, words.size, order, 0, config.explore.solver)
+    return Samples(config.rollout, config.explore.noise, words.size, order, 0, config.explore.solver, candidates)
 
 
 def test_seeds_of_two_places_never_meet():
     assert not set(seeds_at(3, 1000)) & set(seeds_at(4, 1000))
     assert seeds_at(3, 2, skip=5) == seeds_at(3, 7)[5:]
+
+
+def test_candidates_of_iterations_follow_one_another_in_the_order_and_trained_groups_do_among_themselves():
+    made = samples("words-nft", "rollout.prompts=4", candidates=6)
+    first, second = made.candidates(0), made.candidates(1)
+    assert [candidate.position for candidate in (*first, *second)] == list(range(12))
+    assert [candidate.number for candidate in second] == list(range(6))
+    assert [*made.places(0), *made.places(1)] == list(range(8))
+    assert samples("words-nft", "rollout.prompts=12").candidates(0) == [
+        candidate._replace(number=place) for place, candidate in enumerate((*first, *second))
+    ]
+
+
+def test_candidate_keeps_its_start_and_window_whichever_group_it_becomes():
+    path = ("explore.enabled=on", "explore.noise=path", "explore.steps=10", "rollout.prompts=4")
+    made = samples("words-flow-grpo", *path, candidates=8)
+    candidate = made.candidates(3)[6]
+    (preview,) = made.previews(3, candidate, [7], steps=10, version=2)
+    (kept,) = made.exact(Work.ROLLOUT, 3, 2, candidate, [7], version=3)
+    assert (preview.group, kept.group) == (6, 2)
+    assert preview.sample.shared_start == kept.sample.shared_start == seeds_at(candidate.position, 1)[0]
+    assert preview.sample.sampling == kept.sample.sampling
 
 
 def test_group_that_shares_its_start_keeps_it_whichever_seeds_are_rolled_out_audited_or_previewed():

@@ -54,8 +54,8 @@ def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -
 def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size: int) -> tuple[int, ...]:
     """Numbers of the `count` candidates whose best group would vary most, ascending; of equal ones the first.
 
-    Those without a usable preview come last: nothing speaks for them. A candidate that is chosen by a few previews is
-    also chosen when more of it are known, as long as the others have no more.
+    Those without a usable preview come last: nothing speaks for them. Who is chosen by a group's worth of previews is
+    still chosen when more of theirs are known and no more of the others', since the best group only varies more.
     """
     rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
     varied = [largest_variance(known, group_size) if known else -1.0 for known in rewards]

@@ -68,8 +68,8 @@ class ExploreConfig(Section):
     """Prompts that are previewed for each that is rolled out; those whose previews differ most are. The others are
     passed over until the order of prompts comes round to them again. Needs a fixed plan."""
     scouts: int = Field(default=0, ge=0)
-    """Seeds of every candidate that are previewed before those that differ least are given up, so that only the rest
-    get all `seeds`; 0: all candidates do."""
+    """Seeds of every candidate, at least a group's, that are previewed before those that differ least are given up, so
+    that only the rest get all `seeds`; 0: all candidates do."""
     arms: tuple[Annotated[int, Field(ge=1)], ...] = (2, 3, 4, 5, 6, 8, 10)
     """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
     alpha: float = Field(default=0.5, ge=0)
@@ -114,12 +114,12 @@ class ExploreConfig(Section):
                 f"explore.candidates is {self.candidates:g} but explore.plan is {self.plan.value}, which plans for the "
                 "prompts that are rolled out; set explore.plan to fixed, or explore.candidates to 1."
             )
-        if self.scouts and not (self.candidates > 1 and 1 < self.scouts < self.seeds):
+        if self.scouts and not (self.candidates > 1 and self.scouts < self.seeds):
             raise ConfigError(
                 f"explore.scouts is {self.scouts} with explore.seeds {self.seeds} and explore.candidates "
-                f"{self.candidates:g}, but scouts are the first 2 or more of a prompt's seeds and choose among more "
-                "prompts than are rolled out; set explore.scouts to 0, or explore.candidates above 1 and explore.seeds "
-                "above explore.scouts."
+                f"{self.candidates:g}, but scouts are the first of a prompt's seeds and choose among more prompts than "
+                "are rolled out; set explore.scouts to 0, or explore.candidates above 1 and explore.seeds above "
+                "explore.scouts."
             )
         return self
 

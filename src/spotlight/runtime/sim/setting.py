@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spotlight.config import RunConfig
+from spotlight.control.explore.config import ExploreConfig, PlanKind
 from spotlight.core.work import SlotClass
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fakes import Streams
@@ -79,7 +80,7 @@ def draw_setting(seed: int) -> Setting:
         return_s=chance.uniform(0.5, 8.0),
         restart_s=chance.uniform(0.1, 1.0),
     )
-    config = config.model_copy(update={"cluster": cluster})
+    config = config.model_copy(update={"cluster": cluster, "explore": _with_candidates(config.explore, seed)})
     return Setting(seed=seed, config=config, nodes=tuple(nodes), tempo=tempo)
 
 
@@ -93,6 +94,15 @@ def _reserved(machines: int, gang: int, rows: int) -> list[NodeSpec]:
 def _draw_gang(seed: int, machines: int) -> int:
     """One of the reserved machines or all of them; from a stream of its own as well."""
     return machines if Streams(seed)["ranks"].random() < 0.5 else 1
+
+
+def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:
+    """Half of all fixed plans choose among more prompts, half of those with scouts; from a stream of its own too."""
+    chance = Streams(seed)["candidates"]
+    if explore.plan is not PlanKind.FIXED or chance.random() < 0.5:
+        return explore
+    scouts = chance.choice((0, explore.seeds - 1))
+    return explore.model_copy(update={"candidates": chance.choice((1.5, 2.0, 3.0)), "scouts": scouts})
 
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
