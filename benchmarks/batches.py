@@ -41,16 +41,30 @@ class Variant(NamedTuple):
     """Seeds and steps."""
     stale_share: float | None = None
     iterations: int | None = None
+    candidates: tuple[float, int] | None = None
+    """For each prompt that is rolled out, and the seeds of each that choose among them."""
+    group_size: int | None = None
+    lr: float | None = None
+    kl: float | None = None
+    evaluated: int | None = None
+    """Every so many iterations."""
 
     @property
     def settings(self) -> list[str]:
         seeds, steps = self.previews or (None, None)
+        candidates, scouts = self.candidates or (None, None)
         told = {
             "rollout.prompts": self.prompts,
             "train.updates_per_iteration": self.updates,
             "train.ema_decay": self.ema,
             "explore.seeds": seeds,
             "explore.steps": steps,
+            "explore.candidates": candidates,
+            "explore.scouts": scouts,
+            "rollout.group_size": self.group_size,
+            "train.lr": self.lr,
+            "algorithm.kl_weight": self.kl,
+            "eval.every": self.evaluated,
             "pipeline.stale_share": self.stale_share,
             "iterations": self.iterations,
         }
