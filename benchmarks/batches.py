@@ -94,6 +94,43 @@ VARIANTS = {
         "16x5-16-prompts-4-updates": Variant(
             EXPLORING, prompts=16, updates=4, ema=0.94, previews=(16, 5), iterations=45
         ),
+        "plain-7e-5": Variant(BASELINE, lr=7e-5),
+        "plain-2e-4": Variant(BASELINE, lr=2e-4),
+        "16x5-16-prompts-2e-4": Variant(EXPLORING, prompts=16, previews=(16, 5), iterations=45, lr=2e-4),
+        "16x5-24-prompts-pairs": Variant(EXPLORING, prompts=24, previews=(16, 5), iterations=50, group_size=2),
+        "16x5-16-of-32-prompts": Variant(
+            EXPLORING, prompts=16, previews=(16, 5), candidates=(2, 4), iterations=50, evaluated=10
+        ),
+        "16x5-16-of-32-prompts-2e-4": Variant(
+            EXPLORING, prompts=16, previews=(16, 5), candidates=(2, 4), iterations=40, lr=2e-4
+        ),
+        "16x5-16-of-32-prompts-7e-5": Variant(
+            EXPLORING, prompts=16, previews=(16, 5), candidates=(2, 4), iterations=50, lr=7e-5, evaluated=10
+        ),
+        "16x5-16-of-48-prompts": Variant(
+            EXPLORING, prompts=16, previews=(16, 5), candidates=(3, 4), iterations=45, evaluated=10
+        ),
+        "12x5-12-of-24-prompts": Variant(EXPLORING, prompts=12, previews=(12, 5), candidates=(2, 4), iterations=60),
+        "32x3-16-of-32-prompts": Variant(EXPLORING, prompts=16, previews=(32, 3), candidates=(2, 8), iterations=45),
+        "24x3-24-of-36-prompts-3-updates": Variant(
+            EXPLORING, prompts=24, updates=3, ema=0.93, previews=(24, 3), candidates=(1.5, 6), iterations=45
+        ),
+        "12x5-24-of-36-prompts-pairs": Variant(
+            EXPLORING, prompts=24, previews=(12, 5), candidates=(1.5, 4), iterations=50, group_size=2, evaluated=10
+        ),
+        "16x5-24-of-48-prompts-pairs": Variant(
+            EXPLORING, prompts=24, previews=(16, 5), candidates=(2, 4), iterations=45, group_size=2, evaluated=10
+        ),
+        "16x5-24-of-48-prompts-pairs-7e-5": Variant(
+            EXPLORING,
+            prompts=24,
+            previews=(16, 5),
+            candidates=(2, 4),
+            iterations=45,
+            group_size=2,
+            lr=7e-5,
+            evaluated=10,
+        ),
         "24x3-24-prompts-3-updates": Variant(EXPLORING, prompts=24, updates=3, ema=0.93, iterations=45),
         "24x4-24-prompts-4-updates": Variant(
             EXPLORING, prompts=24, updates=4, ema=0.94, previews=(24, 4), iterations=40
@@ -123,6 +160,38 @@ VARIANTS = {
         "16x6-24-prompts-8-updates": Variant(
             EXPLORING, prompts=24, updates=8, ema=0.96, previews=(16, 6), iterations=75
         ),
+        "plain-1e-4": Variant(BASELINE, lr=1e-4),
+        "plain-32-prompts": Variant(BASELINE, prompts=32, ema=0.92, iterations=90),
+        "24x4-32-prompts-8-updates-1e-4": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=45, lr=1e-4),
+        "24x4-32-prompts-8-updates-7.5e-5": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, iterations=50, lr=7.5e-5
+        ),
+        "24x4-32-prompts-8-updates-3.5e-5": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60, lr=3.5e-5
+        ),
+        "24x4-32-prompts-8-updates-slow-average": Variant(EXPLORING, prompts=32, updates=8, ema=0.98, iterations=60),
+        "24x4-32-prompts-8-updates-kl": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60, kl=0.2),
+        "24x4-40-prompts-8-updates": Variant(EXPLORING, prompts=40, updates=8, ema=0.96, iterations=55),
+        "32x3-32-prompts-8-updates": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, previews=(32, 3), iterations=60
+        ),
+        "16x8-32-prompts-8-updates": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, previews=(16, 8), iterations=50
+        ),
+        "24x4-32-of-48-prompts-8-updates": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, candidates=(1.5, 6), iterations=55
+        ),
+        "24x4-32-of-48-prompts-8-updates-slow-average": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.98, candidates=(1.5, 6), iterations=55
+        ),
+        "16x4-48-prompts-8-updates-pairs": Variant(
+            EXPLORING, prompts=48, updates=8, ema=0.96, previews=(16, 4), iterations=60, group_size=2
+        ),
+        "24x4-32-prompts": Variant(EXPLORING, prompts=32, ema=0.92, iterations=60),
+        "24x4-32-prompts-7e-5": Variant(EXPLORING, prompts=32, ema=0.92, iterations=60, lr=7e-5),
+        "20x5-32-prompts": Variant(EXPLORING, prompts=32, ema=0.92, previews=(20, 5), iterations=60),
+        "12x8-32-prompts": Variant(EXPLORING, prompts=32, ema=0.92, previews=(12, 8), iterations=60),
+        "24x4-24-prompts-3-updates": Variant(EXPLORING, prompts=24, updates=3, ema=0.92, iterations=70),
         "24x4-32-prompts-8-updates": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60),
         "16x6-32-prompts-8-updates": Variant(
             EXPLORING, prompts=32, updates=8, ema=0.96, previews=(16, 6), iterations=60

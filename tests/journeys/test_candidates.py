@@ -47,6 +47,7 @@ def test_every_planned_preview_is_drawn_and_only_those_of_the_chosen_candidates_
     with Story(**CHOOSING, tempo=SLOW_TRAINING) as story:
         story.end()
         assert [event.finished for event in story.said(ExplorationClosed)] == [ALL, ALL]
+        assert {event.previews for event in story.said(Planned)} == {ALL}
         for previewed, selected in zip(story.said(Previewed), story.said(Selected), strict=True):
             counts = {number: previewed.groups.count(number) for number in range(CANDIDATES)}
             assert counts == {n: SEEDS if n in selected.prompts else SCOUTS for n in range(CANDIDATES)}

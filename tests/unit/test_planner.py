@@ -65,6 +65,15 @@ def test_fixed_plan_gives_every_prompt_the_same():
     assert (plan.seeds, plan.steps, plan.iteration) == ((64,) * 4, 6, 1)
 
 
+def test_fixed_plan_with_scouts_counts_and_predicts_only_what_is_drawn():
+    everybody, scouted = (
+        Planner(ExploreConfig(seeds=64, steps=6, candidates=2, scouts=scouts)).plan(given()) for scouts in (0, 16)
+    )
+    assert scouted.seeds == everybody.seeds == (64,) * 4
+    assert (everybody.previews, scouted.previews) == (4 * 64, 4 * 16 + 2 * 48)
+    assert scouted.predicted_s < 0.7 * everybody.predicted_s
+
+
 def test_fixed_plan_of_no_more_seeds_than_are_kept_says_so_and_plans_none():
     plan = Planner(ExploreConfig(seeds=16)).plan(given())
     assert plan.seeds == (0,) * 4

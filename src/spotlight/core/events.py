@@ -220,11 +220,18 @@ class Planned(Event, frozen=True, kw_only=True):
 
     iteration: int
     seeds: tuple[int, ...]
-    """Previews by group number."""
+    """Previews by candidate."""
     steps: int
     budget_s: float
     predicted_s: float
     reason: str = ""
+    given_up: int = 0
+    """Of these previews, those that candidates lose which scouts speak against."""
+
+    @property
+    def previews(self) -> int:
+        """That are drawn where nothing cuts them off."""
+        return sum(self.seeds) - self.given_up
 
 
 class Previewed(Event, frozen=True, kw_only=True):
@@ -234,6 +241,7 @@ class Previewed(Event, frozen=True, kw_only=True):
     steps: int
     version: Version
     groups: tuple[int, ...]
+    """By number of the candidate."""
     seeds: tuple[int, ...]
     rewards: tuple[float, ...]
 

@@ -338,7 +338,7 @@ class RunView(msgspec.Struct, kw_only=True):
         match event:
             case Planned() as planned:
                 view = self._exploration(planned.iteration)
-                view.planned, view.steps, view.reason = sum(planned.seeds), planned.steps, planned.reason
+                view.planned, view.steps, view.reason = planned.previews, planned.steps, planned.reason
                 view.budget_s = planned.budget_s
             case Previewed() as previewed:
                 self._exploration(previewed.iteration).previewed += len(previewed.seeds)

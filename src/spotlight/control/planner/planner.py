@@ -235,9 +235,10 @@ class Planner:
         if seeds <= given.group_size:
             reason = f"explore.seeds is {seeds}, but a group keeps {given.group_size}: nothing could be selected"
             return _planned(given, _nobody(given), steps, budget_s, 0.0, reason)
-        total = seeds * len(given.prompts)
-        predicted_s = 0.0 if speed is None else self.state.time.predict(total, steps, speed)
-        return _planned(given, (seeds,) * len(given.prompts), steps, budget_s, predicted_s, reason)
+        previews = self.settings.planned_previews(round(len(given.prompts) / self.settings.candidates))
+        predicted_s = 0.0 if speed is None else self.state.time.predict(previews, steps, speed)
+        planned = _planned(given, (seeds,) * len(given.prompts), steps, budget_s, predicted_s, reason)
+        return msgspec.structs.replace(planned, given_up=sum(planned.seeds) - previews)
 
     def _fixed_steps(self, given: PlanInput) -> int:
         return min(self.settings.steps, given.full_steps)
@@ -276,7 +277,7 @@ def _timed(state: PlannerState, event: ExplorationClosed) -> TimeModel:
         return state.time
     return state.time.previewed(
         steps=plan.steps,
-        planned=sum(plan.seeds),
+        planned=plan.previews,
         finished=event.finished,
         predicted_s=plan.predicted_s,
         seconds=event.seconds,
