@@ -49,9 +49,9 @@ class Task(NamedTuple):
     exploring: tuple[str, ...]
     """Of those that explore, which need not go on after they have passed the others."""
     batches: tuple[str, ...]
-    """Of those that explore, unless all have the same: chosen seeds differ more, so fewer of them tell as much, and
-    smaller updates learn as much each. Without previews such batches learn slower. With half as many prompts to an
-    iteration, half as many iterations are evaluated."""
+    """Of those that explore, unless all have the same: chosen seeds differ more, so fewer of them tell as much. Without
+    previews such batches learn slower. With half as many prompts to an iteration, half as many iterations are
+    evaluated."""
 
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
@@ -78,13 +78,16 @@ TASKS = {
         "words-large-nft",
         common=("iterations=80", *COMMON),
         exploring=("iterations=35", *PREVIEWS, "explore.steps=3"),
-        batches=("iterations=50", "rollout.prompts=16", "explore.seeds=16", "explore.steps=5", "eval.every=10"),
+        batches=(
+            *("iterations=50", "rollout.prompts=16", "explore.seeds=16", "explore.steps=5"),
+            *("explore.candidates=2", "explore.scouts=4", "eval.every=10"),
+        ),
     ),
     "scenes": Task(
         "scenes-nft",
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.steps=4"),
-        batches=("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
+        batches=("iterations=60", "rollout.prompts=32"),
     ),
 }
 """Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
