@@ -130,4 +130,4 @@ def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
 def test_what_was_not_measured_is_named():
     ranks = ranks_of([outcome(Row.SERIAL, 2.0), outcome(COLOCATED, 2.0, None)])
     told = modelled(profile_of(SMALL.profile), ranks)
-    assert told == ["adopt", "optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
+    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
