@@ -49,9 +49,9 @@ class Task(NamedTuple):
     exploring: tuple[str, ...]
     """Of those that explore, which need not go on after they have passed the others."""
     batches: tuple[str, ...]
-    """Of those that explore, unless all have the same: chosen seeds differ more, so fewer of them tell as much. Without
-    previews such batches learn slower. With half as many prompts to an iteration, half as many iterations are
-    evaluated."""
+    """Of those that explore, unless all have the same: chosen seeds differ more, so fewer of them tell as much, and
+    smaller updates learn as much each. Without previews such batches learn slower. With half as many prompts to an
+    iteration, half as many iterations are evaluated."""
 
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
@@ -87,7 +87,7 @@ TASKS = {
         "scenes-nft",
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.steps=4"),
-        batches=("iterations=60", "rollout.prompts=32"),
+        batches=("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
     ),
 }
 """Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
