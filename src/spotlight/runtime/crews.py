@@ -54,6 +54,19 @@ class Household(Protocol):
     def report(self, crewed: Crewed) -> None: ...
 
 
+class _Nobody:
+    """The household of a node that is gone."""
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        pass
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        pass
+
+    def report(self, crewed: Crewed) -> None:
+        pass
+
+
 class Meeting(Protocol):
     """The group store, or what stands for it."""
 
@@ -195,6 +208,10 @@ class NodeCrews:
     def died(self, worker: WorkerId, why: str) -> None:
         if self._seats.pop(worker, None) is not None:
             self._do(self._regroup.gone(worker, why, self._loop.time()))
+
+    def leave(self) -> None:
+        """The node is gone: nobody is told anything any more, and nothing here leads back to it."""
+        self._household = _Nobody()
 
     # -- what is done about it -----------------------------------------------------------------------------------------
 

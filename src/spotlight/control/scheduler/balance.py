@@ -10,7 +10,7 @@ Invariant: `load` and `team` of each backlog are the sums over the counted worke
 costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.speeds import Measured, usable_speed
@@ -19,6 +19,10 @@ from spotlight.control.scheduler.workers import Standing, Worker
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
 """Sums of speeds are not exact; a share that is full but for this is full."""
+
+
+CLEARLY = 1 + 1e-6
+"""What is beyond a share by more than this is so however its seconds are summed up."""
 
 
 class Balance:
@@ -87,6 +91,16 @@ class Balance:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
         return done_s <= self._level_s(worker, backlog, queue, now) * ROUNDING
+
+    def is_beyond_shares(self, backlogs: Iterable[Backlog], speed: float) -> bool:
+        """Whether not even an idle worker of this speed could take anything that waits as its share."""
+        for backlog in backlogs:
+            for queue in backlog.queues:
+                if queue.count:
+                    level_s = backlog.level_s(queue.row_steps)
+                    if queue.head().remaining <= level_s * speed * CLEARLY:
+                        return False
+        return True
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""

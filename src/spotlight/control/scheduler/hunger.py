@@ -12,7 +12,7 @@ until then (benchmarks/scheduler.py); and no worker that asks is ever forgotten,
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from spotlight.control.scheduler.workers import Worker
 from spotlight.core.types import WorkerId
@@ -63,8 +63,16 @@ class Hunger:
 
     def wake_all(self) -> None:
         """Shares have changed: who would be too late stays so."""
-        for worker in list(self._aside.values()):
-            self.ask(worker)
+        if not self._aside:
+            return
+        turns, heap, turn = self.turns, self._heap, self._turn
+        for name, worker in self._aside.items():
+            turn += 1
+            turns[name] = turn
+            heap.append((-worker.speed, turn, worker))
+        self._turn = turn
+        self._aside.clear()
+        heapify(heap)
 
     def wake_for(self, row_steps: float) -> None:
         """Work of so many row-steps waits now."""
@@ -83,6 +91,18 @@ class Hunger:
                 del self.turns[worker.id]
                 return worker
         return None
+
+    def pop_all(self) -> list[Worker]:
+        """All that ask, the fastest first: as `pop` would give them one by one."""
+        turns = self.turns
+        asking = [worker for _, turn, worker in sorted(self._heap) if turns.get(worker.id) == turn]
+        turns.clear()
+        self._heap.clear()
+        return asking
+
+    def top_speed(self) -> float:
+        """Nobody who asks is faster, whatever its speed was when it asked."""
+        return max([worker.speed for _, _, worker in self._heap], default=0.0)
 
     def set_aside(self, worker: Worker) -> None:
         self._aside[worker.id] = worker

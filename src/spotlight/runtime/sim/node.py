@@ -67,10 +67,15 @@ class Pipe:
     def cut(self) -> None:
         self.drop_all()
         self._is_cut = True
+        self._deliver = _to_nobody
 
     def _next(self) -> None:
         if self._on_their_way:
             self._deliver(*self._on_their_way.popleft())
+
+
+def _to_nobody(frame: Frame, blob: bytes) -> None:
+    pass
 
 
 class Surface(Protocol):
@@ -150,11 +155,17 @@ class SimNode:
         self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
 
     def die(self) -> None:
-        """At once and with all its workers; what it has sent may still arrive."""
+        """At once and with all its workers; what it has sent may still arrive.
+
+        It lets go of all that leads back to it, and so is freed when the last of that has arrived.
+        """
         self.is_alive = False
         self.down.cut()
+        self.crews.leave()
         for task in (*self._slots, *self._lives.values()):
             task.cancel()
+        for known in (self._slots, self._lives, self.workers, self._by_name):
+            known.clear()
 
     async def drain(self, seconds: float) -> None:
         """Workers hand back and exit, and none follows them; waits for that so long at most."""
@@ -202,14 +213,14 @@ class SimNode:
 
     # -- for workers ---------------------------------------------------------------------------------------------------
 
-    def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         if self._may_crew and self.is_alive:
-            if self.crews.heard(worker.id, message):
+            if self.crews.heard(worker, message):
                 return
             if isinstance(message, m.HandBack):
-                self._leases.ended(worker.id, message.request, message.attempt)
+                self._leases.ended(worker, message.request, message.attempt)
                 self.crews.changed()
-        self._send(worker.id, message, blob)
+        self._send(worker, message, blob)
 
     def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
         request, attempt = row.request, row.granted.attempt

@@ -6,6 +6,7 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 
 import asyncio
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,18 +71,20 @@ class SimWorker:
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
-        self.say: Callable[..., None] = partial(self.around.say, self)
+        self.say: Callable[..., None] = partial(self.around.say, self.id)
         self._is_awake = True
         self._woken = asyncio.Event()
         self._woken.set()
-        self._heart = Heart(self._beat)
+        # Weakly, so that of the thousands that die in a long run each is freed at once: nobody looks for garbage.
+        me = weakref.proxy(self)
+        self._heart = Heart(lambda: me._beat())
         self.crew = SimMembership(
             self.id,
             self.rooms,
             self.say,
-            lambda: self._holds,
-            lambda: {row.request.weights for row in self._live.values()},
-            self.come_to,
+            lambda: me._holds,
+            lambda: {row.request.weights for row in me._live.values()},
+            lambda moment: me.come_to(moment),
             self._woken.wait,
         )
 
