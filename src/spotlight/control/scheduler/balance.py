@@ -118,9 +118,9 @@ class Balance:
 
     def _level_s(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
         """Rows that a batch has room for without taking longer are left to nobody."""
-        is_free = len(worker.leases) < self._saturating_rows
-        waiting = queue.row_steps
-        return backlog.level_s(waiting) if worker.helps or is_free else backlog.shared_level_s(waiting, now)
+        if worker.helps or len(worker.leases) < self._saturating_rows:
+            return backlog.level_s(queue.row_steps)
+        return backlog.shared_level_s(queue.row_steps, now)
 
     def _leave(self, worker: Worker) -> None:
         if not worker.counted:

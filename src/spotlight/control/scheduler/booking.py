@@ -58,9 +58,10 @@ class Booking:
         backlog = self.backlog(request.weights)
         backlog.unfinished[request.work.rank] += 1
         self._places += 1
-        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), request.sample.sampling.steps)
+        steps, rank = request.sample.sampling.steps, request.work.rank
+        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), steps, steps or 1)
         self._tickets[request_id] = ticket
-        backlog.queues[request.work.rank].push(ticket)
+        backlog.queues[rank].push(ticket)
         self.waiting += 1
         self._shortest = None
 
@@ -91,7 +92,7 @@ class Booking:
             ticket.holder.lags = True
             return
         before = ticket.remaining
-        ticket.reached = min(step, ticket.steps)
+        ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now
         self._balance.shift(ticket.holder, ticket.remaining - before)
 
@@ -199,7 +200,7 @@ class Booking:
 
     def _enqueue_again(self, ticket: Ticket) -> None:
         """First in line, unless it was begun before its turn."""
-        ticket.reached = ticket.step
+        ticket.reach(ticket.step)
         ticket.was_returned = ticket.was_returned or not ticket.is_early
         self._enqueue(ticket)
         self._hunger.wake_for(ticket.remaining)
