@@ -30,6 +30,7 @@ from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
+from spotlight.runtime.sim.virtual_loop import running_loop
 from spotlight.runtime.sim.worker import SimWorker
 
 PREVIEW = Work.PREVIEW
@@ -41,7 +42,7 @@ class Pipe:
     """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
 
     def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._delay = delay
         self._deliver = deliver
         self._on_their_way: deque[tuple[Frame, bytes]] = deque()
@@ -51,11 +52,12 @@ class Pipe:
     def put(self, frame: Frame, blob: bytes) -> None:
         if self._is_cut:
             return
-        arrives_at = self._loop.time() + self._delay()
+        loop = self._loop
+        arrives_at = loop.now + self._delay()
         if arrives_at > self._last:
             self._last = arrives_at
         self._on_their_way.append((frame, blob))
-        self._loop.call_at(self._last, self._next)
+        loop.call_at(self._last, self._next)
 
     def stall(self, seconds: float) -> None:
         """What is sent from now on arrives after that."""
@@ -330,6 +332,11 @@ class SimNode:
         self._relay(worker, load, b"")
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        if not self._may_crew and worker is not None:
+            alone = self._by_name.get(worker)
+            if alone is not None:
+                alone.tell(message, blob)
+            return
         if not self._may_crew:
             for known in self._addressed(worker):
                 known.tell(message, blob)
