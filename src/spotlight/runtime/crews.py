@@ -244,13 +244,24 @@ class NodeCrews:
         now = self._loop.time()
         self._is_due = False
         self._was_busy = self._busy()
+        last = self._after_load(now)
+        if last is not None and not last.layout and not self._seats:
+            # As of all nodes whose slots never share, which are told of demand all the same.
+            decision = last
+        else:
+            decision = self._choose(last, now)
+        self._decision = decision
+        settled = decision.changed_at + self._hysteresis_s
+        self._look_again = settled if settled > now else inf
+        self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+
+    def _choose(self, last: Decision | None, now: float) -> Decision:
         situation = Situation(
             slots=tuple(self._view(worker, now) for worker in sorted(self._seats)),
             waiting=self._waiting,
             heads=self._heads,
             apart=self._regroup.apart(),
         )
-        last = self._after_load(now)
         decision = self._planner.decide(situation, last, now)
         decision = replace(decision, layout=self._as_they_are(decision.layout))
         if last is not None and sorted(decision.layout) == sorted(last.layout):
@@ -259,10 +270,7 @@ class NodeCrews:
             # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
             # soon as one of them has it.
             decision = replace(decision, changed_at=-inf)
-        self._decision = decision
-        settled = decision.changed_at + self._hysteresis_s
-        self._look_again = settled if settled > now else inf
-        self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+        return decision
 
     def _after_load(self, now: float) -> Decision | None:
         """The last decision, with the time from which it is to settle.

@@ -13,7 +13,7 @@ costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmark
 from collections.abc import Iterable, Sequence
 
 from spotlight.control.scheduler.backlog import Backlog, Queue
-from spotlight.control.scheduler.speeds import Measured, usable_speed
+from spotlight.control.scheduler.speeds import UNMEASURED, Measured, usable_speed
 from spotlight.control.scheduler.workers import Standing, Worker
 
 SERVING = Standing.SERVING
@@ -31,6 +31,8 @@ class Balance:
     def __init__(self, saturating_rows: int) -> None:
         self._known = Measured()
         self._saturating_rows = saturating_rows
+        self.slowest = UNMEASURED
+        """No worker is slower, nor has ever been."""
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
@@ -46,6 +48,7 @@ class Balance:
         if speed != worker.speed:
             self._leave(worker)
             worker.speed = speed
+            self.slowest = min(self.slowest, speed)
             self.recount(worker)
 
     def hold(self, worker: Worker, backlogs: Sequence[Backlog]) -> None:

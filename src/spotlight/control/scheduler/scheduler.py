@@ -243,8 +243,8 @@ class Scheduler:
         if now < self._next_search or not self._hunger.is_hopeful:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
-        rows = self._fewest_rows, self._most_rows
-        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *rows, self._settings)
+        known = self._fewest_rows, self._most_rows, self._balance.slowest
+        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *known, self._settings)
         if not busy:
             return []
         found: dict[WorkerId, list[RequestId]] = {}
