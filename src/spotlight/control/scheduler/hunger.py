@@ -18,7 +18,6 @@ from typing import TypeAlias
 from spotlight.control.scheduler.workers import Worker
 from spotlight.core.types import WorkerId
 
-
 Asking: TypeAlias = tuple[float, int, Worker]
 """The speed of one that asks, negative so that the fastest is first; its turn; and who it is."""
 

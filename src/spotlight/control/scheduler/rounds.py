@@ -112,9 +112,7 @@ class Rounds:
         return [self._booking.lease(worker, source[1], now)]
 
     def _refuse(self, worker: Worker, most: float, now: float) -> None:
-        if not self._has_time(most) or (
-            worker.standing is LEAVING and next_queue(worker, now, self._settings) is None
-        ):
+        if not self._has_time(most) or (worker.standing is LEAVING and next_queue(worker, now, self._settings) is None):
             self._hunger.set_doomed(worker, most)
         else:
             self._hunger.set_aside(worker)

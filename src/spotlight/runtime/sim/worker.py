@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -133,7 +134,7 @@ class SimWorker:
 
     # -- the main loop -------------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(self) -> NoReturn:
         """Turn after turn: what has arrived, then a step, or waiting for more."""
         inbox, crew = self._inbox, self.crew
         while True:
