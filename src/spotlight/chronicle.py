@@ -104,7 +104,11 @@ class Chronicle:
         self.ledger.interrupt()
 
     def emit(self, event: AnyEvent) -> None:
-        self._fold(self._journal.append(event))
+        record = self._journal.append(event)
+        if type(event) in BULK and self._meter is None and not self.observers:
+            # Nobody wants to know of it, as in a long simulation, where these are nearly all.
+            return
+        self._fold(record)
         if self.projections and isinstance(event, IterationDone):
             self._journal.snapshot({name: projection() for name, projection in self.projections.items()})
 

@@ -61,7 +61,7 @@ def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
             (story.sim_worker(leader), ForwardDone(token=old, number=0)),
         ]
         for worker, word in late:
-            story.node.say(worker, word)
+            story.node.say(worker.id, word)
         assert story.node.crews.refused == refused + len(late)
         story.wait(1.0)
         assert story.crew == crew

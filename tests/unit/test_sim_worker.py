@@ -30,14 +30,14 @@ class Node:
     def __init__(self) -> None:
         self.said: list[tuple[float, m.AnyMessage]] = []
 
-    def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.said.append((asyncio.get_running_loop().time(), message))
 
     def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
         result = m.Result(
             request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
         )
-        self.say(worker, result, blob)
+        self.say(worker.id, result, blob)
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return load.digest

@@ -7,7 +7,7 @@ told, as far as that was not told before (tests/unit/test_accounts.py).
 
 from collections.abc import Callable, Sequence
 
-from spotlight.control.directory import Directory
+from spotlight.control.directory import Directory, KnownWorker
 from spotlight.control.pipeline.assist import Assist
 from spotlight.core import messages as m
 from spotlight.core.events import AnyEvent, Worked
@@ -37,19 +37,24 @@ class Accounts:
         """Spans told late would overlap, so none begins within the last."""
         known, run_time = self._directory.workers[worker], self._run_clock(now)
         for span in spans:
-            for activity, began, ended in self._parts(span, now, known.trains):
-                start, end = max(run_time - (now - began), known.accounted_to), run_time - (now - ended)
-                if start < end:
-                    known.accounted_to = end
-                    self._emit(Worked(worker=worker, activity=activity, start=start, end=end))
+            began, ended = now - span.start, now - span.end
+            if not known.trains or span.activity not in HELP:
+                self._tell(worker, known, span.activity, run_time - (now - began), run_time - (now - ended))
+                continue
+            for activity, start, end in self._parts(span.activity, began, ended):
+                self._tell(worker, known, activity, run_time - (now - start), run_time - (now - end))
 
-    def _parts(self, span: m.Span, now: float, trains: bool) -> list[tuple[Activity, float, float]]:
-        """A span, cut where help begins and ends."""
-        start, end = now - span.start, now - span.end
-        if not trains or span.activity not in HELP:
-            return [(span.activity, start, end)]
+    def _tell(self, worker: WorkerId, known: KnownWorker, activity: Activity, start: float, end: float) -> None:
+        if start < known.accounted_to:
+            start = known.accounted_to
+        if start < end:
+            known.accounted_to = end
+            self._emit(Worked(worker=worker, activity=activity, start=start, end=end))
+
+    def _parts(self, activity: Activity, start: float, end: float) -> list[tuple[Activity, float, float]]:
+        """A span of who trains, cut where help begins and ends."""
         parts: list[tuple[Activity, float, float]] = []
         for began, ended in self._assist.helping(start, end):
-            parts += [(span.activity, start, began), (Activity.ASSIST, began, ended)]
+            parts += [(activity, start, began), (Activity.ASSIST, began, ended)]
             start = ended
-        return [*parts, (span.activity, start, end)]
+        return [*parts, (activity, start, end)]

@@ -54,6 +54,19 @@ class Household(Protocol):
     def report(self, crewed: Crewed) -> None: ...
 
 
+class _Nobody:
+    """The household of a node that is gone."""
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        pass
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        pass
+
+    def report(self, crewed: Crewed) -> None:
+        pass
+
+
 class Meeting(Protocol):
     """The group store, or what stands for it."""
 
@@ -196,6 +209,10 @@ class NodeCrews:
         if self._seats.pop(worker, None) is not None:
             self._do(self._regroup.gone(worker, why, self._loop.time()))
 
+    def leave(self) -> None:
+        """The node is gone: nobody is told anything any more, and nothing here leads back to it."""
+        self._household = _Nobody()
+
     # -- what is done about it -----------------------------------------------------------------------------------------
 
     def _do(self, actions: list[act.Action]) -> None:
@@ -227,13 +244,22 @@ class NodeCrews:
         now = self._loop.time()
         self._is_due = False
         self._was_busy = self._busy()
+        last = self._after_load(now)
+        # Where slots never share nobody sits, and the node is told of demand all the same.
+        nobody = not self._seats and last is not None and not last.layout
+        decision = last if nobody and last is not None else self._choose(last, now)
+        self._decision = decision
+        settled = decision.changed_at + self._hysteresis_s
+        self._look_again = settled if settled > now else inf
+        self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+
+    def _choose(self, last: Decision | None, now: float) -> Decision:
         situation = Situation(
             slots=tuple(self._view(worker, now) for worker in sorted(self._seats)),
             waiting=self._waiting,
             heads=self._heads,
             apart=self._regroup.apart(),
         )
-        last = self._after_load(now)
         decision = self._planner.decide(situation, last, now)
         decision = replace(decision, layout=self._as_they_are(decision.layout))
         if last is not None and sorted(decision.layout) == sorted(last.layout):
@@ -242,10 +268,7 @@ class NodeCrews:
             # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
             # soon as one of them has it.
             decision = replace(decision, changed_at=-inf)
-        self._decision = decision
-        settled = decision.changed_at + self._hysteresis_s
-        self._look_again = settled if settled > now else inf
-        self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
+        return decision
 
     def _after_load(self, now: float) -> Decision | None:
         """The last decision, with the time from which it is to settle.

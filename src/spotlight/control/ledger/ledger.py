@@ -85,7 +85,8 @@ class Ledger(Book):
         """Give a queued sample to a worker, which goes on from `step`; returns the attempt, its fence."""
         entry = self._expect(request, QUEUED, "leased")
         attempt = entry.attempt + 1
-        self._tell(entry, Leased(request=request, attempt=attempt, worker=worker, step=step))
+        if entry.batch.work is not PREVIEW:
+            self._emit(Leased(request=request, attempt=attempt, worker=worker, step=step))
         self._move(entry, LEASED)
         entry.attempt, entry.holder, entry.step = attempt, worker, step
         held = self._leases.get(worker)
@@ -219,7 +220,7 @@ class Ledger(Book):
     # -- the rules -----------------------------------------------------------------------------------------------------
 
     def _tell(self, entry: Entry, event: AnyEvent) -> None:
-        """The one place that knows that previews are told to nobody."""
+        """Previews are told to nobody; `lease` knows that too, so as not to make the event."""
         if entry.batch.work is not PREVIEW:
             self._emit(event)
 

@@ -44,7 +44,14 @@ class Queue:
         self.row_steps += ticket.remaining
 
     def head(self) -> Ticket:
-        return _first(self._heap)
+        """Entries of tickets that left the queue since, or came back as another entry, are void."""
+        heap = self._heap
+        while True:
+            entry = heap[0]
+            ticket = entry[5]
+            if ticket.is_queued and ticket.queued_as == entry[4]:
+                return ticket
+            heappop(heap)
 
     def beyond(self, count: int) -> Ticket:
         """The one behind the first so many, or the last; costs as much as there are."""
@@ -56,16 +63,6 @@ class Queue:
         ticket.is_queued = False
         self.count -= 1
         self.row_steps -= ticket.remaining
-
-
-def _first(heap: list[Entry]) -> Ticket:
-    """Entries of tickets that left the queue since, or came back as another entry, are void."""
-    while True:
-        entry = heap[0]
-        ticket = entry[5]
-        if ticket.is_queued and ticket.queued_as == entry[4]:
-            return ticket
-        heappop(heap)
 
 
 def _is_valid(entry: Entry) -> bool:

@@ -10,15 +10,19 @@ Invariant: `load` and `team` of each backlog are the sums over the counted worke
 costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spotlight.control.scheduler.backlog import Backlog, Queue
-from spotlight.control.scheduler.speeds import Measured, usable_speed
+from spotlight.control.scheduler.speeds import UNMEASURED, Measured, usable_speed
 from spotlight.control.scheduler.workers import Standing, Worker
 
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
 """Sums of speeds are not exact; a share that is full but for this is full."""
+
+
+CLEARLY = 1 + 1e-6
+"""What is beyond a share by more than this is so however its seconds are summed up."""
 
 
 class Balance:
@@ -27,6 +31,8 @@ class Balance:
     def __init__(self, saturating_rows: int) -> None:
         self._known = Measured()
         self._saturating_rows = saturating_rows
+        self.slowest = UNMEASURED
+        """No worker is slower, nor has ever been."""
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
@@ -42,6 +48,7 @@ class Balance:
         if speed != worker.speed:
             self._leave(worker)
             worker.speed = speed
+            self.slowest = min(self.slowest, speed)
             self.recount(worker)
 
     def hold(self, worker: Worker, backlogs: Sequence[Backlog]) -> None:
@@ -88,6 +95,16 @@ class Balance:
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
         return done_s <= self._level_s(worker, backlog, queue, now) * ROUNDING
 
+    def is_beyond_shares(self, backlogs: Iterable[Backlog], speed: float) -> bool:
+        """Whether not even an idle worker of this speed could take anything that waits as its share."""
+        for backlog in backlogs:
+            for queue in backlog.queues:
+                if queue.count:
+                    level_s = backlog.level_s(queue.row_steps)
+                    if queue.head().remaining <= level_s * speed * CLEARLY:
+                        return False
+        return True
+
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
         if not backlog.team:
@@ -104,9 +121,9 @@ class Balance:
 
     def _level_s(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
         """Rows that a batch has room for without taking longer are left to nobody."""
-        is_free = len(worker.leases) < self._saturating_rows
-        waiting = queue.row_steps
-        return backlog.level_s(waiting) if worker.helps or is_free else backlog.shared_level_s(waiting, now)
+        if worker.helps or len(worker.leases) < self._saturating_rows:
+            return backlog.level_s(queue.row_steps)
+        return backlog.shared_level_s(queue.row_steps, now)
 
     def _leave(self, worker: Worker) -> None:
         if not worker.counted:

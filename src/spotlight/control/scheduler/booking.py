@@ -5,6 +5,7 @@ ticket's holder and attempt are the ledger's (tests/property/test_scheduler_prop
 """
 
 from collections.abc import Callable, Collection, Iterable
+from math import inf
 from typing import TypeAlias
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
@@ -40,6 +41,8 @@ class Booking:
         self._places = 0
         self.waiting = 0
         """Tickets in queues."""
+        self._shortest: float | None = None
+        """Known until a ticket is queued or taken."""
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -55,10 +58,12 @@ class Booking:
         backlog = self.backlog(request.weights)
         backlog.unfinished[request.work.rank] += 1
         self._places += 1
-        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), request.sample.sampling.steps)
+        steps, rank = request.sample.sampling.steps, request.work.rank
+        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), steps, steps or 1)
         self._tickets[request_id] = ticket
-        backlog.queues[request.work.rank].push(ticket)
+        backlog.queues[rank].push(ticket)
         self.waiting += 1
+        self._shortest = None
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
         """The first in line, or the first that the worker does not leave to others, is the worker's now."""
@@ -66,6 +71,7 @@ class Booking:
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
+        self._shortest = None
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
@@ -86,7 +92,7 @@ class Booking:
             ticket.holder.lags = True
             return
         before = ticket.remaining
-        ticket.reached = min(step, ticket.steps)
+        ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now
         self._balance.shift(ticket.holder, ticket.remaining - before)
 
@@ -125,6 +131,7 @@ class Booking:
         if holder is None:
             self._queue(ticket).withdraw(ticket)
             self.waiting -= 1
+            self._shortest = None
         else:
             self._take_away(ticket)
         self._forget(ticket)
@@ -145,6 +152,13 @@ class Booking:
 
     def backlogs(self) -> Collection[Backlog]:
         return self._backlogs.values()
+
+    def shortest_head(self) -> float:
+        """Row-steps of the shortest of those that are first in their queues; infinite if nothing waits."""
+        if self._shortest is None:
+            heads = [queue.head() for backlog in self._backlogs.values() for queue in backlog.queues if queue.count]
+            self._shortest = min([ticket.remaining for ticket in heads], default=inf)
+        return self._shortest
 
     def backlog(self, weights: WeightsId) -> Backlog:
         backlog = self._backlogs.get(weights)
@@ -186,7 +200,7 @@ class Booking:
 
     def _enqueue_again(self, ticket: Ticket) -> None:
         """First in line, unless it was begun before its turn."""
-        ticket.reached = ticket.step
+        ticket.reach(ticket.step)
         ticket.was_returned = ticket.was_returned or not ticket.is_early
         self._enqueue(ticket)
         self._hunger.wake_for(ticket.remaining)
@@ -194,6 +208,7 @@ class Booking:
     def _enqueue(self, ticket: Ticket) -> None:
         self._queue(ticket).push(ticket)
         self.waiting += 1
+        self._shortest = None
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]

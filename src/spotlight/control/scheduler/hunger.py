@@ -11,18 +11,22 @@ until then (benchmarks/scheduler.py); and no worker that asks is ever forgotten,
 (tests/unit/test_scheduler.py).
 """
 
-from collections.abc import Iterator
-from heapq import heappop, heappush
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from spotlight.control.scheduler.workers import Worker
 from spotlight.core.types import WorkerId
+
+Asking: TypeAlias = tuple[float, int, Worker]
+"""The speed of one that asks, negative so that the fastest is first; its turn; and who it is."""
 
 
 class Hunger:
     """The standing pulls."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Worker]] = []
+        self._heap: list[Asking] = []
         self.turns: dict[WorkerId, int] = {}
         """The valid heap entry of each worker that asks and waits to be looked at; read by the scheduler."""
         self._aside: dict[WorkerId, Worker] = {}
@@ -57,22 +61,35 @@ class Hunger:
         self.turns[name] = turn
         heappush(self._heap, (-worker.speed, turn, worker))
 
+    def _ask_all(self, workers: Sequence[Worker]) -> None:
+        """As `ask` one after the other, of some who are nowhere else by now."""
+        turns, heap, turn = self.turns, self._heap, self._turn
+        for worker in workers:
+            turn += 1
+            turns[worker.id] = turn
+            heap.append((-worker.speed, turn, worker))
+        self._turn = turn
+        heapify(heap)
+
     def wake(self, worker: Worker) -> None:
         if worker.id in self._aside or worker.id in self._doomed:
             self.ask(worker)
 
     def wake_all(self) -> None:
         """Shares have changed: who would be too late stays so."""
-        for worker in list(self._aside.values()):
-            self.ask(worker)
+        if self._aside:
+            workers = list(self._aside.values())
+            self._aside.clear()
+            self._ask_all(workers)
 
     def wake_for(self, row_steps: float) -> None:
         """Work of so many row-steps waits now."""
         self.wake_all()
         if row_steps <= self._longest:
-            for fits, worker in list(self._doomed.values()):
-                if row_steps <= fits:
-                    self.ask(worker)
+            hopeful = [worker for fits, worker in self._doomed.values() if row_steps <= fits]
+            for worker in hopeful:
+                del self._doomed[worker.id]
+            self._ask_all(hopeful)
             self._longest = max([fits for fits, _ in self._doomed.values()], default=0.0)
 
     def pop(self) -> Worker | None:
@@ -83,6 +100,20 @@ class Hunger:
                 del self.turns[worker.id]
                 return worker
         return None
+
+    def pop_all(self) -> list[Asking]:
+        """All that ask, the fastest first: as `pop` would give them one by one."""
+        turns = self.turns
+        asking = [entry for entry in sorted(self._heap) if turns.get(entry[2].id) == entry[1]]
+        turns.clear()
+        self._heap.clear()
+        return asking
+
+    def put_back(self, asking: Sequence[Asking]) -> None:
+        """All of them still ask, in the same order; nobody has asked since."""
+        self._heap += asking
+        for _, turn, worker in asking:
+            self.turns[worker.id] = turn
 
     def set_aside(self, worker: Worker) -> None:
         self._aside[worker.id] = worker

@@ -32,7 +32,7 @@ def largest_that_fits(worker: Worker, now: float, settings: SchedulerSettings) -
     """Row-steps of the largest request that `fits` would let it have; it only gets less, while the worker is silent."""
     left = _row_steps_left(worker, now, settings)
     batch = _smallest_batch(worker, settings)
-    longest = max([ticket.remaining for ticket in worker.leases.values()], default=0)
+    longest = max([ticket.remaining for ticket in worker.leases.values()]) if worker.leases else 0
     return 0.0 if longest * batch > left else min(left - worker.load, left / batch)
 
 

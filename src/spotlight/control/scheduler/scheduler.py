@@ -22,14 +22,14 @@ from math import inf
 
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import notices, prediction, stragglers
-from spotlight.control.scheduler.assignments import Assignment, Recalled, assignments_of
+from spotlight.control.scheduler.assignments import Assignment, Recalled
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.prediction import Fetching
+from spotlight.control.scheduler.rounds import Rounds
 from spotlight.control.scheduler.serving import next_queue
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress
@@ -47,6 +47,7 @@ class Scheduler:
         self._balance = Balance(self._settings.saturating_rows)
         self._hunger = Hunger()
         self._booking = Booking(ledger, self._balance, self._hunger, turn)
+        self._rounds = Rounds(self._settings, self._booking, self._balance, self._hunger)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
         self._fewest_rows = 1 << 30
@@ -233,34 +234,17 @@ class Scheduler:
 
     def assign(self, now: float) -> list[Assignment]:
         """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
-        booking, hunger = self._booking, self._hunger
-        if not booking.waiting or not hunger.turns:
+        if not self._booking.waiting or not self._hunger.turns:
             return []
-        round_: list[tuple[Worker, list[Ticket]]] = []
-        while booking.waiting and (worker := hunger.pop()) is not None:
-            round_.append((worker, self._take_share(worker, now)))
-        for worker, taken in round_:
-            if booking.waiting and worker.free_rows > 0:
-                taken += self._take_rest(worker, now)
-        assignments: list[Assignment] = []
-        for worker, taken in round_:
-            if not taken:
-                self._refuse(worker, now)
-                continue
-            worker.free_rows = 0
-            worker.refused = None
-            given = assignments_of(worker, taken)
-            worker.assignments += len(given)
-            assignments += given
-        return assignments
+        return self._rounds.serve(now)
 
     def recalls(self, now: float) -> list[Recalled]:
         """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
         if now < self._next_search or not self._hunger.is_hopeful:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
-        rows = self._fewest_rows, self._most_rows
-        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *rows, self._settings)
+        known = self._fewest_rows, self._most_rows, self._balance.slowest
+        busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *known, self._settings)
         if not busy:
             return []
         found: dict[WorkerId, list[RequestId]] = {}
@@ -367,27 +351,6 @@ class Scheduler:
         return known[0].left_s() if known else inf
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _take_share(self, worker: Worker, now: float) -> list[Ticket]:
-        taken: list[Ticket] = []
-        while worker.free_rows > 0 and worker.room > 0:
-            source = next_queue(worker, now, self._settings)
-            if source is None or not self._balance.is_share(worker, *source, now):
-                break
-            taken.append(self._booking.lease(worker, source[1], now))
-        return taken
-
-    def _take_rest(self, worker: Worker, now: float) -> list[Ticket]:
-        source = next_queue(worker, now, self._settings) if worker.room > 0 else None
-        if source is None or not self._balance.is_rest(worker, *source, now):
-            return []
-        return [self._booking.lease(worker, source[1], now)]
-
-    def _refuse(self, worker: Worker, now: float) -> None:
-        if worker.standing is Standing.LEAVING and next_queue(worker, now, self._settings) is None:
-            self._hunger.set_doomed(worker, notices.largest_that_fits(worker, now, self._settings))
-        else:
-            self._hunger.set_aside(worker)
 
     def _known(self, workers: Iterable[WorkerId]) -> list[Worker]:
         return [self._workers[worker] for worker in workers]

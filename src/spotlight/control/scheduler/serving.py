@@ -23,17 +23,12 @@ RANKS = {
 def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
     """Where the worker's next request comes from; None if there is nothing that it may have."""
     for rank in RANKS[worker.standing]:
-        found = _oldest(worker, rank)
+        found: tuple[Backlog, Queue] | None = None
+        for backlog in worker.backlogs:
+            queue = backlog.queues[rank]
+            if queue.count and (found is None or queue.head().key < found[1].head().key):
+                found = (backlog, queue)
         if found is not None:
             late = worker.standing is LEAVING and not notices.fits(worker, found[1].head().remaining, now, settings)
             return None if late else found
     return None
-
-
-def _oldest(worker: Worker, rank: int) -> tuple[Backlog, Queue] | None:
-    best: tuple[Backlog, Queue] | None = None
-    for backlog in worker.backlogs:
-        queue = backlog.queues[rank]
-        if queue.count and (best is None or queue.head().key < best[1].head().key):
-            best = (backlog, queue)
-    return best

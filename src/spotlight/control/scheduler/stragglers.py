@@ -74,6 +74,7 @@ def suspects(
     backlogs: Iterable[Backlog],
     fewest_rows: int,
     most_rows: int,
+    slowest: float,
     settings: SchedulerSettings,
 ) -> list[Worker]:
     """Busy workers that are slow enough, or seem to be, for a move to be worth anything wherever it goes.
@@ -88,8 +89,8 @@ def suspects(
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
     rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
-    # This looks at all workers, so in one go first, whether anybody is slow: nobody holds more than twice its rows.
-    if 2 * most_rows <= limit_s * min(map(_speed, workers)):
+    # A look at all workers is dear, so first, whether anybody can be slow: nobody holds more than twice its rows.
+    if 2 * most_rows <= limit_s * slowest or 2 * most_rows <= limit_s * min(map(_speed, workers)):
         seeming = [worker for worker in workers if worker.lags and worker.leases]
     else:
         seeming = [worker for worker in workers if worker.leases]

@@ -34,6 +34,8 @@ class Ticket:
     turn: int
     """Of its group within the iteration."""
     steps: int
+    remaining: int
+    """Row-steps until it is finished; the last bit of work counts as a step too. Changed by `reach` alone."""
     step: int = 0
     """The last committed one: where the next attempt goes on."""
     reached: int = 0
@@ -52,11 +54,11 @@ class Ticket:
     """Whether its holder took it before its turn."""
     is_recalled: bool = False
 
-    @property
-    def remaining(self) -> int:
-        """Row-steps until it is finished; the last bit of work counts as a step too."""
-        left = self.steps - self.reached
-        return left if left > 1 else 1
+    def reach(self, step: int) -> None:
+        """The live attempt is known to be at this step."""
+        left = self.steps - step
+        self.reached = step
+        self.remaining = left if left > 1 else 1
 
     @property
     def key(self) -> Key:

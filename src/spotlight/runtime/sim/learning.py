@@ -22,11 +22,12 @@ from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.rng import Purpose, derive_key
 from spotlight.core.types import Sample
-from spotlight.core.work import Request, Work
+from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.sim.numerics import Issued, TrainedState
 
 SCORER = "learning-model"
 _MASK = (1 << 53) - 1
+ROLLOUT = Work.ROLLOUT
 DRAWS_KEPT = 1 << 18
 """A sample is drawn when it is scored and once more when it is trained on: about an iteration's."""
 
@@ -124,6 +125,8 @@ class ModelNumerics:
         """Mean and spread of rewards by progress."""
         self._gains: list[float] = []
         """Of the groups that this iteration's updates have used."""
+        self._scored: dict[RequestId, tuple[str, float]] = {}
+        """Of rollouts that were not trained on yet: the weights, and the reward, which training asks for once more."""
 
     def attend(self, issued: Issued) -> None:
         self._gains.clear()
@@ -141,7 +144,14 @@ class ModelNumerics:
         return f"{weights_digest}/{request.id}".encode()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
-        return m.Score(self._reward(request, weights_digest), {}, SCORER)
+        reward = self._reward(request, weights_digest)
+        if request.work is ROLLOUT:
+            self._scored[request.id] = (weights_digest, reward)
+        return m.Score(reward, {}, SCORER)
+
+    def _reward_again(self, request: Request, weights_digest: str) -> float:
+        digest, reward = self._scored.pop(request.id, ("", 0.0))
+        return reward if digest == weights_digest else self._reward(request, weights_digest)
 
     def _reward(self, request: Request, weights_digest: str) -> float:
         model, sample, progress = self._model, request.sample, self._progress[weights_digest]
@@ -163,7 +173,7 @@ class ModelNumerics:
         groups: dict[int, list[float]] = {}
         for item in order.items:
             if item.kept:
-                reward = self._reward(item.request, before.drew(item.request.sample, order.iteration))
+                reward = self._reward_again(item.request, before.drew(item.request.sample, order.iteration))
                 groups.setdefault(item.request.group, []).append(reward)
         plain = (self._model.seed_std * self._model.spread(progress)) ** 2
         # Of the whole the group is a sample of: otherwise a plain iteration of small groups would be worth less than 1.

@@ -30,6 +30,7 @@ from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
+from spotlight.runtime.sim.virtual_loop import running_loop
 from spotlight.runtime.sim.worker import SimWorker
 
 PREVIEW = Work.PREVIEW
@@ -41,7 +42,7 @@ class Pipe:
     """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
 
     def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._delay = delay
         self._deliver = deliver
         self._on_their_way: deque[tuple[Frame, bytes]] = deque()
@@ -51,11 +52,12 @@ class Pipe:
     def put(self, frame: Frame, blob: bytes) -> None:
         if self._is_cut:
             return
-        arrives_at = self._loop.time() + self._delay()
+        loop = self._loop
+        arrives_at = loop.now + self._delay()
         if arrives_at > self._last:
             self._last = arrives_at
         self._on_their_way.append((frame, blob))
-        self._loop.call_at(self._last, self._next)
+        loop.call_at(self._last, self._next)
 
     def stall(self, seconds: float) -> None:
         """What is sent from now on arrives after that."""
@@ -67,10 +69,15 @@ class Pipe:
     def cut(self) -> None:
         self.drop_all()
         self._is_cut = True
+        self._deliver = _to_nobody
 
     def _next(self) -> None:
         if self._on_their_way:
             self._deliver(*self._on_their_way.popleft())
+
+
+def _to_nobody(frame: Frame, blob: bytes) -> None:
+    pass
 
 
 class Surface(Protocol):
@@ -150,11 +157,17 @@ class SimNode:
         self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
 
     def die(self) -> None:
-        """At once and with all its workers; what it has sent may still arrive."""
+        """At once and with all its workers; what it has sent may still arrive.
+
+        It lets go of all that leads back to it, and so is freed when the last of that has arrived.
+        """
         self.is_alive = False
         self.down.cut()
+        self.crews.leave()
         for task in (*self._slots, *self._lives.values()):
             task.cancel()
+        for known in (self._slots, self._lives, self.workers, self._by_name):
+            known.clear()
 
     async def drain(self, seconds: float) -> None:
         """Workers hand back and exit, and none follows them; waits for that so long at most."""
@@ -202,14 +215,14 @@ class SimNode:
 
     # -- for workers ---------------------------------------------------------------------------------------------------
 
-    def say(self, worker: SimWorker, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         if self._may_crew and self.is_alive:
-            if self.crews.heard(worker.id, message):
+            if self.crews.heard(worker, message):
                 return
             if isinstance(message, m.HandBack):
-                self._leases.ended(worker.id, message.request, message.attempt)
+                self._leases.ended(worker, message.request, message.attempt)
                 self.crews.changed()
-        self._send(worker.id, message, blob)
+        self._send(worker, message, blob)
 
     def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
         request, attempt = row.request, row.granted.attempt
@@ -319,6 +332,11 @@ class SimNode:
         self._relay(worker, load, b"")
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        if not self._may_crew and worker is not None:
+            alone = self._by_name.get(worker)
+            if alone is not None:
+                alone.tell(message, blob)
+            return
         if not self._may_crew:
             for known in self._addressed(worker):
                 known.tell(message, blob)

@@ -8,7 +8,6 @@ policy, a reference for the KL term) are charged as denoising steps, a change of
 weights that it trained itself from its own memory; all others fetch them.
 """
 
-import asyncio
 import heapq
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.pace import Pace
+from spotlight.runtime.sim.virtual_loop import running_loop
 
 NEEDED = (
     *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
@@ -144,7 +144,7 @@ class ProfiledFate(Calm):
         self._judges = max(1, config.reward.processes)
         self._busy: dict[NodeId, list[float]] = {}
         """When each judge of a node is free again, a heap."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         profile = self._profile
@@ -165,7 +165,7 @@ class ProfiledFate(Calm):
 
     def score_s(self, request: Request, node: NodeId) -> float:
         """Pictures wait for a judge of their node."""
-        now = self._loop.time()
+        now = self._loop.now
         judges = self._busy.get(node)
         if judges is None:
             judges = self._busy[node] = [0.0] * self._judges

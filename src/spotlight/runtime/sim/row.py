@@ -1,6 +1,6 @@
 """One sample in flight on a simulated worker."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from spotlight.core import messages as m
@@ -23,26 +23,24 @@ def prompt_id(prompt: Prompt) -> PromptId:
     return prompt.id
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Row:
     """Where it is, and what the controller knows of that."""
 
     granted: m.Granted
+    request: Request
     digest: str
     """Of the weights that it is made with."""
-    step: int
     latent: str
-    began: int
+    steps: int
+    """Of the whole sample."""
+    passes: int
+    """Rows of a forward that it takes: two with guidance."""
+    step: int = 0
+    began: int = 0
     """The step that this worker took it up at."""
     told: int = 0
     """Step of its last commit."""
-    request: Request = field(init=False)
-    steps: int = field(init=False)
-    """Of the whole sample."""
-
-    def __post_init__(self) -> None:
-        self.request = self.granted.request
-        self.steps = self.request.sample.sampling.steps
 
     def advance(self, steps: int, numerics: Numerics) -> None:
         self.step += steps
@@ -75,10 +73,6 @@ class Row:
         return _ACTIVITY[self.request.work]
 
     @property
-    def is_finished(self) -> bool:
-        return self.step >= self.steps
-
-    @property
     def owes_commit(self) -> bool:
         return bool(self.granted.commit_every) and self.step - self.told >= self.granted.commit_every
 
@@ -97,6 +91,9 @@ def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Nume
         return f"{request.id} came with another prompt"
     if granted.step and blob is None:
         raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
-    row = Row(granted, digest, 0, numerics.first_latent(request.sample), 0)
+    sample = request.sample
+    sampling = sample.sampling
+    passes = 1 if sampling.guidance == 1.0 else 2
+    row = Row(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
     problem = row.go_on(blob, numerics) if blob is not None else ""
     return problem or row

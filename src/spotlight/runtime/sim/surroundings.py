@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Surroundings(Protocol):
     """The node that a worker lives on, and whoever means it ill."""
 
-    def say(self, worker: "SimWorker", message: m.AnyMessage, blob: bytes = b"") -> None: ...
+    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None: ...
 
     def finished(self, worker: "SimWorker", row: "Row", digest: str, blob: bytes) -> None:
         """A picture for the judges, and the weights that it is said to be made with."""

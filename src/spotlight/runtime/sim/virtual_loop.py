@@ -78,7 +78,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__(selectors.SelectSelector())
-        self._now = 0.0
+        self.now = 0.0
+        """What `time` tells, for those who ask all the time; the loop alone changes it."""
         self._timers: list[Timer] = []
         self._cancelled = 0
         """Timers among them that are due no more."""
@@ -87,7 +88,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Never: every future asks, and this answers without a call of Python."""
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
@@ -117,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
     ) -> Timer:
-        timer = Timer(self._now + delay)
+        timer = Timer(self.now + delay)
         timer.callback = callback
         timer.args = args
         timer.loop = self
@@ -132,7 +133,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def timer_cancelled(self, timer: Timer) -> None:
         """Called by a timer of this loop; one that is due already is not among those that wait."""
-        self._cancelled += timer >= self._now + RESOLUTION_S
+        self._cancelled += timer >= self.now + RESOLUTION_S
 
     def _run_once(self) -> None:
         """Round after round until somebody stops the loop: what is ready, once each; where nothing is, time passes at
@@ -148,9 +149,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if not ready and not self._stopping:
                 if not timers:
                     raise NothingLeft("everybody waits and no timer is set, so that nothing can ever happen again.")
-                if timers[0] > self._now:
-                    self._now = float(timers[0])
-            due = self._now + RESOLUTION_S
+                if timers[0] > self.now:
+                    self.now = float(timers[0])
+            due = self.now + RESOLUTION_S
             while timers and timers[0] < due:
                 ready.append(heappop(timers))
             for _ in range(len(ready)):
@@ -175,6 +176,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._timers = [timer for timer in timers if timer.callback is not None]
             heapify(self._timers)
             self._cancelled = 0
+
+
+def running_loop() -> VirtualLoop:
+    """The one that simulated machines run in."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "simulated machines run under virtual time only"
+    return loop
 
 
 class VirtualClock:

@@ -6,10 +6,12 @@ which somebody may strike it; it asks `Surroundings.struck` at each and dies the
 
 import asyncio
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -30,6 +32,7 @@ from spotlight.runtime.sim.row import Row, taken_up
 from spotlight.runtime.sim.spans import SimSpans
 from spotlight.runtime.sim.surroundings import Surroundings
 from spotlight.runtime.sim.trainer import SimTrainer, carry_out
+from spotlight.runtime.sim.virtual_loop import running_loop
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
@@ -67,27 +70,31 @@ class SimWorker:
     """Rows that are run ahead, since when, and the seconds of a step."""
 
     def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
-        self.say: Callable[..., None] = partial(self.around.say, self)
+        self.say: Callable[..., None] = partial(self.around.say, self.id)
         self._is_awake = True
         self._woken = asyncio.Event()
         self._woken.set()
-        self._heart = Heart(self._beat)
+        # Weakly, so that of the thousands that die in a long run each is freed at once: nobody looks for garbage.
+        me = weakref.proxy(self)
+        self._heart = Heart(lambda: me._beat())
         self.crew = SimMembership(
             self.id,
             self.rooms,
             self.say,
-            lambda: self._holds,
-            lambda: {row.request.weights for row in self._live.values()},
-            self.come_to,
+            lambda: me._holds,
+            lambda: {row.request.weights for row in me._live.values()},
+            lambda moment: me.come_to(moment),
             self._woken.wait,
         )
 
     def tell(self, message: m.AnyMessage, blob: bytes) -> None:
         self._inbox.append((message, blob))
-        _settle(self._listening, True)
+        listening = self._listening
+        if listening is not None and not listening.done():
+            listening.set_result(True)
 
     def freeze(self, seconds: float) -> None:
         """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
@@ -117,8 +124,7 @@ class SimWorker:
         self.say(hello)
         self._heart.start(self.pace.heartbeat_s)
         try:
-            while True:
-                await self._turn()
+            await self._work()
         except Struck as struck:
             return str(struck)
         except Left:
@@ -128,63 +134,69 @@ class SimWorker:
 
     # -- the main loop -------------------------------------------------------------------------------------------------
 
-    async def _turn(self) -> None:
-        inbox = self._inbox
-        while inbox:
+    async def _work(self) -> NoReturn:
+        """Turn after turn: what has arrived, then a step, or waiting for more."""
+        inbox, crew = self._inbox, self.crew
+        while True:
+            while inbox:
+                if not self._is_awake:
+                    await self._woken.wait()
+                message, blob = inbox.popleft()
+                if isinstance(message, m.Grant):
+                    self._take(message, blob)
+                else:
+                    await self._obey(message)
+            still_s = 0.0 if crew.is_alone else crew.still_s()
+            self._pull()
+            if self._live and not still_s:
+                await self._step()
+                continue
+            if still_s:
+                await self._orders(still_s)
+            else:
+                listening = self._listening = self._loop.create_future()
+                await listening
+                self._listening = None
             if not self._is_awake:
                 await self._woken.wait()
-            message, blob = inbox.popleft()
-            if isinstance(message, m.Grant):
-                self._take(message, blob)
-            else:
-                await self._obey(message)
-        still_s = 0.0 if self.crew.is_alone else self.crew.still_s()
-        self._pull()
-        if self._live and not still_s:
-            await self._step()
-            return
-        if still_s:
-            await self._orders(still_s)
-        else:
-            listening = self._listening = self._loop.create_future()
-            await listening
-            self._listening = None
-        if not self._is_awake:
-            await self._woken.wait()
 
     async def _step(self) -> None:
-        batch = list(self._live.values())
+        pace, loop, batch = self.pace, self._loop, list(self._live.values())
         first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
-        weights, is_exact = first.request.weights, self.pace.is_exact(first.request.work)
+        weights, is_exact = first.request.weights, pace.is_exact(first.request.work)
         if len(batch) > 1:
             alike = [row for row in batch if row.request.weights == weights]
-            batch = [row for row in alike if self.pace.is_exact(row.request.work) is is_exact]
-        if switch_s := self.pace.roll():
-            began = self._loop.time()
+            batch = [row for row in alike if pace.is_exact(row.request.work) is is_exact]
+        if switch_s := pace.roll():
+            began = loop.now
             await self.take_time(switch_s)
-            self._spans.worked(Activity.SWITCH, began, self._loop.time())
-        began, steps, degree = self._loop.time(), 1, self.crew.degree
-        passes = len(batch) + sum([row.request.sample.sampling.guidance != 1.0 for row in batch])
-        seconds = self.pace.step(passes, self.rows, degree, is_exact)
+            self._spans.worked(Activity.SWITCH, began, loop.now)
+        began, steps, degree = loop.now, 1, self.crew.degree
+        passes = sum([row.passes for row in batch])
+        seconds = pace.step(passes, self.rows, degree, is_exact)
         if degree > 1:
             if not await self.crew.lead(weights, is_exact, passes, seconds):
                 return
         else:
-            if self.pace.runs_ahead:
+            if pace.runs_ahead:
                 self._ahead = (batch, began, seconds)
-                steps = await self._run_ahead(min([row.steps_ahead for row in batch]), seconds)
+                steps = min([row.steps_ahead for row in batch])
+                if await self._orders(steps * seconds):
+                    # Something arrived: up to the first boundary after that.
+                    steps = max(1, math.ceil((loop.now - began) / seconds - ROUNDING))
+                    await asyncio.sleep(began + steps * seconds - loop.now)
                 self._ahead = None
             else:
                 await self.take_time(seconds)
-            self._measure(len(batch), (self._loop.time() - began) / steps)
+            self._measure(len(batch), (loop.now - began) / steps)
         if not self._is_awake:
             await self._woken.wait()
         for row in batch:
             row.advance(steps, self.numerics)
-        finished = len([row for row in batch if row.is_finished])
-        if finished and (decoding_s := self.pace.decode(finished)):
+        finished = len([row for row in batch if row.step >= row.steps])
+        if finished and (decoding_s := pace.decode(finished)):
             await self.take_time(decoding_s)
-        self._spans.worked(first.activity, began, self._loop.time())
+        self._spans.worked(first.activity, began, loop.now)
         for row in batch:
             self._tell_of(row)
         if not self.is_calm:
@@ -200,21 +212,12 @@ class SimWorker:
             self._listening = None
             timer.cancel()
 
-    async def _run_ahead(self, steps: int, seconds: float) -> int:
-        """So many steps, or up to the first boundary after something arrived; how many it were."""
-        began = self._loop.time()
-        if not await self._orders(steps * seconds):
-            return steps
-        steps = max(1, math.ceil((self._loop.time() - began) / seconds - ROUNDING))
-        await asyncio.sleep(began + steps * seconds - self._loop.time())
-        return steps
-
     def _tell_of(self, row: Row) -> None:
         if not self.is_calm and self.around.fails(row.request, row.granted.attempt):
             del self._live[row.request.id]
             self._told_free = 0
             self._fail("the model raised", row.granted)
-        elif row.is_finished:
+        elif row.step >= row.steps:
             self._finish(row)
         elif row.owes_commit:
             commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.told)
@@ -351,7 +354,7 @@ class SimWorker:
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        now = self._loop.time()
+        now = self._loop.now
         progress = tuple(
             [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
         )
@@ -377,6 +380,6 @@ class SimWorker:
         self.say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
 
 
-def _settle(waiting: asyncio.Future[bool] | None, has_come: bool) -> None:
-    if waiting is not None and not waiting.done():
+def _settle(waiting: asyncio.Future[bool], has_come: bool) -> None:
+    if not waiting.done():
         waiting.set_result(has_come)
