@@ -13,7 +13,8 @@ seconds in which a trainer takes up what it wrote, N slots:
                  T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
 
 The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
-at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train.
+at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train. With TAG
+they also take at least what follows from few rows being left when most groups are trained (`pipeline_few_rows.py`).
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
 With asynchrony a period is measured over a few iterations, and what was drawn ahead of the first and of the last may
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipeline_cells import GROUP, Cell, Loss, Row, batches, profile_of
+from pipeline_few_rows import Iteration, least_end_s
 
 from spotlight.control.profiles import Operation, Profile
 from spotlight.runtime.sim.profiled import efficient_batch
@@ -92,7 +94,7 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
         case Row.TAG:
             last = _last_trained_s(cell, GROUP, over_pairs=True)
             drawn = shared(sums.fetch + sums.evenly_drawn, sums.adopt + sums.trained - last)
-            return max(drawn + last, _turns_s(cell, cell.setting.prompts, rows)) + sums.publish
+            return max(drawn + last, _turns_s(cell, cell.setting.prompts, rows), _few_rows_s(cell)) + sums.publish
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
             rolled, busy = sums.evenly_drawn + sums.fetch, sums.trained + sums.publish
@@ -116,6 +118,29 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
         publish=profile.seconds(Operation.PUBLISH),
         fetch=profile.seconds(Operation.NODE_FETCH),
         adopt=profile.seconds(Operation.ADOPT),
+    )
+
+
+@cache
+def _few_rows_s(cell: Cell) -> float:
+    """From publication to the last optimizer step, whatever batches are drawn."""
+    profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
+    timed = batches(profile)
+    return least_end_s(
+        Iteration(
+            step_s=tuple(profile.seconds(Operation.DENOISE_STEP, rows) for rows in range(1, timed[-1] + 1)),
+            decode_s=min(profile.seconds(Operation.DECODE, rows) / rows for rows in timed),
+            rollers=machines.rollers,
+            trainers=machines.trainers,
+            speed=machines.speed,
+            fetch_s=profile.seconds(Operation.NODE_FETCH),
+            adopt_s=profile.seconds(Operation.ADOPT),
+            group=GROUP,
+            steps=setting.steps,
+            left_s=tuple(
+                _last_trained_s(cell, groups * GROUP, over_pairs=True) for groups in range(1, setting.prompts + 1)
+            ),
+        )
     )
 
 

@@ -29,6 +29,8 @@ SETTLED_AHEAD = (6, 10)
 """The same where iterations overlap, and each begins where the one before left off."""
 ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
+PHASES = (2, 3)
+"""In which a slot may begin its rows, beside all at once."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
 
@@ -164,11 +166,17 @@ def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
     """Of one iteration, simulated."""
     if row == COLOCATED:
         return _seconds(cell, row, rows, seed, [])
-    parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, Row(row))]
-    return min(_seconds(cell, row, rows, seed, [each]) for each in parts)
+    return min(_seconds(cell, row, rows, seed, units) for units in units_of(cell, Row(row)))
 
 
-def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, parts: list[str]) -> float:
+def units_of(cell: Cell, row: Row) -> list[list[str]]:
+    """How much is trained and begun at once: parts, and phases where trainers wait for what others draw."""
+    parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, row)]
+    phases = PHASES if Row.TAG in row.before else ()
+    return [*([part] for part in parts), *([parts[0], f"pipeline.phases={count}"] for count in phases)]
+
+
+def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, units: list[str]) -> float:
     machines = cell.machines
     if row == COLOCATED:
         recipe = f"{cell.setting.loss.recipe}+{COLOCATED}"
@@ -178,7 +186,7 @@ def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, parts: list[str])
         made = [f"cluster.reserved={machines.trainers}", f"cluster.gang={machines.trainers}"]
         made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
-        made += parts
+        made += units
     settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
     ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)
     return (ends[settled[1] - 1] - ends[settled[0] - 1]) / (settled[1] - settled[0])

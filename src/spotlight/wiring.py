@@ -36,7 +36,7 @@ class Wired:
 def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
     """The collaborators over what the chronicle says was done already."""
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
-    settings = SchedulerSettings(silence_s=config.cluster.silence_s)
+    settings = SchedulerSettings(silence_s=config.cluster.silence_s, phases=config.pipeline.phases)
     schedule = Schedule(
         updates=min(config.train.updates_per_iteration, config.rollout.prompts),
         run_seed=config.seed,

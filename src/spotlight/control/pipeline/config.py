@@ -18,6 +18,9 @@ class PipelineConfig(Section):
     """Complete groups that make a part of an update, or a multiple of them; in deterministic mode every part has just
     as many. Best is the smallest number that fills the batches of all ranks: less leaves some half empty, more begins
     to train later."""
+    phases: int = Field(default=1, ge=1)
+    """In which a slot begins the rows that it draws together, one after the other, so that they end so, too: batches
+    may be large and there is something to train all the same. 1 begins all at once."""
     asynchrony: bool = False
     """The first groups of the next iteration may be rolled out with the weights of this one while it still trains, by
     slots that would have nothing to do: their samples are one version old when they are trained on, never older."""

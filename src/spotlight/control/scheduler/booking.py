@@ -95,6 +95,8 @@ class Booking:
         ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now
         self._balance.shift(ticket.holder, ticket.remaining - before)
+        if ticket.holder.paced:
+            self._hunger.wake(ticket.holder)
 
     def release(self, ticket: Ticket, reason: ReleaseReason) -> None:
         """End the live attempt; what the ledger does not count as live any more is not wanted any more."""

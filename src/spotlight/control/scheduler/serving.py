@@ -6,6 +6,7 @@ that the worker holds, so previews never keep anybody waiting. Of two queues of 
 
 from spotlight.control.scheduler import notices
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog, Queue
+from spotlight.control.scheduler.phases import is_early
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.work import Work
@@ -30,5 +31,5 @@ def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple
                 found = (backlog, queue)
         if found is not None:
             late = worker.standing is LEAVING and not notices.fits(worker, found[1].head().remaining, now, settings)
-            return None if late else found
+            return None if late or is_early(worker, found[1], now, settings) else found
     return None

@@ -12,6 +12,8 @@ class SchedulerSettings(Section):
     """A worker that says nothing for this long is fenced; less forgives less, more loses time to one that hangs."""
     saturating_rows: int = Field(default=4, ge=1)
     """Fewer rows than this take as long per step as this many: below, a GPU is bound by launches, not arithmetic."""
+    phases: int = Field(default=1, ge=1)
+    """In which a slot begins its rollouts: more end them more evenly, but draw small batches at first and at last."""
     straggler_factor: float = Field(default=2.0, ge=1)
     """A held request moves only if it would take this many times longer where it is."""
     move_s: float = Field(default=1.0, ge=0)
