@@ -1,6 +1,6 @@
 """A dispatcher with one node, over a ledger that tells nobody."""
 
-from spotlight.control.dispatch import Dispatcher
+from spotlight.control.dispatch import Dispatcher, Payloads
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
@@ -14,9 +14,9 @@ class NoPayloads:
         return None
 
 
-def dispatcher_with(slot_class: SlotClass) -> tuple[Dispatcher, NodeId]:
-    ledger = Ledger()
-    dispatcher = Dispatcher(ledger, Scheduler(ledger), NoPayloads(), lambda event: None, lambda at: at, commit_every=1)
+def dispatcher_with(slot_class: SlotClass, payloads: Payloads | None = None) -> tuple[Dispatcher, NodeId]:
+    ledger, payloads = Ledger(), payloads or NoPayloads()
+    dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, lambda event: None, lambda at: at, commit_every=1)
     node = NodeId(f"{slot_class.value}-1.1")
     dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=slot_class, slots=1))
     return dispatcher, node
