@@ -1,5 +1,5 @@
-"""A bound of every schedule in which trainers help: late in an iteration few rows are left, and few rows make small
-batches.
+"""A bound of every schedule in which trainers help and train together, each an equal share of every group: late in an
+iteration few rows are left, and few rows make small batches.
 
 Let E be the end of the last optimizer step, counted from publication, and let the groups be numbered as they are
 completed. When the k-th is complete at most k - 1 are trained, so it is complete no later than d_k = E - (seconds in
@@ -46,6 +46,10 @@ class Iteration:
     steps: int
     left_s: tuple[float, ...]
     """In which the last one, two, ... groups to be completed are trained, optimizer steps included."""
+
+    def __post_init__(self) -> None:
+        if self.group % self.trainers:
+            raise ValueError(f"{self.trainers} trainers have no equal shares of a group of {self.group}")
 
     @property
     def groups(self) -> int:

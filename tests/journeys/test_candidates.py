@@ -8,6 +8,7 @@ from story import Story, When
 
 from spotlight.core.events import AnyEvent, ExplorationClosed, Planned, Previewed, Selected, StepCommitted
 from spotlight.core.work import Work
+from spotlight.runtime import exploration
 from spotlight.runtime.sim.fate import Tempo
 
 SCOUTS, SEEDS, PROMPTS, CANDIDATES = 3, 6, 2, 4
@@ -93,3 +94,12 @@ def test_training_ends_among_the_scouts_and_no_second_round_begins() -> None:
         assert closed
         assert all(event.discarded and event.finished + event.discarded <= SCOUTED for event in closed)
         assert all(len(event.seeds) == PROMPTS for event in story.said(Selected))
+
+
+def test_error_in_the_second_round_ends_the_run_instead_of_leaving_it_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> tuple[int, ...]:
+        raise RuntimeError("no candidate can be chosen")
+
+    monkeypatch.setattr(exploration, "most_varied", broken)
+    with Story(**CHOOSING, tempo=SLOW_TRAINING) as story, pytest.raises(RuntimeError, match="no candidate"):
+        story.end()

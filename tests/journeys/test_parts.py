@@ -208,3 +208,16 @@ def test_help_of_the_trainer_never_makes_an_iteration_longer(unit_s: float) -> N
     assert helped <= alone * 1.001
     if unit_s <= 0.6:
         assert helped < 0.9 * alone
+
+
+def test_slot_that_begins_its_rows_in_phases_ends_them_so_with_the_same_weights() -> None:
+    first = []
+    for phases in (1, 2):
+        with Story(SPOT, **LONG, pipeline={"gap": True, "phases": phases}) as story:
+            story.until(lambda: story.said(Leased))
+            story.wait(0.0)
+            worker = story.worker("spot-1")
+            first.append(len(story.said(Leased, worker=worker)))
+            story.end()
+            assert story.theta == undisturbed()
+    assert first == [4, 2]

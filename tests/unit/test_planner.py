@@ -16,6 +16,7 @@ from spotlight.core.events import (
     Issued,
     IterationDone,
     Previewed,
+    Selected,
     WorkerJoined,
     WorkerLost,
 )
@@ -263,6 +264,24 @@ def test_planner_gives_no_more_previews_for_the_contrast_that_previews_made():
     told = Planner.replay(BANDIT, [drawn, *events]).plan(given()).seeds
     untold = Planner.replay(BANDIT, events).plan(given()).seeds
     assert sum(told[:2]) < sum(untold[:2])
+
+
+def test_planner_counts_previews_of_the_candidates_that_became_groups():
+    """Candidates 2 and 3 were previewed and are groups 0 and 1: what these show is what previews had made."""
+    selected = (0.0, 0.1, 0.9, 1.0) * 4
+    events = [trained(20.0), *compared(1, (selected,) * 4)]
+    candidates, count = (2, 3), 96
+    drawn = Previewed(
+        iteration=1,
+        steps=8,
+        version=Version(0),
+        groups=tuple(number for number in candidates for _ in range(count)),
+        seeds=tuple(range(count)) * 2,
+        rewards=(0.5,) * (2 * count),
+    )
+    chosen = Selected(iteration=1, seeds=((),) * 4, fresh=(0,) * 4, prompts=(2, 3, 4, 5))
+    seeds = Planner.replay(BANDIT, [drawn, chosen, *events]).plan(given()).seeds
+    assert sum(seeds[:2]) < sum(seeds[2:])
 
 
 def a_run():

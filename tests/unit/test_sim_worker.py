@@ -1,6 +1,7 @@
 """A simulated worker that runs ahead: what it says on the way, and what it does when orders come."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
 import msgspec
@@ -58,23 +59,27 @@ class Node:
         return [(when, message) for when, message in self.said if isinstance(message, kind)]
 
 
+def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
+    return SimWorker(
+        id=WorkerId("spot-1.1/0.1"),
+        node=NodeId("spot-1.1"),
+        slot_class=SlotClass.SPOT,
+        rows=1,
+        pace=Pace(STEP_S, 0.0, 0.0, 0.0, heartbeat_s, runs_ahead=True),
+        around=node,
+        trainer=None,
+        numerics=HashNumerics(),
+        latent_salt="",
+        rooms=Rooms(),
+    )
+
+
 def heard_of(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: float = 1000.0) -> Node:
     """What one worker says that is given one sample at 0 s, and `orders` after 100 s."""
 
     async def main() -> Node:
         node = Node()
-        worker = SimWorker(
-            id=WorkerId("spot-1.1/0.1"),
-            node=NodeId("spot-1.1"),
-            slot_class=SlotClass.SPOT,
-            rows=1,
-            pace=Pace(STEP_S, 0.0, 0.0, 0.0, heartbeat_s, runs_ahead=True),
-            around=node,
-            trainer=None,
-            numerics=HashNumerics(),
-            latent_salt="",
-            rooms=Rooms(),
-        )
+        worker = worker_on(node, heartbeat_s)
         life = asyncio.create_task(worker.live())
         worker.tell(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
         grant = m.Grant(leases=(m.Granted(request=REQUEST, attempt=1, prompt=PROMPT),))
@@ -105,3 +110,20 @@ def test_recalled_worker_that_runs_ahead_hands_back_at_the_next_boundary():
     assert when == pytest.approx(4 * STEP_S)
     assert back.step == 4
     assert not node.heard(m.Result)
+
+
+def test_worker_that_dies_at_the_instant_of_a_heartbeat_is_gone_and_beats_no_more():
+    async def main() -> tuple[Node, bool]:
+        node, loop = Node(), asyncio.get_running_loop()
+        lives = [asyncio.create_task((worker := worker_on(node, 95.0)).live())]
+        freed = weakref.ref(worker)
+        del worker
+        # A callback of the same instant, as a fault or the loss of a connection is.
+        loop.call_at(190.0, lambda: lives.pop().cancel())
+        await asyncio.sleep(1000.0)
+        return node, freed() is None
+
+    node, is_freed = run_virtually(main())
+    assert is_freed
+    assert [when for when, _ in node.heard(m.Alive)][:1] == [95.0]
+    assert len(node.heard(m.Alive)) <= 2

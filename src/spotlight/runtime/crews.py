@@ -246,8 +246,8 @@ class NodeCrews:
         self._was_busy = self._busy()
         last = self._after_load(now)
         # Where slots never share nobody sits, and the node is told of demand all the same.
-        nobody = not self._seats and last is not None and not last.layout
-        decision = last if nobody and last is not None else self._choose(last, now)
+        is_idle = last is not None and not last.layout and not self._seats
+        decision = last if last is not None and is_idle else self._choose(last, now)
         self._decision = decision
         settled = decision.changed_at + self._hysteresis_s
         self._look_again = settled if settled > now else inf

@@ -163,9 +163,9 @@ class Exploration:
                 await self._hub.until(lambda: not ledger.outstanding(plan.iteration, Work.PREVIEW))
         except asyncio.CancelledError:
             raise
-        except BaseException:
-            # The loop waits on the same hub and is told of whatever failed; here it would only be told twice.
-            pass
+        except BaseException as error:
+            # Whoever waits for anything is told, once: the second round does more than wait.
+            self._hub.fail(error)
         return self._hub.clock.now()
 
     def _deepen(self, plan: Planned) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from spotlight.control.explore.select import Preview, largest_variance, select, usable
+from spotlight.control.explore.select import TIE, Preview, largest_variance, select, usable
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import PromptId
@@ -52,14 +52,18 @@ def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -
 
 
 def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size: int) -> tuple[int, ...]:
-    """Numbers of the `count` candidates whose best group would vary most, ascending; of equal ones the first.
+    """Numbers of the `count` candidates whose best group would vary most, ascending; of equal ones those with more
+    previews, then the first.
 
     Those without a usable preview come last: nothing speaks for them. Who is chosen by a group's worth of previews is
     still chosen when more of theirs are known and no more of the others', since the best group only varies more.
     """
     rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
     varied = [largest_variance(known, group_size) if known else -1.0 for known in rewards]
-    ranked = sorted(range(len(candidates)), key=lambda number: (-varied[number], number))
+    # Of equal ones, who has had more previews: rounding must not waste those that scouts have asked for.
+    most = max(varied, default=0.0)
+    levels = [round(value / most / TIE) * TIE if most > 0 else value for value in varied]
+    ranked = sorted(range(len(candidates)), key=lambda number: (-levels[number], -len(rewards[number]), number))
     return tuple(sorted(ranked[:count]))
 
 

@@ -95,7 +95,7 @@ class Booking:
         ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now
         self._balance.shift(ticket.holder, ticket.remaining - before)
-        if ticket.holder.paced:
+        if ticket.holder.is_paced:
             self._hunger.wake(ticket.holder)
 
     def release(self, ticket: Ticket, reason: ReleaseReason) -> None:

@@ -28,7 +28,7 @@ from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.rounds import Rounds
-from spotlight.control.scheduler.serving import next_queue
+from spotlight.control.scheduler.serving import first_in_line
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.events import ReleaseReason
@@ -311,7 +311,7 @@ class Scheduler:
     def next_s(self, worker: WorkerId, now: float) -> float:
         """That a batch of what is first in line would take the worker, if it began now."""
         known = self._workers[worker]
-        source = next_queue(known, now, self._settings)
+        source = first_in_line(known, now, self._settings)
         return 0.0 if source is None else source[1].head().remaining * self.step_s(worker)
 
     def room(self, team: Iterable[WorkerId]) -> int:

@@ -22,7 +22,14 @@ RANKS = {
 
 
 def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
-    """Where the worker's next request comes from; None if there is nothing that it may have."""
+    """Where the worker's next request comes from; None if there is nothing that it may have now."""
+    found = first_in_line(worker, now, settings)
+    worker.is_paced = found is not None and is_early(worker, found[1], now, settings)
+    return None if worker.is_paced else found
+
+
+def first_in_line(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
+    """Where it would come from if the worker had a row for it."""
     for rank in RANKS[worker.standing]:
         found: tuple[Backlog, Queue] | None = None
         for backlog in worker.backlogs:
@@ -31,5 +38,5 @@ def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple
                 found = (backlog, queue)
         if found is not None:
             late = worker.standing is LEAVING and not notices.fits(worker, found[1].head().remaining, now, settings)
-            return None if late or is_early(worker, found[1], now, settings) else found
+            return None if late else found
     return None

@@ -49,7 +49,7 @@ class Worker:
     helps: bool = False
     """It trains and rolls out only while it waits: what it does not begin now it never begins, so it leaves no share to
     who still fetches."""
-    paced: bool = False
+    is_paced: bool = False
     """Whether the next of its rows should begin when those that it has are farther."""
     awaited: bool = False
     """Whether others leave it a share."""

@@ -130,6 +130,7 @@ class ModelNumerics:
 
     def attend(self, issued: Issued) -> None:
         self._gains.clear()
+        self._scored.clear()
 
     def first_latent(self, sample: Sample) -> str:
         return ""

@@ -79,7 +79,14 @@ class SimWorker:
         self._woken.set()
         # Weakly, so that of the thousands that die in a long run each is freed at once: nobody looks for garbage.
         me = weakref.proxy(self)
-        self._heart = Heart(lambda: me._beat())
+        known = weakref.ref(self)
+
+        def beat() -> None:
+            # It may have died, and be gone, at the very instant of a beat.
+            if (living := known()) is not None:
+                living._beat()
+
+        self._heart = Heart(beat)
         self.crew = SimMembership(
             self.id,
             self.rooms,
