@@ -26,8 +26,8 @@ GRADIENT_BYTES = 1_699_000_000
 SETTLED = (2, 4)
 """Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
 SETTLED_AHEAD = (6, 18)
-"""The same where iterations overlap, and each begins where the one before left off: of four in a row the period differs
-by up to three percent from that of the next four, and of twelve by less than one."""
+"""The same where iterations overlap, and each begins where the one before left off: a few in a row may draw ahead more
+than they leave behind, and would seem quicker than any schedule is."""
 ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
 PHASES = (2, 3)
