@@ -24,7 +24,7 @@ SERVING = Standing.SERVING
 def is_early(worker: Worker, queue: Queue, now: float, settings: SchedulerSettings) -> bool:
     """Whether the head of the queue should not begin yet; who helps or leaves has no time for phases."""
     phases = settings.phases
-    if phases == 1 or worker.helps or worker.standing is not SERVING or queue.head().request.work is not ROLLOUT:
+    if worker.helps or worker.standing is not SERVING or queue.head().request.work is not ROLLOUT:
         return False
     shares = _shares(worker, now, settings)
     # Rows of other work are no phase, and finished rollouts may wait for their reward in no row at all.

@@ -24,7 +24,9 @@ RANKS = {
 def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
     """Where the worker's next request comes from; None if there is nothing that it may have now."""
     found = first_in_line(worker, now, settings)
-    worker.is_paced = found is not None and is_early(worker, found[1], now, settings)
+    if settings.phases == 1 or found is None:
+        return found
+    worker.is_paced = is_early(worker, found[1], now, settings)
     return None if worker.is_paced else found
 
 
