@@ -7,7 +7,7 @@ Where more prompts are candidates than are rolled out (`explore.candidates`), pr
 
     SCOUTING: a few seeds of every candidate --all are in--> DEEPENING: the other seeds of those that vary most
 
-Previews only choose seeds. Those that are not finished when training ends may run over as far as `explore.overrun`
+Previews only choose. Those that are not finished when training ends may run over as far as `explore.overrun`
 says, and are then discarded. In deterministic mode the planned ones are awaited, so that every run chooses the same
 seeds; with `explore.timing: inline` they begin only when training has ended, and everybody waits for them.
 """

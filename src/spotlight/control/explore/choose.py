@@ -59,10 +59,12 @@ def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size:
     still chosen when more of theirs are known and no more of the others', since the best group only varies more.
     """
     rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
-    varied = [largest_variance(known, group_size) if known else -1.0 for known in rewards]
+    varied = [largest_variance(known, group_size) for known in rewards]
     # Of equal ones, who has had more previews: rounding must not waste those that scouts have asked for.
-    most = max(varied, default=0.0)
-    levels = [round(value / most / TIE) * TIE if most > 0 else value for value in varied]
+    tie = max(varied, default=0.0) * TIE
+    levels = [
+        -1 if not known else round(value / tie) if tie else 0 for known, value in zip(rewards, varied, strict=True)
+    ]
     ranked = sorted(range(len(candidates)), key=lambda number: (-levels[number], -len(rewards[number]), number))
     return tuple(sorted(ranked[:count]))
 
