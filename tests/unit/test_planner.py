@@ -249,19 +249,21 @@ def test_variance_that_previews_promised_is_not_held_to_be_the_prompts_own():
     assert known.of(names[1]) == pytest.approx(known.of(names[0]), rel=0.2)
 
 
-def test_planner_gives_no_more_previews_for_the_contrast_that_previews_made():
-    selected, fresh = (0.0, 0.1, 0.9, 1.0) * 4, (0.2, 0.4, 0.6, 0.8) * 4
-    events = [trained(20.0), *compared(1, (selected, selected, fresh, fresh))]
-    groups, count = (0, 1), 96
-    drawn = Previewed(
+def many_previews_of(candidates, count=96):
+    return Previewed(
         iteration=1,
         steps=8,
         version=Version(0),
-        groups=tuple(group for group in groups for _ in range(count)),
-        seeds=tuple(range(count)) * 2,
-        rewards=(0.5,) * (2 * count),
+        groups=tuple(number for number in candidates for _ in range(count)),
+        seeds=tuple(range(count)) * len(candidates),
+        rewards=(0.5,) * (len(candidates) * count),
     )
-    told = Planner.replay(BANDIT, [drawn, *events]).plan(given()).seeds
+
+
+def test_planner_gives_no_more_previews_for_the_contrast_that_previews_made():
+    selected, fresh = (0.0, 0.1, 0.9, 1.0) * 4, (0.2, 0.4, 0.6, 0.8) * 4
+    events = [trained(20.0), *compared(1, (selected, selected, fresh, fresh))]
+    told = Planner.replay(BANDIT, [many_previews_of((0, 1)), *events]).plan(given()).seeds
     untold = Planner.replay(BANDIT, events).plan(given()).seeds
     assert sum(told[:2]) < sum(untold[:2])
 
@@ -270,17 +272,8 @@ def test_planner_counts_previews_of_the_candidates_that_became_groups():
     """Candidates 2 and 3 were previewed and are groups 0 and 1: what these show is what previews had made."""
     selected = (0.0, 0.1, 0.9, 1.0) * 4
     events = [trained(20.0), *compared(1, (selected,) * 4)]
-    candidates, count = (2, 3), 96
-    drawn = Previewed(
-        iteration=1,
-        steps=8,
-        version=Version(0),
-        groups=tuple(number for number in candidates for _ in range(count)),
-        seeds=tuple(range(count)) * 2,
-        rewards=(0.5,) * (2 * count),
-    )
     chosen = Selected(iteration=1, seeds=((),) * 4, fresh=(0,) * 4, prompts=(2, 3, 4, 5))
-    seeds = Planner.replay(BANDIT, [drawn, chosen, *events]).plan(given()).seeds
+    seeds = Planner.replay(BANDIT, [many_previews_of((2, 3)), chosen, *events]).plan(given()).seeds
     assert sum(seeds[:2]) < sum(seeds[2:])
 
 
