@@ -1,12 +1,13 @@
 """In which batches is learning quickest, with previews and without? Prompts, updates and previews, co-simulated.
 
     python benchmarks/batches.py --family scenes --seeds 0 1 --device cuda [--only NAME ...] --out runs/batches
-    python benchmarks/batches.py --merge runs/batches --out docs/results/batches
+    python benchmarks/batches.py --merge runs/batches --out docs/results/batches [--onto docs/results/batches.json]
 
 Every variant is a setup of benchmarks/headline.py with other settings, at 512 under the shipped calm trace. A figure is
 the hours in which `reserved-only` with its own settings comes to its final score, over the variant's hours to that
 score: the geometric mean over seeds, from the least to the most. A variant that does not come there counts with all its
-hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice.
+hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice; with
+--onto an earlier result still tells of variants that have no cells any more.
 """
 
 import argparse
@@ -46,6 +47,9 @@ class Variant(NamedTuple):
     group_size: int | None = None
     lr: float | None = None
     kl: float | None = None
+    timesteps: int | None = None
+    behaviour: float | None = None
+    """How slowly the policy that rolls out follows."""
     evaluated: int | None = None
     """Every so many iterations."""
 
@@ -64,6 +68,8 @@ class Variant(NamedTuple):
             "rollout.group_size": self.group_size,
             "train.lr": self.lr,
             "algorithm.kl_weight": self.kl,
+            "algorithm.timesteps_per_sample": self.timesteps,
+            "algorithm.old_decay": self.behaviour,
             "eval.every": self.evaluated,
             "pipeline.stale_share": self.stale_share,
             "iterations": self.iterations,
@@ -138,6 +144,24 @@ VARIANTS = {
         "16x5-24-prompts-4-updates": Variant(
             EXPLORING, prompts=24, updates=4, ema=0.94, previews=(16, 5), iterations=40
         ),
+        "16x5-16-of-32-prompts-1-timestep": Variant(
+            EXPLORING, prompts=16, previews=(16, 5), candidates=(2, 4), iterations=50, timesteps=1, evaluated=10
+        ),
+        "12x5-16-of-32-prompts-1-timestep": Variant(
+            EXPLORING, prompts=16, previews=(12, 5), candidates=(2, 4), iterations=50, timesteps=1, evaluated=10
+        ),
+        "12x5-24-of-48-prompts-1-timestep": Variant(
+            EXPLORING, prompts=24, previews=(12, 5), candidates=(2, 4), iterations=50, timesteps=1, evaluated=10
+        ),
+        "16x5-12-of-24-prompts-3-timesteps": Variant(
+            EXPLORING, prompts=12, previews=(16, 5), candidates=(2, 4), iterations=50, timesteps=3, evaluated=10
+        ),
+        "16x5-12-of-24-prompts-4-timesteps": Variant(
+            EXPLORING, prompts=12, previews=(16, 5), candidates=(2, 4), iterations=50, timesteps=4, evaluated=10
+        ),
+        "16x5-8-of-16-prompts-4-timesteps": Variant(
+            EXPLORING, prompts=8, previews=(16, 5), candidates=(2, 4), iterations=50, timesteps=4, evaluated=10
+        ),
     },
     "scenes": {
         OWN: Variant(BASELINE),
@@ -195,6 +219,44 @@ VARIANTS = {
         "24x4-32-prompts-8-updates": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60),
         "16x6-32-prompts-8-updates": Variant(
             EXPLORING, prompts=32, updates=8, ema=0.96, previews=(16, 6), iterations=60
+        ),
+        "plain-no-kl": Variant(BASELINE, kl=0),
+        "24x4-32-prompts-8-updates-no-kl": Variant(EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60, kl=0),
+        "24x4-32-prompts-8-updates-less-kl": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60, kl=0.03
+        ),
+        "24x4-32-prompts-8-updates-no-kl-slow-average": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.975, iterations=60, kl=0
+        ),
+        "24x4-32-prompts-8-updates-no-kl-slow-behaviour": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, iterations=60, kl=0, behaviour=0.7
+        ),
+        "24x4-24-prompts-6-updates-no-kl": Variant(EXPLORING, prompts=24, updates=6, ema=0.96, iterations=60, kl=0),
+        "24x4-16-prompts-8-updates-4-timesteps-no-kl": Variant(
+            EXPLORING, prompts=16, updates=8, ema=0.96, iterations=60, kl=0, timesteps=4
+        ),
+        "24x4-16-prompts-8-updates-4-timesteps": Variant(
+            EXPLORING, prompts=16, updates=8, ema=0.96, iterations=60, timesteps=4
+        ),
+        "24x4-16-prompts-4-timesteps": Variant(EXPLORING, prompts=16, updates=4, ema=0.96, iterations=60, timesteps=4),
+        "24x4-24-prompts-6-updates-3-timesteps": Variant(
+            EXPLORING, prompts=24, updates=6, ema=0.96, iterations=60, timesteps=3
+        ),
+        "24x4-24-prompts-6-updates-4-timesteps": Variant(
+            EXPLORING, prompts=24, updates=6, ema=0.96, iterations=60, timesteps=4
+        ),
+        "24x4-32-prompts-1-timestep": Variant(EXPLORING, prompts=32, updates=4, ema=0.96, iterations=60, timesteps=1),
+        "16x4-32-prompts-1-timestep": Variant(
+            EXPLORING, prompts=32, updates=4, ema=0.96, previews=(16, 4), iterations=60, timesteps=1
+        ),
+        "16x4-32-prompts-8-updates-1-timestep": Variant(
+            EXPLORING, prompts=32, updates=8, ema=0.96, previews=(16, 4), iterations=60, timesteps=1
+        ),
+        "16x4-24-prompts-6-updates-1-timestep": Variant(
+            EXPLORING, prompts=24, updates=6, ema=0.96, previews=(16, 4), iterations=60, timesteps=1
+        ),
+        "16x4-48-prompts-8-updates-1-timestep": Variant(
+            EXPLORING, prompts=48, updates=8, ema=0.96, previews=(16, 4), iterations=60, timesteps=1
         ),
     },
 }
@@ -254,17 +316,21 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/batches"))
     parser.add_argument("--merge", type=Path, metavar="FOLDER", help="tell what the cells there say instead of running")
+    parser.add_argument(
+        "--onto", type=Path, metavar="FILE", help="with --merge: an earlier result, kept where nothing is newer"
+    )
     args = parser.parse_args()
     if not args.merge:
         run(args)
         return
-    figures = figures_of(args.merge)
+    earlier = json.loads(args.onto.read_text()) if args.onto else {"computed": [], "seeds": [], "figures": {}}
+    figures = msgspec.convert(earlier["figures"], dict[str, Figure]) | figures_of(args.merge)
     cells = [headline_cells.load(path) for path in sorted(args.merge.glob("*/*.json"))]
     result = {
         "benchmark": "batches",
         **provenance(),
-        "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
-        "seeds": sorted({cell.seed for cell in cells}),
+        "computed": sorted({*earlier["computed"], *(f"{cell.commit} on {cell.hardware}" for cell in cells)}),
+        "seeds": sorted({*earlier["seeds"], *(cell.seed for cell in cells)}),
         "figures": {name: msgspec.to_builtins(one) for name, one in figures.items()},
     }
     args.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")

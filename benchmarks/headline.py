@@ -87,7 +87,10 @@ TASKS = {
         "scenes-nft",
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.steps=4"),
-        batches=("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
+        batches=(
+            *("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
+            "algorithm.kl_weight=0",
+        ),
     ),
 }
 """Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
