@@ -1,0 +1,38 @@
+"""What the documents point to is there: files, results, benchmarks and the tests that hold a promise."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/decisions.md")
+IN_CODE = re.compile(r"(?<![\w/])((?:benchmarks|tests|docs)/[\w./-]+\.(?:py|json|png|md))(?!\w)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\)")
+
+
+def named_in(document: str) -> set[Path]:
+    """Files that it names from the root, and those that it links to from where it is."""
+    path = ROOT / document
+    text = path.read_text()
+    return {ROOT / name for name in IN_CODE.findall(text)} | {path.parent / link for link in LINK.findall(text)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_that_a_document_names_exists(document):
+    absent = sorted(str(path.relative_to(ROOT)) for path in named_in(document) if not path.exists())
+    assert not absent, f"{document} names files that are not there: {', '.join(absent)}"
+
+
+def test_the_readme_names_the_headline_its_picture_and_the_promises_tests():
+    """So that the search above cannot pass by finding nothing."""
+    named = {str(path.relative_to(ROOT)) for path in named_in("README.md")}
+    assert {"benchmarks/headline.py", "docs/results/headline.json", "tests/unit/test_noise.py"} <= named
+    assert any(name.endswith(".png") for name in named)
+    assert len(named) > 30
+
+
+@pytest.mark.parametrize("result", sorted(path.name for path in (ROOT / "docs/results").glob("*.json")))
+def test_every_result_is_told_of(result):
+    told = "".join((ROOT / document).read_text() for document in DOCUMENTS)
+    assert f"docs/results/{result}" in told or f"results/{result}" in told, f"nobody says what {result} shows"
