@@ -28,8 +28,8 @@ from spotlight.runtime.sim.numerics import Issued, TrainedState
 SCORER = "learning-model"
 _MASK = (1 << 53) - 1
 ROLLOUT = Work.ROLLOUT
-DRAWS_KEPT = 1 << 18
-"""A sample is drawn when it is scored and once more when it is trained on: about an iteration's."""
+PROMPTS_KEPT = 1 << 14
+"""Whose draws are kept, for all of their samples; a sample's own is asked for once, and would only fill memory."""
 
 
 class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,7 +156,7 @@ class ModelNumerics:
 
     def _reward(self, request: Request, weights_digest: str) -> float:
         model, sample, progress = self._model, request.sample, self._progress[weights_digest]
-        prompt_part = _drawn(self._run_seed, "prompt", sample.prompt)
+        prompt_part = _prompt_part(self._run_seed, sample.prompt)
         exact_part = _drawn(self._run_seed, "seed", sample.prompt, sample.start)
         rho = model.rho(sample.sampling.steps, self._full_steps) if request.work is Work.PREVIEW else 1.0
         seed_part = exact_part
@@ -189,7 +189,11 @@ class ModelNumerics:
         return {"progress": progress}
 
 
-@lru_cache(maxsize=DRAWS_KEPT)
+@lru_cache(maxsize=PROMPTS_KEPT)
+def _prompt_part(run_seed: int, prompt: str) -> float:
+    return _drawn(run_seed, "prompt", prompt)
+
+
 def _drawn(run_seed: int, *identity: str | int) -> float:
     """By Box and Muller from the identity's key: a generator for one number would cost ten times as much."""
     key = derive_key(Purpose.DATA, run_seed, *identity)
