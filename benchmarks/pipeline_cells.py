@@ -29,14 +29,14 @@ SETTLED = (2, 4)
 """Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
 SETTLED_AHEAD = (6, 18)
 """The same where iterations overlap, and each begins where the one before left off."""
-SETTLED_LONG = (6, 66)
+SETTLED_LONG = (6, 54)
 """The same for the choice that is told: a few iterations in a row may draw ahead more than they leave behind, and the
 best of many choices is one whose iterations happened to, and would seem quicker than any schedule is."""
 ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
 PHASES = (2, 3)
 """In which a slot may begin its rows, beside all at once."""
-LAST_ROUNDS = (2, 3)
+LAST_ROUNDS = (2,)
 """In which slots may draw what is left, beside one; nothing is ever left where the next iteration follows."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""

@@ -111,7 +111,8 @@ class Balance:
             return True
         head = queue.head()
         # No row ends before all its steps, and a step of few rows takes as long as one of more.
-        row_steps = head.remaining * min(self._saturating_rows, worker.rows)
+        few = min(self._saturating_rows, worker.rows) if len(worker.leases) < self._saturating_rows else 1
+        row_steps = head.remaining * few
         others_s = self._level_s(worker, backlog, queue, now) + row_steps / backlog.team.fastest
         own_s = max(worker.finish_s(head.remaining), worker.late_s + row_steps / worker.speed)
         if own_s <= others_s * ROUNDING:
