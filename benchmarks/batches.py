@@ -77,6 +77,7 @@ class Variant(NamedTuple):
         return [f"{key}={value}" for key, value in told.items() if value is not None]
 
 
+EARLIER = "over an earlier run of the baseline"
 OWN = "own"
 """The variant that others are compared with."""
 VARIANTS = {
@@ -303,6 +304,12 @@ def figures_of(folder: Path) -> dict[str, Figure]:
     return figures
 
 
+def _kept(earlier: Figure) -> Figure:
+    """Told to be over another run of the baseline, which newer figures need not agree with."""
+    told = earlier.unit if EARLIER in earlier.unit else f"{earlier.unit}; {EARLIER}"
+    return msgspec.structs.replace(earlier, unit=told)
+
+
 def cells_of(folder: Path, family: str) -> Sequence[headline_cells.Cell]:
     return [headline_cells.load(path) for path in sorted(folder.glob(f"{family}-*.json"))]
 
@@ -320,11 +327,14 @@ def main() -> None:
         "--onto", type=Path, metavar="FILE", help="with --merge: an earlier result, kept where nothing is newer"
     )
     args = parser.parse_args()
+    if args.onto and not args.merge:
+        parser.error("--onto says what to keep beside merged cells; give --merge as well")
     if not args.merge:
         run(args)
         return
     earlier = json.loads(args.onto.read_text()) if args.onto else {"computed": [], "seeds": [], "figures": {}}
-    figures = msgspec.convert(earlier["figures"], dict[str, Figure]) | figures_of(args.merge)
+    kept = {name: _kept(one) for name, one in msgspec.convert(earlier["figures"], dict[str, Figure]).items()}
+    figures = kept | figures_of(args.merge)
     cells = [headline_cells.load(path) for path in sorted(args.merge.glob("*/*.json"))]
     result = {
         "benchmark": "batches",

@@ -19,7 +19,7 @@ are trained (`pipeline_few_rows.py`).
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
 With asynchrony a period is measured over many iterations, and what was drawn ahead of the first and of the last may
-differ by a batch: such a row may seem to pass its ceiling, by a tenth of a percent at most. Each is the best over the
+differ by a batch: such a row may seem to pass its ceiling by that much. Each is the best over the
 batches that were timed. Launches bound small batches, so nothing is drawn more quickly than all slots could with even
 shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """

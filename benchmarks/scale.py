@@ -13,7 +13,7 @@ process, set-up included; an event is a message that crossed between the control
 run is of pictures of 1280x1280 with the shipped profile, training short too, and the simulator's usual settings.
 
 All of it is calls of Python, so the interpreter counts: distributions build theirs with profiles of it (PGO), which is
-faster than what comes out of a plain `./configure && make`. The figures are kept with its version and its compiler's.
+faster than what comes out of a plain `./configure && make`. Figures are told with its version and its compiler's.
 
 Growth is told twice: of few slots, what the controller does every two virtual seconds whoever speaks weighs more than
 all messages, which flatters the ratio to the smallest run.

@@ -1,6 +1,6 @@
 """Stories of slots that draw what is left in two rounds, eight rows of ten steps at one row-step per second each."""
 
-from scheduled_world import EXACT, World, given_to, request, requests
+from scheduled_world import CURRENT, EXACT, PREVIOUS, World, given_to, request, requests
 
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Work
@@ -71,3 +71,23 @@ def test_who_helps_or_leaves_begins_all_that_it_has_time_for():
     world.issue(*requests(8))
     world.scheduler.warn(worker, NoticeKind.IMMINENT, world.now + 60.0, world.now)
     assert len(world.give(worker, speed=8.0)) == 8
+
+
+def test_one_row_of_older_weights_keeps_none_waiting_and_does_not_wait():
+    world = World(IN_TWO)
+    worker = world.join("worker", weights=(PREVIOUS, CURRENT), rows=16)
+    world.issue(*requests(40, iteration=1))
+    assert len(world.give(worker, 8, speed=8.0)) == 8
+    older = world.issue(request(99, version=PREVIOUS.version))
+    given = world.give(worker, 8, speed=8.0)
+    assert set(older) < set(given)
+    assert len(given) == 8
+
+
+def test_row_that_came_back_is_begun_by_who_has_room():
+    world = World(IN_TWO)
+    fast, slow = two_that_ask(world)
+    world.issue(*requests(16))
+    taken = given_to(slow, world.assign())
+    world.hand_back(slow, taken[0], step=0)
+    assert world.give(fast, 4, speed=8.0) == taken[:1]

@@ -2,9 +2,8 @@
 
 Samples move between batches, slots and processes and end in the same bits wherever they do
 (tests/processes/test_flight_processes.py). MKL chooses its kernels by the size of a matrix, and on Intel's processors
-those round differently, unless it is told to be strict. That costs small batches most: products of 8 rows take three
-times as long, of 512 as long as ever. MKL offers it on those processors alone; on AMD's its kernels were seen to round
-alike without.
+those round differently, unless it is told to be strict, which makes products of few rows slower. MKL offers it on
+those processors alone; on AMD's its kernels were seen to round alike without.
 """
 
 import os

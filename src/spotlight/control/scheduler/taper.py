@@ -19,11 +19,15 @@ SERVING = Standing.SERVING
 
 
 def is_full(worker: Worker, backlog: Backlog, queue: Queue, settings: SchedulerSettings) -> bool:
-    """Whether the worker draws as much as it should for now; who helps or leaves has no later rounds."""
-    if worker.helps or worker.standing is not SERVING or queue.head().request.work is not ROLLOUT:
+    """Whether the worker draws as much as it should for now; who helps or leaves has no later rounds.
+
+    A row that came back is never left waiting: whoever recalled it counted on those who have room.
+    """
+    head = queue.head()
+    if worker.helps or worker.standing is not SERVING or head.request.work is not ROLLOUT or head.was_returned:
         return False
-    held = sum([ticket.request.work is ROLLOUT for ticket in worker.leases.values()])
-    # Finished rollouts may wait for their reward in no row at all.
-    begun = min(worker.rows - worker.free_rows, held)
+    # Of the same weights, as what is unfinished is; those that are through may wait for their reward in no row at all.
+    drawn = [ticket for ticket in worker.leases.values() if ticket.backlog is backlog and ticket.reached < ticket.steps]
+    begun = min(worker.rows - worker.free_rows, sum([ticket.request.work is ROLLOUT for ticket in drawn]))
     shares = settings.last_rounds * max(len(backlog.team), 1)
     return begun >= max(settings.saturating_rows, -(-backlog.unfinished[ROLLOUT.rank] // shares))
