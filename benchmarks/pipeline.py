@@ -5,8 +5,8 @@
 
 The control plane is the product's; machines are as fast as the profiles of Qwen-Image 20 B on H200s say, and capacity
 is steady. Every row of every cell may choose how many samples a slot draws together, of those that were timed: the
-baselines as well; from TSP on how many groups make a part, of those that fill batches of pairs or of samples; and from
-TAG on in how many phases a slot begins its rows.
+baselines as well; from TSP on how many groups make a part, of those that fill batches of pairs or of samples; from TAG
+on in how many phases a slot begins its rows; and with TAG alone in how many rounds slots draw what is left at the end.
 Beside each row is its arithmetic ceiling (`pipeline_ceilings.py`), and beside all a colocated pool of the same slots:
 simulated with its changes of role, and without any overhead, which no schedule can beat where all slots are alike.
 Nothing is drawn by chance but which groups an update gets, so that seeds differ by next to nothing.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 from pipeline_ceilings import ceiling_s, colocated_s
-from pipeline_cells import COLOCATED, Cell, Loss, Machines, Row, Setting, profile_of, seconds, sensible_rows
+from pipeline_cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best, profile_of
 from pipeline_results import Outcome, draw, figures_of, modelled, ranks_of, show
 from provenance import provenance
 from rich.console import Console
@@ -57,19 +57,19 @@ def cells() -> list[Cell]:
 
 
 def outcomes_of(cell: Cell, seed: int) -> list[Outcome]:
-    """Every row, each with the rows per slot that suit it best."""
+    """Every row, each with the choices that suit it best."""
     names = [*Row, COLOCATED] if cell.machines.speed == 1.0 else list(Row)
     found = []
     for row in names:
-        timed = {rows: seconds(cell, row, rows, seed) for rows in sensible_rows(cell)}
-        rows = min(timed, key=lambda rows: timed[rows])
+        chosen = best(cell, row, seed)
         found.append(
             Outcome(
                 cell=cell,
                 row=str(row),
                 seed=seed,
-                rows=rows,
-                seconds=timed[rows],
+                rows=chosen.rows,
+                units=chosen.units,
+                seconds=chosen.seconds,
                 ceiling_s=ceiling_s(cell, Row(row)) if row != COLOCATED else None,
                 bound_s=colocated_s(cell),
             )

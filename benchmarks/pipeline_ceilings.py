@@ -14,14 +14,14 @@ seconds in which a trainer takes up what it wrote, N slots:
 
 The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
 at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train. With TAG
-they also take at least what follows from few rows being left when most groups are trained (`pipeline_few_rows.py`).
+they also take at least what follows from the first rows having to end soon, and from few being left when most groups
+are trained (`pipeline_few_rows.py`).
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
-With asynchrony a period is measured over a few iterations, and what was drawn ahead of the first and of the last may
-differ by a batch: such a row may seem to pass its ceiling, by two tenths of a percent at most. Each is the best over
-the batches that were timed. Launches bound small batches, so nothing is drawn more quickly than all slots could with
-even shares. An overhead-free colocated pool takes (GPU-seconds of drawing and
-training) / N.
+With asynchrony a period is measured over many iterations, and what was drawn ahead of the first and of the last may
+differ by a batch: such a row may seem to pass its ceiling, by a tenth of a percent at most. Each is the best over the
+batches that were timed. Launches bound small batches, so nothing is drawn more quickly than all slots could with even
+shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """
 
 from bisect import bisect_left, bisect_right

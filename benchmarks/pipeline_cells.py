@@ -3,7 +3,9 @@
 import tempfile
 from enum import StrEnum
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,12 +28,16 @@ GRADIENT_BYTES = 1_699_000_000
 SETTLED = (2, 4)
 """Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
 SETTLED_AHEAD = (6, 18)
-"""The same where iterations overlap, and each begins where the one before left off: a few in a row may draw ahead more
-than they leave behind, and would seem quicker than any schedule is."""
+"""The same where iterations overlap, and each begins where the one before left off."""
+SETTLED_LONG = (6, 54)
+"""The same for the choice that is told: a few iterations in a row may draw ahead more than they leave behind, and the
+best of many choices is one whose iterations happened to, and would seem quicker than any schedule is."""
 ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
 PHASES = (2, 3)
 """In which a slot may begin its rows, beside all at once."""
+LAST_ROUNDS = (2,)
+"""In which slots may draw what is left, beside one; nothing is ever left where the next iteration follows."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
 
@@ -142,17 +148,21 @@ def batches(profile: Profile) -> list[int]:
     return sorted({point.batch for point in profile.operations[Operation.DENOISE_STEP].points if point.degree == 1})
 
 
-def sensible_rows(cell: Cell) -> list[int]:
+def sensible_rows(cell: Cell, row: Row | str) -> list[int]:
     """Batches that were timed, but none so small that a slot's share would take many rounds, and even shares.
 
-    None larger than a share: whoever holds new weights first would draw more than it.
+    None larger than a share: whoever holds new weights first would draw more than it. Where trainers help these are
+    the first, and may draw everything.
     """
     samples, machines = cell.setting.samples, cell.machines
     shares = {-(-samples // slots) for slots in (machines.rollers, machines.slots)}
     largest = max(batches(profile_of(cell.profile)))
     fewest = min(max(shares), ROUNDS * largest // 2)
     timed = [rows for rows in batches(profile_of(cell.profile)) if fewest <= rows * ROUNDS]
-    return sorted({rows for rows in timed if rows <= max(shares)} | {share for share in shares if share <= largest})
+    found = {rows for rows in timed if rows <= max(shares)}
+    if row != COLOCATED and Row.TAG in Row(row).before:
+        shares.add(-(-samples // machines.trainers))
+    return sorted(found | {share for share in shares if share <= largest})
 
 
 def least_groups(cell: Cell, row: Row) -> list[int]:
@@ -163,21 +173,44 @@ def least_groups(cell: Cell, row: Row) -> list[int]:
     return sorted({over_pairs, over_samples}) if Row.TSP in row.before else [over_samples]
 
 
-def seconds(cell: Cell, row: Row | str, rows: int, seed: int) -> float:
+class Choice(NamedTuple):
+    """What a row of the table may choose, and what came out."""
+
+    seconds: float
     """Of one iteration, simulated."""
-    if row == COLOCATED:
-        return _seconds(cell, row, rows, seed, [])
-    return min(_seconds(cell, row, rows, seed, units) for units in units_of(cell, Row(row)))
+    rows: int
+    """Samples that a slot draws together."""
+    units: tuple[str, ...]
+    """How much is trained and begun at once."""
 
 
-def units_of(cell: Cell, row: Row) -> list[list[str]]:
-    """How much is trained and begun at once: parts, and phases where trainers wait for what others draw."""
+def best(cell: Cell, row: Row | str, seed: int) -> Choice:
+    """Of all that the row may choose."""
+    found = min(quickest(cell, row, rows, seed) for rows in sensible_rows(cell, row))
+    if row != Row.ASYNC:
+        return found
+    return found._replace(seconds=_seconds(cell, row, found.rows, seed, found.units, SETTLED_LONG))
+
+
+def quickest(cell: Cell, row: Row | str, rows: int, seed: int) -> Choice:
+    """With so many rows."""
+    choices: list[tuple[str, ...]] = [()] if row == COLOCATED else units_of(cell, Row(row))
+    settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
+    return min(Choice(_seconds(cell, row, rows, seed, units, settled), rows, units) for units in choices)
+
+
+def units_of(cell: Cell, row: Row) -> list[tuple[str, ...]]:
+    """Parts; and phases where trainers wait for what others draw, and the last rounds of an iteration."""
     parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, row)]
-    phases = PHASES if Row.TAG in row.before else ()
-    return [*([part] for part in parts), *([parts[0], f"pipeline.phases={count}"] for count in phases)]
+    phases = [(), *((f"pipeline.phases={count}",) for count in PHASES)] if Row.TAG in row.before else [()]
+    rounds = [(), *((f"pipeline.last_rounds={count}",) for count in LAST_ROUNDS)] if row is Row.TAG else [()]
+    begun = [(*some, *others) for some, others in product(phases, rounds)]
+    return [*((parts[0], *units) for units in begun), *((part,) for part in parts[1:])]
 
 
-def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, units: list[str]) -> float:
+def _seconds(
+    cell: Cell, row: Row | str, rows: int, seed: int, units: tuple[str, ...], settled: tuple[int, int]
+) -> float:
     machines = cell.machines
     if row == COLOCATED:
         recipe = f"{cell.setting.loss.recipe}+{COLOCATED}"
@@ -188,7 +221,6 @@ def _seconds(cell: Cell, row: Row | str, rows: int, seed: int, units: list[str])
         made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
         made += units
-    settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
     ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)
     return (ends[settled[1] - 1] - ends[settled[0] - 1]) / (settled[1] - settled[0])
 

@@ -1,30 +1,35 @@
-"""A bound of every schedule in which trainers help and train together, each an equal share of every group: late in an
-iteration few rows are left, and few rows make small batches.
+"""A bound of every schedule in which trainers help and train together, each an equal share of every group: early in an
+iteration rows have to end soon and late in it few are left, and both make small batches.
 
-Let E be the end of the last optimizer step, counted from publication, and let the groups be numbered as they are
-completed. When the k-th is complete at most k - 1 are trained, so it is complete no later than d_k = E - (seconds in
-which the others, from the k-th on, are trained). Hence, of the first k groups, at any time after d_j at most k - j are
-not complete, and no more than the rows of these can be in flight. A slot with b rows makes r(b) = b / (seconds of a
-step of b rows) row-steps a second; let r^ be the least concave function above r. By concavity, m slots with n rows in
-flight make at most m r^(n / m), however the rows are dealt out, mixed, begun in phases or handed over. So, for every k,
+Let the groups be numbered as they are completed, and let u be the seconds of training that are left until the end E
+of the last optimizer step. When the k-th group is complete at most k - 1 are trained, so u is at least left_k then, the
+seconds in which the others are trained. Cut the time from publication to E by u: t_k = left_k - left_(k+1) seconds of
+training take it from left_k to left_(k+1), and before them the k-th group is complete; H_k are the seconds before in
+which it was between left_(k-1) and left_k and nothing was trained, or all in which it was more than left_1. So
+E = H_1 + t_1 + H_2 + t_2 + ..., and every schedule keeps:
 
-    steps x rows of k groups  <=  integral from 0 to d_k of (what the slots can make with the rows that are left)
+    steps     of each group are all taken before it is complete
+    slots     the row-steps of a stretch, each with the seconds of its batch divided by the batch's rows, take no more
+              seconds than there are slots in it: trainers in H_k alone, and those that fetch once they hold the weights
+    rows      a row is in one batch at a time, so that the row-steps of a group, each with the seconds of its whole
+              batch, take no more seconds than the group has rows, times the seconds of the stretch
 
-where those that fetch count from when they hold the weights, trainers from when they took them up, and trainers for no
-longer than E less their training, whenever that helps most. Where all slots are alike, decoding takes time of theirs
-as well: m r^(n / m) is concave in m, so a slot-second less costs at least its derivative r^(x) - x r^'(x), x = n / m,
-with all slots, which is the smaller the fewer rows are left; the j-th group's pictures are decoded by d_j, so the cost
-is least when each group's are as late as that. The least E for which all k hold is the bound. A search through all
-schedules of small cases finds none below it (tests/unit/test_pipeline_few_rows.py).
+Decoding takes slots and rows as well. All of it is linear in the H_k and in the row-steps of each group in each stretch
+by batch and kind of slot, which are allowed to be fractions, to be mixed, begun in phases and handed over at will; so
+the least sum of all H_k and t_k is a bound, and a linear program finds it. A step that is cut by two stretches counts
+in each with its share of time. A search through all schedules of small cases finds none below it
+(tests/unit/test_pipeline_few_rows.py).
+
+No group is complete before anybody could draw a sample. If those who fetch take longer than trainers for that, they are
+taken to hold the weights when these would have drawn one, so that all of their fetch is in H_1.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-ROUNDING = 1e-9
-CLOSE_S = 1e-6
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -55,101 +60,110 @@ class Iteration:
     def groups(self) -> int:
         return len(self.left_s)
 
-    def due_s(self, end_s: float, number: int) -> float:
-        """When so many groups are complete at the latest."""
-        return end_s - self.left_s[self.groups - number]
+    def trained_s(self, number: int) -> float:
+        """Seconds of training between those before which this group, counted from 0, and the next one are complete."""
+        after = self.groups - number - 1
+        return self.left_s[after] - (self.left_s[after - 1] if after else 0.0)
 
-    @cached_property
-    def _hull(self) -> list[tuple[float, float]]:
-        """Corners of r^: rows, and row-steps per second of one slot."""
-        hull: list[tuple[float, float]] = []
-        best = 0.0
-        for rows, seconds in enumerate((1.0, *self.step_s)):
-            best = max(best, rows / seconds)
-            while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (rows, best)):
-                hull.pop()
-            hull.append((rows, best))
-        return hull
-
-    def rate(self, rows: float) -> float:
-        """Row-steps per second of one slot as fast as a trainer, at most."""
-        for before, after in pairwise(self._hull):
-            if rows <= after[0]:
-                return before[1] + _slope(before, after) * (rows - before[0])
-        return self._hull[-1][1]
-
-    def worth(self, rows: int) -> float:
-        """Row-steps that a slot-second more makes at least, with so many rows in flight; 0 where that is not known."""
-        each = rows / (self.rollers + self.trainers)
-        if self.speed != 1.0 or each >= self._hull[-1][0]:
-            return 0.0 if self.speed != 1.0 else self._hull[-1][1]
-        (before, after) = next(corners for corners in pairwise(self._hull) if each < corners[1][0])
-        return before[1] - _slope(before, after) * before[0]
+    @property
+    def others_from_s(self) -> float:
+        """When others than trainers can roll out; no group is complete before."""
+        return min(self.fetch_s, self.adopt_s + self.steps * min(self.step_s) + self.decode_s)
 
 
-@cache
-def _team_rate(work: Iteration, rollers: int, trainers: int, rows: int) -> float:
-    """Row-steps per second of these, with so many rows in flight, at most."""
-    if not rollers or not trainers:
-        slots, speed = (rollers, work.speed) if rollers else (trainers, 1.0)
-        return slots * speed * work.rate(rows / slots) if slots else 0.0
-    return max(
-        rollers * work.speed * work.rate(each / rollers) + trainers * work.rate((rows - each) / trainers)
-        for each in range(rows + 1)
-    )
+class _Stretch(NamedTuple):
+    """Of an iteration: who can draw in it, what is not complete yet, and how long it is."""
 
-
-def _slope(before: tuple[float, float], after: tuple[float, float]) -> float:
-    return (after[1] - before[1]) / (after[0] - before[0])
+    first: int
+    """The first group that may be drawn in it."""
+    rollers: int
+    trainers: int
+    waits: int | None
+    """Which H it is; None where it is of a given length."""
+    seconds: float
+    """That are added to that H; alone where it is none."""
 
 
 def least_end_s(work: Iteration) -> float:
     """From publication to the last optimizer step."""
-    low, high = work.left_s[-1], 2 * work.left_s[-1] + 1.0
-    while not _fits(work, high):
-        high *= 2
-    while high - low > CLOSE_S:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _fits(work, middle) else (middle, high)
-    return low
+    program = _Program(work.groups)
+    for stretch in _stretches(work):
+        _draw(program, work, stretch)
+    return work.left_s[-1] + program.least(work.others_from_s)
 
 
-def _fits(work: Iteration, end_s: float) -> bool:
-    return all(_is_drawn(work, end_s, number) for number in range(1, work.groups + 1))
+def _stretches(work: Iteration) -> Iterator[_Stretch]:
+    held_s = work.others_from_s
+    yield _Stretch(0, 0, work.trainers, None, max(0.0, held_s - work.adopt_s))
+    yield _Stretch(0, work.rollers, work.trainers, 0, -held_s)
+    for number in range(1, work.groups):
+        yield _Stretch(number, work.rollers, 0, None, work.trained_s(number - 1))
+        yield _Stretch(number, work.rollers, work.trainers, number, 0.0)
 
 
-def _is_drawn(work: Iteration, end_s: float, number: int) -> bool:
-    """Whether so many groups could be complete when they have to."""
-    dues = [work.due_s(end_s, each) for each in range(1, number + 1)]
-    if dues[-1] <= 0:
-        return False
-    stretches = _stretches(work, dues)
-    made = sum(each.alone * each.seconds for each in stretches)
-    helping_s = max(0.0, end_s - work.adopt_s - work.left_s[-1])
-    for stretch in sorted(stretches, key=lambda each: each.alone - each.helped):
-        made += (stretch.helped - stretch.alone) * min(stretch.seconds, helping_s)
-        helping_s -= min(stretch.seconds, helping_s)
-    decoding = sum(work.worth(work.group * each) for each in range(1, number + 1))
-    made -= work.group * work.decode_s * decoding
-    return made * (1 + ROUNDING) >= work.group * number * work.steps
+def _draw(program: "_Program", work: Iteration, stretch: _Stretch) -> None:
+    """Everything that slots may do in a stretch."""
+    rows = [program.limit(stretch, work.group) for _ in range(stretch.first, work.groups)]
+    for count, speed in ((stretch.rollers, work.speed), (stretch.trainers, 1.0)):
+        if not count:
+            continue
+        slots = program.limit(stretch, count)
+        for number in range(stretch.first, work.groups):
+            row = rows[number - stretch.first]
+            for batch, seconds in enumerate(work.step_s, 1):
+                program.amount({slots: seconds / batch / speed, row: seconds / speed}, number, work.group * work.steps)
+            if work.decode_s:
+                decoded = work.groups + number
+                program.amount({slots: work.decode_s / speed, row: work.decode_s / speed}, decoded, work.group)
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """Of time, in which nobody comes and no group is due: row-steps per second with and without trainers."""
+@dataclass
+class _Program:
+    """Amounts of work, of which each task needs some in all, and limits of time; its first columns are the H."""
 
-    seconds: float
-    alone: float
-    helped: float
+    waits: int
+    columns: int = field(init=False)
+    limits: list[float] = field(default_factory=list)
+    needed: dict[int, float] = field(default_factory=dict)
+    taken: list[tuple[int, int, float]] = field(default_factory=list)
+    """Row, column and seconds of what is limited."""
+    tasks: list[tuple[int, int]] = field(default_factory=list)
+    """Task and column."""
 
+    def __post_init__(self) -> None:
+        self.columns = self.waits
 
-def _stretches(work: Iteration, dues: Sequence[float]) -> list[_Stretch]:
-    moments = sorted({0.0, work.adopt_s, work.fetch_s, *dues})
-    found = []
-    for start, end in pairwise([each for each in moments if 0 <= each <= dues[-1]]):
-        rows = work.group * sum(due > start for due in dues)
-        rollers = work.rollers if start >= work.fetch_s else 0
-        trainers = work.trainers if start >= work.adopt_s else 0
-        alone = _team_rate(work, rollers, 0, rows)
-        found.append(_Stretch(end - start, alone, _team_rate(work, rollers, trainers, rows)))
-    return found
+    def limit(self, stretch: _Stretch, each: int) -> int:
+        """Of seconds, so many for each of the stretch; returns its row."""
+        row = len(self.limits)
+        self.limits.append(each * stretch.seconds)
+        if stretch.waits is not None:
+            self.taken.append((row, stretch.waits, -float(each)))
+        return row
+
+    def amount(self, seconds: dict[int, float], task: int, needed: float) -> None:
+        """Of some task, which takes so many seconds of these limits."""
+        self.taken += [(row, self.columns, each) for row, each in seconds.items()]
+        self.tasks.append((task, self.columns))
+        self.needed[task] = needed
+        self.columns += 1
+
+    def least(self, first: float) -> float:
+        """The least sum of all H, of which the first takes at least so long."""
+        rows, columns, values = zip(*self.taken, strict=True)
+        limited = csr_array((values, (rows, columns)), shape=(len(self.limits), self.columns))
+        places = {task: place for place, task in enumerate(sorted(self.needed))}
+        done = [places[task] for task, _ in self.tasks], [column for _, column in self.tasks]
+        needed = csr_array(([1.0] * len(self.tasks), done), shape=(len(places), self.columns))
+        found = linprog(
+            [1.0] * self.waits + [0.0] * (self.columns - self.waits),
+            A_ub=limited,
+            b_ub=self.limits,
+            A_eq=needed,
+            b_eq=[self.needed[task] for task in places],
+            bounds=[(first, None), *[(0.0, None)] * (self.columns - 1)],
+            method="highs",
+        )
+        if not found.success:
+            raise ArithmeticError(f"no bound was found: {found.message}")
+        return float(found.fun)

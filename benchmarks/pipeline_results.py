@@ -24,6 +24,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     rows: int
     """Samples that a slot draws together, the best of those that were timed."""
+    units: tuple[str, ...]
+    """How much is trained and begun at once, the best likewise."""
     seconds: float
     """Of one iteration, simulated."""
     ceiling_s: float | None

@@ -36,7 +36,9 @@ class Wired:
 def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
     """The collaborators over what the chronicle says was done already."""
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
-    settings = SchedulerSettings(silence_s=config.cluster.silence_s, phases=config.pipeline.phases)
+    settings = SchedulerSettings(
+        silence_s=config.cluster.silence_s, phases=config.pipeline.phases, last_rounds=config.pipeline.last_rounds
+    )
     schedule = Schedule(
         updates=min(config.train.updates_per_iteration, config.rollout.prompts),
         run_seed=config.seed,

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
 from dispatch_stories import dispatcher_with
 from scheduled_world import CURRENT, DIGEST, request
 
 from spotlight.control.directory import KnownWorker, PublishedSet
 from spotlight.control.dispatch import Outgoing
-from spotlight.control.pipeline.assist import Assist
+from spotlight.control.pipeline.assist import Assist, Foreseen
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, WorkerId
@@ -130,3 +131,19 @@ def test_head_start_ends_when_all_that_was_left_to_draw_is_drawn():
     first, second, third = run_virtually(main())
     assert (first, second) == (0.0, TRAIN_S + DRAW_S), "the third group is drawn after the first one's training"
     assert third == second + TRAIN_S
+
+
+def test_head_start_is_half_of_the_wait_for_a_part_that_the_gang_can_draw_all_of():
+    """The third group is there after a fetch of 60 s and ten steps of 2 s, and the gang has something to train for 4 s:
+    what it draws comes a second sooner for each, if it has room for all. Else the others have to draw the rest."""
+
+    async def main() -> tuple[float, float]:
+        story = Story()
+        ids = [[each.id for each in group] for group in story.wanted]
+        assist, now = story.dispatcher.assist, story.clock.now()
+        part, larger = Foreseen([ids[2]], 1, TRAIN_S), Foreseen(ids[1:], 2, TRAIN_S)
+        return assist.head_start_s(part, TRAIN_S, now), assist.head_start_s(larger, TRAIN_S, now)
+
+    waits_s = FETCH_S + 10 * 2.0 - TRAIN_S
+    speeds = 1.0, 4.0
+    assert run_virtually(main()) == pytest.approx((waits_s / 2, waits_s * speeds[0] / sum(speeds)))

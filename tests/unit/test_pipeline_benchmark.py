@@ -19,7 +19,7 @@ from pipeline_cells import (  # noqa: E402
     Setting,
     least_groups,
     profile_of,
-    seconds,
+    quickest,
     sensible_rows,
 )
 from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
@@ -35,7 +35,7 @@ def outcomes() -> list[Outcome]:
 
 
 def outcome(row: str, seconds: float, ceiling_s: float | None = 1.0, cell: Cell = SMALL) -> Outcome:
-    return Outcome(cell=cell, row=row, seed=0, rows=4, seconds=seconds, ceiling_s=ceiling_s, bound_s=1.0)
+    return Outcome(cell=cell, row=row, seed=0, rows=4, units=(), seconds=seconds, ceiling_s=ceiling_s, bound_s=1.0)
 
 
 def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_before():
@@ -57,7 +57,7 @@ def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_befor
     ids=lambda each: each.name if isinstance(each, Cell) else f"{each} rows",
 )
 def test_trainers_that_help_are_never_quicker_than_their_ceiling(cell, rows):
-    assert seconds(cell, Row.TAG, rows, 0) >= ceiling_s(cell, Row.TAG)
+    assert quickest(cell, Row.TAG, rows, 0).seconds >= ceiling_s(cell, Row.TAG)
 
 
 def test_all_rows_with_batches_over_pairs_choose_from_the_same_parts():
@@ -106,8 +106,10 @@ def test_ceiling_of_the_generation_axis_is_the_published_formula_where_units_are
 
 
 def test_slots_draw_even_shares_or_what_was_timed():
-    assert sensible_rows(SMALL) == [1, 2, 4, 6, 8]
-    assert max(sensible_rows(Cell(SMALL.profile, Machines(8, 24), Setting(2, 20, 4)))) == 2
+    few = Cell(SMALL.profile, Machines(8, 24), Setting(2, 20, 4))
+    assert sensible_rows(SMALL, Row.SERIAL) == sensible_rows(SMALL, COLOCATED) == [1, 2, 4, 6, 8]
+    assert max(sensible_rows(few, Row.TSP)) == 2
+    assert max(sensible_rows(few, Row.TAG)) == 4, "trainers hold new weights first, and draw everything"
 
 
 def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():

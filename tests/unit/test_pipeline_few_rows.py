@@ -121,3 +121,16 @@ def test_bound_is_above_even_shares_where_batches_of_few_rows_are_slow():
     evenly_s = 4 * 2 / (2 * 1.0)
     assert least_end_s(work) > evenly_s + work.left_s[0] + 0.5
     assert least_end_s(work) >= 2 * 4.0 + work.left_s[1] - 1e-4, "nothing is trained before two steps of a group"
+
+
+def test_bound_knows_that_rows_that_end_early_leave_later_ones_little_time():
+    """Both slots could draw a row of the first group each in 6 s. While that group is trained, for 4 s, the one that
+    does not train would have to take two steps of the second, which take 8 s."""
+    alone_s = CASE.steps * CASE.step_s[0]
+    assert alone_s + CASE.left_s[1] + 0.5 < least_end_s(CASE) <= least_searched_s(CASE) == pytest.approx(15.0)
+
+
+def test_first_group_may_be_complete_before_others_hold_the_weights():
+    late = replace(CASE, fetch_s=8.0, group=1, left_s=(4.0,))
+    assert least_end_s(late) == pytest.approx(late.steps * late.step_s[0] + late.left_s[0])
+    assert least_searched_s(late) == pytest.approx(least_end_s(late))

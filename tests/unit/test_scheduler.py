@@ -226,6 +226,19 @@ def test_a_slow_worker_is_not_given_the_last_row_that_a_faster_one_finishes_soon
     assert len(world.give(fast, 1, speed=10.0)) == 1
 
 
+def test_the_last_row_is_not_left_to_one_that_would_have_to_begin_it_later():
+    """Up to four rows a step takes a second: ten steps, of whoever begins them."""
+    world = World(EXACT.model_copy(update={"saturating_rows": 4}))
+    busy, free = world.join("busy", rows=4), world.join("free", rows=4)
+    world.issue(*requests(4))
+    for each in world.give(busy, 4, speed=4.0):
+        world.commit(busy, each, 9)
+    last = world.issue(*requests(4, group=1))
+    taken = world.give(free, 4, speed=4.0)
+    assert taken == last[:3]
+    assert world.give(free, 1, speed=4.0) == last[3:], "the other is busy for another second"
+
+
 def test_a_refused_worker_gets_the_row_once_the_faster_one_broke_the_promise(world):
     fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
     world.issue(*requests(2))

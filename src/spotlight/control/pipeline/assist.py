@@ -208,9 +208,8 @@ class Assist:
         starved_s = self._until_s(following, team, now) - ready_s - own_s
         if isinf(starved_s) or min(alone_s, starved_s) < unit_s:
             return 0.0
-        speeds = [sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training)]
         # What they draw comes sooner and what they train later.
-        return own_s + min(alone_s, starved_s * speeds[0] / sum(speeds))
+        return own_s + min(alone_s, starved_s / (1 + self._sooner(following, team, training)))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -253,6 +252,14 @@ class Assist:
             return 0
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
         return 0 if helped_s + unit_s < waits_s else None
+
+    def _sooner(self, part: Foreseen, team: Collection[WorkerId], training: Collection[WorkerId]) -> float:
+        """Seconds that a part comes sooner for each that the gang draws: one, if it has room for all of its rows; else
+        the others still have to draw the rest, and have that much less to do."""
+        if sum(sorted(map(len, part.groups))[: part.count]) <= self._scheduler.room(training):
+            return 1.0
+        others, gang = (sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training))
+        return gang / others
 
     def _unit_s(self) -> float:
         """Both changes of role, and a step."""

@@ -110,8 +110,12 @@ class Balance:
         if not backlog.team:
             return True
         head = queue.head()
-        others_s = self._level_s(worker, backlog, queue, now) + head.remaining / backlog.team.fastest
-        if worker.finish_s(head.remaining) <= others_s * ROUNDING:
+        # No row ends before all its steps, and a step of few rows takes as long as one of more.
+        few = min(self._saturating_rows, worker.rows) if len(worker.leases) < self._saturating_rows else 1
+        row_steps = head.remaining * few
+        others_s = self._level_s(worker, backlog, queue, now) + row_steps / backlog.team.fastest
+        own_s = max(worker.finish_s(head.remaining), worker.late_s + row_steps / worker.speed)
+        if own_s <= others_s * ROUNDING:
             return True
         if worker.refused is None or not worker.refused.is_queued:
             worker.refused, worker.promise = head, now + others_s

@@ -115,5 +115,6 @@ def _draw_pipeline(seed: int) -> dict[str, object]:
         "tag": chance.random() < 0.7,
         "least_groups": chance.choice((1, 1, 2)),
         "phases": phases.choice((1, 1, 2, 3)),
+        "last_rounds": Streams(seed)["last rounds"].choice((1, 1, 2, 3)),
         "switch_s": chance.choice((0.0, 0.5, 2.0)),
     }
