@@ -4,8 +4,11 @@ import multiprocessing
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from spotlight.compute.weights import upload as uploading
+from spotlight.compute.weights.digest import fingerprint
+from spotlight.compute.weights.download import write
 from spotlight.compute.weights.peer import Offer, offer, take
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
@@ -31,6 +34,20 @@ def test_upload_brings_every_bit_whatever_the_size_of_its_buffers(monkeypatch, b
     sent = weights()
     arrived = uploading.upload(sent, CUDA)
     assert all(torch.equal(arrived[name].cpu(), tensor) for name, tensor in sent.items())
+
+
+@pytest.mark.parametrize("buffer", [997, 1 << 14, 1 << 20])
+def test_file_of_a_devices_weights_has_every_bit_whatever_the_size_of_its_buffers(tmp_path, monkeypatch, buffer):
+    monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)
+    sent = weights()
+    write(tmp_path / "w", {name: tensor.to(CUDA) for name, tensor in sent.items()}, {})
+    read = load_file(tmp_path / "w")
+    assert all(torch.equal(read[name], tensor) for name, tensor in sent.items())
+
+
+def test_fingerprint_of_a_devices_weights_is_that_of_the_hosts():
+    sent = weights() | {"larger than a chunk of the host": torch.randn(200_000)}
+    assert fingerprint({name: tensor.to(CUDA) for name, tensor in sent.items()}) == fingerprint(sent)
 
 
 def _newcomer(pipe) -> None:

@@ -1,6 +1,5 @@
 """Published weights: written once per node, mapped by all, and never anything but what was published."""
 
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -116,18 +115,21 @@ def test_opened_weights_are_pages_of_the_file_and_not_a_copy(tmp_path):
     assert any(low <= address < high for low, high in bounds)
 
 
-@pytest.mark.parametrize("verified_before", [False, True])
-def test_altered_weights_are_refused(tmp_path, verified_before):
-    """Also where the file passed when it was first opened."""
-    store = published(tmp_path)
-    if verified_before:
-        store.open(numbered(1))
+def test_altered_weights_are_refused_before_anybody_computes_with_them(tmp_path):
+    """Also where the file was good when it was loaded before."""
+    module = tiny_adapter().transformer
+    store = NodeStore(tmp_path)
+    store.publish(numbered(1), "tiny", trained(module), BASE_DIGEST)
+    resident = Resident(module, BASE_DIGEST)
+    resident.load(store.open(numbered(1)))
+    resident.drop(numbered(1))
     path = tmp_path / "behaviour-1.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(WeightsError, match=r"behaviour-1 in .* so it was altered; fetch or publish it again"):
-        store.open(numbered(1))
+    with pytest.raises(WeightsError, match=r"behaviour-1 was published with .* altered on the way; fetch it again"):
+        resident.load(store.open(numbered(1)))
+    assert not resident.holds(numbered(1))
 
 
 def test_truncated_weights_are_refused(tmp_path):
@@ -161,44 +163,11 @@ def test_publishing_again_heals_a_damaged_file(tmp_path, damage):
     assert fingerprint(store.open(numbered(1)).tensors) == fingerprint(state())
 
 
-def test_weights_fetched_from_another_node_are_its_bits(tmp_path):
-    there, here = published(tmp_path / "there"), NodeStore(tmp_path / "here")
-    source = tmp_path / "there" / "behaviour-1.safetensors"
-    fetched = here.fetch_from(source, numbered(1), fingerprint(state()))
-    assert fetched.path.parent == tmp_path / "here"
-    there.keep([])
-    assert here.fetch_from(source, numbered(1), fingerprint(state())) == fetched
-    assert fingerprint(here.open(numbered(1)).tensors) == fingerprint(state())
-
-
-@pytest.mark.parametrize(
-    ("version", "told", "damage"),
-    [
-        pytest.param(1, "altered", lambda data: data[:-1] + b"\x55", id="altered"),
-        pytest.param(1, "truncated", lambda data: data[:-9], id="truncated"),
-        pytest.param(2, "but behaviour-2 with digest", lambda data: data, id="another-version"),
-    ],
-)
-def test_fetched_weights_that_are_not_what_was_announced_never_enter_the_store(tmp_path, version, told, damage):
-    published(tmp_path / "there")
-    source, here = tmp_path / "there" / "behaviour-1.safetensors", NodeStore(tmp_path / "here")
-    source.write_bytes(damage(source.read_bytes()))
-    with pytest.raises(WeightsError, match=told) as refusal:
-        here.fetch_from(source, numbered(version), fingerprint(state()))
-    assert str(source) in str(refusal.value)
-    assert [path.name for path in (tmp_path / "here").iterdir()] == [".lock"]
-
-
-def test_fetching_what_was_deleted_is_refused(tmp_path):
-    with pytest.raises(WeightsError, match="deleted or never published"):
-        NodeStore(tmp_path).fetch_from(tmp_path / "gone.safetensors", numbered(1), fingerprint(state()))
-
-
 def test_store_without_room_says_so_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_given, **_named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("spotlight.compute.weights.store.save_file", full)
+    monkeypatch.setattr("spotlight.compute.weights.store.download.write", full)
     with pytest.raises(EnvironmentProblem, match=r"No space left .* free memory or disk") as refusal:
         published(tmp_path)
     assert refusal.value.exit_code == 3
@@ -212,31 +181,6 @@ def test_leftovers_of_a_killed_writer_are_no_version_and_are_swept(tmp_path):
     assert store.holds() == (numbered(1),)
     store.keep([numbered(1)])
     assert not left.exists()
-
-
-def _fetch_and_open(folder: Path, source: Path, value: str, start, answers) -> None:
-    store = NodeStore(folder)
-    start.wait()
-    stored = store.fetch_from(source, numbered(1), value)
-    answers.put((stored.path.stat().st_ino, store.open(numbered(1)).digest))
-
-
-def test_workers_of_a_node_that_fetch_at_once_copy_it_once(tmp_path):
-    """Every process finds the same file (one inode), so a later copy replaced nobody's."""
-    large = {"large": torch.ones(1 << 22)}
-    stored = NodeStore(tmp_path / "there").publish(numbered(1), "tiny", large, BASE_DIGEST)
-    context = multiprocessing.get_context("fork")
-    start, answers = context.Barrier(4), context.Queue()
-    given = (tmp_path / "here", stored.path, stored.digest, start, answers)
-    workers = [context.Process(target=_fetch_and_open, args=given) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
-    found = {answers.get(timeout=10) for _ in workers}
-    assert {value for _, value in found} == {stored.digest}
-    assert len(found) == 1
 
 
 # --- resident sets ---

@@ -8,7 +8,6 @@ bytes.
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from spotlight.core.errors import WeightsError
+from spotlight.core.file_copy import copy_file
 from spotlight.core.messages import Load
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
@@ -108,7 +108,7 @@ def _copy(source: Path, target: Path) -> None:
     incoming = target.with_name(f".{target.name}.incoming")
     try:
         size = source.stat().st_size
-        shutil.copyfile(source, incoming)
+        copy_file(source, incoming)
         if incoming.stat().st_size != size:
             raise WeightsError(
                 f"{source} has {size} bytes, but {incoming.stat().st_size} arrived, so that it changed while it was "

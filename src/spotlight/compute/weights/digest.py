@@ -45,13 +45,21 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 def _totals(tensors: Sequence[Tensor]) -> list[int]:
     in_host_bytes = sum(tensor.nbytes for tensor in tensors if tensor.device.type == "cpu")
+    factors = {device: _factors(device, tensors) for device in {tensor.device for tensor in tensors}}
     if in_host_bytes < WORTH_THREADS:
-        sums = [_weighted_sum(tensor) for tensor in tensors]
+        sums = [_weighted_sum(tensor, factors[tensor.device]) for tensor in tensors]
     else:
         with ThreadPoolExecutor(THREADS) as threads:
-            sums = list(threads.map(_weighted_sum, tensors))
+            sums = list(threads.map(lambda tensor: _weighted_sum(tensor, factors[tensor.device]), tensors))
     # Read back at once: a device is waited for at every number that is asked of it.
     return torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
+
+
+def _factors(device: torch.device, tensors: Sequence[Tensor]) -> Tensor:
+    """Of the first places, as many as are summed up at a time; made once, for a small tensor costs what it starts."""
+    longest = max(tensor.numel() for tensor in tensors if tensor.device == device)
+    room = HOST_CHUNK if device.type == "cpu" else CHUNK
+    return torch.arange(max(1, min(longest, room)), dtype=torch.int64, device=device) * (MIX - SHIFT) | 1
 
 
 def _label(name: str, tensor: Tensor) -> bytes:
@@ -60,18 +68,18 @@ def _label(name: str, tensor: Tensor) -> bytes:
     return f"{escaped}|{tensor.dtype}|{tuple(tensor.shape)}|".encode()
 
 
-def _weighted_sum(tensor: Tensor) -> Tensor:
+def _weighted_sum(tensor: Tensor, factors: Tensor) -> Tensor:
     """Of the numbers as integers, each times an odd factor of its place, modulo 2^64.
 
     An odd factor has an inverse, so no change of one number is lost; and integer sums do not depend on their order.
     """
     words = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    chunk = HOST_CHUNK if tensor.device.type == "cpu" else CHUNK
-    for start in range(0, words.numel(), chunk):
-        part = words[start : start + chunk].to(torch.int64)
+    room = len(factors)
+    total = (words[:room] * factors[: words.numel()]).sum()
+    for start in range(room, words.numel(), room):
+        part = words[start : start + room]
         places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=tensor.device)
-        total += (part * (places * (MIX - SHIFT) | 1)).sum()
+        total += (part * places.mul_(MIX - SHIFT).bitwise_or_(1)).sum()
     return total
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 BUFFER_BYTES = 256 << 20
 FILLERS = 8
-"""Threads that copy into a pinned buffer: one alone is slower than the device."""
+"""Threads that copy into a pinned buffer or out of it: one alone is slower than the device."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,20 @@ class Piece:
     length: int
     at: int
 
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return tensors[self.name][self.start : self.start + self.length]
+
+    def within(self, buffer: Tensor) -> Tensor:
+        return buffer[self.at : self.at + self.length]
+
 
 def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """The same tensors on the device; the very same objects where they are there already."""
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    sources = {name: _bytes_of(tensor.contiguous()) for name, tensor in tensors.items()}
+    sources = {name: bytes_of(tensor.contiguous()) for name, tensor in tensors.items()}
     arrived = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
-    targets = {name: _bytes_of(tensor) for name, tensor in arrived.items()}
+    targets = {name: bytes_of(tensor) for name, tensor in arrived.items()}
     buffers = [torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     freed = [torch.cuda.Event() for _ in buffers]
     stream = torch.cuda.Stream(device)
@@ -44,10 +50,9 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
         for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, BUFFER_BYTES)):
             buffer, free = buffers[number % 2], freed[number % 2]
             free.synchronize()
-            list(fillers.map(lambda part: _fill(buffer, sources, part), _shared_out(load)))  # noqa: B023
+            list(fillers.map(lambda part: part.within(buffer).copy_(part.of(sources)), shared_out(load)))  # noqa: B023
             for piece in load:
-                part = buffer[piece.at : piece.at + piece.length]
-                targets[piece.name][piece.start : piece.start + piece.length].copy_(part, non_blocking=True)
+                piece.of(targets).copy_(piece.within(buffer), non_blocking=True)
             free.record(stream)
     stream.synchronize()
     return arrived
@@ -70,7 +75,7 @@ def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[Piece]]:
         yield load
 
 
-def _shared_out(load: list[Piece]) -> list[Piece]:
+def shared_out(load: list[Piece]) -> list[Piece]:
     """Cut further, so that all threads have about the same to do."""
     most = max(1 << 20, sum(piece.length for piece in load) // FILLERS)
     return [
@@ -80,10 +85,6 @@ def _shared_out(load: list[Piece]) -> list[Piece]:
     ]
 
 
-def _fill(buffer: Tensor, sources: Mapping[str, Tensor], piece: Piece) -> None:
-    source = sources[piece.name][piece.start : piece.start + piece.length]
-    buffer[piece.at : piece.at + piece.length].copy_(source)
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The same memory."""
     return tensor.reshape(-1).view(torch.uint8)

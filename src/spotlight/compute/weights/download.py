@@ -1,0 +1,81 @@
+"""Weights from where they are trained into a file, in order, so that any file system will do.
+
+A device's numbers come through two pinned buffers, one on its way while the other is written; to bring all of them to
+the host first takes several times as long, for its memory is not pinned. The file is safetensors; its header is written
+here, because the library wants all bytes in host memory, and the library reads it (tests/unit/test_download.py, and
+from a device tests/gpu/test_weights_on_device.py).
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from spotlight.compute.weights import upload
+from spotlight.compute.weights.upload import bytes_of, loads
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+ALIGNMENT = 8
+"""Of the first tensor's bytes; the widest types come first, so all others are aligned as well."""
+METADATA = "__metadata__"
+
+
+class Described(msgspec.Struct, frozen=True):
+    """One tensor, as the header of the file tells of it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Tensors of one device; the file is whole when this returns, so write under a scratch name and rename."""
+    described = _described(tensors)
+    sources = {name: bytes_of(tensors[name].detach().contiguous()) for name in described}
+    is_on_device = any(source.device.type == "cuda" for source in sources.values())
+    with path.open("wb") as file:
+        file.write(_header(described, metadata))
+        for part in _through_buffers(sources) if is_on_device else sources.values():
+            file.write(part.numpy().data)
+
+
+def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """All bytes in order; a part may be written over when the next but one is asked for."""
+    device = next(iter(sources.values())).device
+    buffers = [torch.empty(upload.BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    arrived = [torch.cuda.Event() for _ in buffers]
+    stream = torch.cuda.Stream(device)
+    # What kernels under way still write to these weights belongs to them.
+    stream.wait_stream(torch.cuda.current_stream(device))
+    lengths: list[int] = []
+    for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, len(buffers[0]))):
+        with torch.cuda.stream(stream):
+            for piece in load:
+                piece.within(buffers[number % 2]).copy_(piece.of(sources), non_blocking=True)
+            arrived[number % 2].record(stream)
+        lengths.append(sum(piece.length for piece in load))
+        if number > 0:
+            arrived[(number - 1) % 2].synchronize()
+            yield buffers[(number - 1) % 2][: lengths[number - 1]]
+    if lengths:
+        arrived[(len(lengths) - 1) % 2].synchronize()
+        yield buffers[(len(lengths) - 1) % 2][: lengths[-1]]
+
+
+def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:
+    """Where each lies after the header, in this order."""
+    described, end = {}, 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
+        tensor = tensors[name]
+        start, end = end, end + tensor.nbytes
+        described[name] = Described(DTYPES[tensor.dtype], tuple(tensor.shape), (start, end))
+    return described
+
+
+def _header(described: Mapping[str, Described], metadata: Mapping[str, str]) -> bytes:
+    told = msgspec.json.encode({METADATA: dict(metadata), **described})
+    told += b" " * (-len(told) % ALIGNMENT)
+    return struct.pack("<Q", len(told)) + told

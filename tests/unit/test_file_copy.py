@@ -1,0 +1,53 @@
+"""Large files are copied by several threads: every byte, or an error."""
+
+import os
+
+import pytest
+
+from spotlight.core import file_copy
+from spotlight.core.file_copy import copy_file
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 12_345])
+def test_copy_has_every_byte_whatever_the_chunks(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(file_copy, "CHUNK", 1000)
+    monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(os.urandom(size))
+    target.write_bytes(b"what was there before" * 1000)
+    copy_file(source, target)
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_reads_that_bring_less_than_asked_are_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, rooms, start: whole(file, [rooms[0][:7]], start))
+    source = tmp_path / "a"
+    source.write_bytes(os.urandom(1000))
+    copy_file(source, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == source.read_bytes()
+
+
+def test_source_that_ends_sooner_than_it_said_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, rooms, start: whole(file, rooms, start) if start else 0)
+    source = tmp_path / "a"
+    source.write_bytes(bytes(1000))
+    with pytest.raises(OSError, match="ends at byte 0"):
+        copy_file(source, tmp_path / "b")
+
+
+def test_room_is_asked_for_before_a_page_is_touched(tmp_path, monkeypatch):
+    """A mapped page without room would be a signal that nobody can catch."""
+
+    def full(*_given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    source = tmp_path / "a"
+    source.write_bytes(bytes(1000))
+    with pytest.raises(OSError, match="No space left"):
+        copy_file(source, tmp_path / "b")
