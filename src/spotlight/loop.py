@@ -15,6 +15,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, IterationDone
 from spotlight.core.work import Policy
 from spotlight.runtime.ahead import Ahead
+from spotlight.runtime.checkpoints import Checkpoints
 from spotlight.runtime.exploration import Explorer
 from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.rollouts import Rollouts
@@ -34,6 +35,7 @@ class Loop:
 
     rollouts: Rollouts
     training: Training
+    checkpoints: Checkpoints
     explorer: Explorer
     ahead: Ahead
     held_out: HeldOut
@@ -42,17 +44,17 @@ class Loop:
     clock: Clock
     emit: Callable[[AnyEvent], None]
     iterations: int
-    checkpoint_every: int
 
     async def run(self) -> None:
         """All iterations that are not done yet."""
-        await self.training.ready()
-        await self.held_out.begin(self.state.iterations_done)
-        for iteration in range(self.state.iterations_done, self.iterations):
-            await self.stop_if_asked()
-            await self.iterate(iteration)
-        await self.held_out.finished(self.iterations)
-        await self.training.checkpoint()
+        async with self.checkpoints:
+            await self.training.ready()
+            await self.held_out.begin(self.state.iterations_done)
+            for iteration in range(self.state.iterations_done, self.iterations):
+                await self.stop_if_asked()
+                await self.iterate(iteration)
+            await self.held_out.finished(self.iterations)
+            await self.checkpoints.finish()
 
     async def iterate(self, iteration: int) -> None:
         """Roll out, compare, train while idle slots preview what comes next, publish."""
@@ -75,15 +77,14 @@ class Loop:
         await self.training.publish(iteration + 1, Policy.BEHAVIOUR)
         self.settle(iteration, compared, rollout_s=rolled_out - began, train_s=trained - rolled_out)
         await self.held_out.begin(iteration + 1)
-        if (iteration + 1) % self.checkpoint_every == 0:
-            await self.training.checkpoint()
+        await self.checkpoints.begin()
 
     async def stop_if_asked(self) -> None:
         """A run that stops between iterations leaves a checkpoint, so that resuming it repeats nothing."""
         try:
             self.limits.check()
         except Stopped:
-            await self.training.checkpoint()
+            await self.checkpoints.finish()
             raise
 
     def settle(self, iteration: int, compared: Compared, rollout_s: float, train_s: float) -> None:

@@ -15,6 +15,7 @@ from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
 from spotlight.runtime.ahead import Ahead, Asynchrony, Lead, NoAsynchrony
+from spotlight.runtime.checkpoints import Cadence, Checkpoints
 from spotlight.runtime.exploration import Exploration, Explorer, NoExploration, Patience
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.held_out import HeldOut
@@ -70,6 +71,8 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
     training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
+    cadence = Cadence(schedule.updates, config.output.checkpoint_every)
+    checkpoints = Checkpoints(hub, gang, training, chronicle.state, storage, cadence, emit)
     held_out = HeldOut(
         hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
     )
@@ -77,6 +80,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     loop = Loop(
         rollouts=rollouts,
         training=training,
+        checkpoints=checkpoints,
         explorer=explorer,
         ahead=_ahead(chronicle, hub, rollouts, explorer, schedule),
         held_out=held_out,
@@ -85,7 +89,6 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         clock=chronicle.clock,
         emit=emit,
         iterations=config.iterations,
-        checkpoint_every=config.output.checkpoint_every,
     )
     _take_up(chronicle, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)

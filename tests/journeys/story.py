@@ -20,6 +20,7 @@ from spotlight.config import RunConfig
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.tally import AuditReport
+from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Record
 from spotlight.core.journal import Disk, read
 from spotlight.core.segments import list_segments
@@ -130,6 +131,18 @@ class FaultyDisk:
         raise PowerCut
 
 
+class Wish:
+    """`loop.Limits`: somebody wants the run to stop, once."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def check(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            raise Stopped("somebody asked for it.")
+
+
 class Story:
     """One small deterministic run; `config` overrides its sections."""
 
@@ -155,6 +168,9 @@ class Story:
         self.fate = Scripted(tempo or Tempo())
         self.events: list[AnyEvent] = []
         self.lives = 0
+        self.expects = ""
+        """A part of the reason to stop that is no surprise."""
+        self._wish = Wish()
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
@@ -207,6 +223,11 @@ class Story:
     def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
         """The controller dies around the n-th record of this kind from now."""
         self.disk.doom(when, kind, number)
+
+    def stop(self) -> None:
+        """Somebody asks for it; the run is resumed a moment later."""
+        self._wish.is_open = True
+        self.expects = "somebody asked"
 
     def kill(self, name: str) -> None:
         self.world.kill(name)
@@ -270,9 +291,10 @@ class Story:
         while ending is not Ending.FINISHED:
             self.lives += 1
             controller = Controller(self.config, self.folder, self.world, VirtualClock(self._loop), self.disk.disk())
+            controller.limits = self._wish
             ending = await controller.live(self.specs, lambda wired, of=controller: self._ready(of, wired))
             self.invariants.compare(controller.chronicle)
-            assert not controller.reason, controller.reason
+            assert not controller.reason or (self.expects and self.expects in controller.reason), controller.reason
             self._tear()
             await asyncio.sleep(1.0)
 

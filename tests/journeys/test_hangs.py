@@ -39,17 +39,17 @@ def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -
         assert story.theta == undisturbed()
 
 
-class SlowDisk(Pace):
-    """Checkpoints take longer than a recall may stay unanswered."""
+class SlowCopy(Pace):
+    """A trainer copies its state for longer than a recall may stay unanswered."""
 
-    def save(self) -> float:
+    def snapshot(self) -> float:
         return 40.0
 
 
-def test_checkpoint_that_takes_long_keeps_no_samples_waiting_and_nobody_is_taken_for_dead() -> None:
+def test_snapshot_that_takes_long_keeps_no_samples_waiting_and_nobody_is_taken_for_dead() -> None:
     with Story(spot=1, eval={"every": 1, "prompts": 12, "steps": 6}) as story:
         usual = story.fate.pace
-        story.fate.pace = lambda worker, slot_class: SlowDisk(**asdict(usual(worker, slot_class)))
+        story.fate.pace = lambda worker, slot_class: SlowCopy(**asdict(usual(worker, slot_class)))
         story.end()
         saved = story.events.index(story.said(Checkpointed)[0])
         made = [event.request for event in story.events[:saved] if isinstance(event, Accepted)]

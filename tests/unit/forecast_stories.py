@@ -19,6 +19,7 @@ ROUND_SECONDS: Mapping[Operation, float] = {
     Operation.WORKER_START: 60.0,
     Operation.ROLE_SWITCH: 0.5,
     Operation.CHECKPOINT: 10.0,
+    Operation.SNAPSHOT: 2.5,
 }
 BY_BATCH = (
     *(Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP),

@@ -76,3 +76,28 @@ def test_checkpoint_that_cannot_be_written_stops_resumably_and_leaves_the_one_be
     with pytest.raises(Stopped, match=r"step_4 cannot be written .*No space left.*free some space"):
         checkpoint.save(trainer, tmp_path / "step_4")
     assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
+
+
+@pytest.mark.parametrize(("algorithm", "lora"), [(NFT, LORA), (FLOW, None)])
+def test_snapshot_is_of_its_moment_though_training_goes_on_before_it_is_written(algorithm, lora, tmp_path: Path):
+    trainer = tiny_trainer(algorithm, lora=lora)
+    experience = experience_for(trainer)
+    trainer.run_iteration(experience, GROUPS)
+    then = digest(theta_of(trainer))
+    taken = checkpoint.snapshot(trainer)
+    trainer.run_iteration(experience, GROUPS)
+    checkpoint.write(taken, tmp_path / "step_2")
+
+    restored = tiny_trainer(algorithm, lora=lora)
+    checkpoint.restore(restored, tmp_path / "step_2")
+    assert digest(theta_of(restored)) == then != digest(theta_of(trainer))
+    restored.run_iteration(experience, GROUPS)
+    assert digest(theta_of(restored)) == digest(theta_of(trainer))
+    assert digest(restored.sets[WeightSet.EMA]) == digest(trainer.sets[WeightSet.EMA])
+
+
+def test_what_others_left_half_written_is_swept_by_the_next_checkpoint(tmp_path: Path):
+    (tmp_path / "step_2.part").mkdir()
+    (tmp_path / "step_2.part" / "__0_0.distcp").write_bytes(b"half")
+    checkpoint.save(tiny_trainer(), tmp_path / "step_4")
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]

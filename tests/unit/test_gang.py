@@ -136,7 +136,7 @@ def test_late_word_of_other_weights_or_another_checkpoint_does_not_end_an_order(
         node.says(FIRST, m.PublishedWeights(weights=older, digest="old", size=1, step=1))
         node.says(FIRST, m.PublishedWeights(weights=newer, digest="new", size=1, step=2))
         assert [published.digest for published in await ordered] == ["new"]
-        saving = asyncio.create_task(node.gang.save(2, "checkpoints/2"))
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
         await node.orders.get()
         for late in (m.Saved(step=1, path="checkpoints/1"), m.Saved(step=2, path="checkpoints/2", restored=True)):
             node.says(FIRST, late)
@@ -288,5 +288,108 @@ def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST, SECOND]
+
+    told(story)
+
+
+SAVED = m.Saved(step=2, path="checkpoints/2")
+
+
+def test_checkpoint_and_step_are_under_way_together_and_each_is_ended_by_its_own_answer() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        ordered = asyncio.create_task(node.gang.step(train(2)))
+        assert [type(await node.orders.get()) for _ in range(2)] == [m.Save, m.Train]
+        node.says(FIRST, stepped(2))
+        assert (await ordered).digest == "theta-2"
+        assert not saving.done()
+        following = asyncio.create_task(node.gang.step(train(3)))
+        await node.orders.get()
+        node.says(FIRST, SAVED)
+        await saving
+        assert not following.done()
+        node.says(FIRST, stepped(3))
+        await following
+
+    told(story)
+
+
+def test_checkpoint_of_a_gang_that_dies_is_lost_and_its_late_word_is_not_taken_for_that_of_the_next_life() -> None:
+    """The surviving rank 0 finishes what it was writing: it is whole, and the gang goes back all the same."""
+
+    async def story() -> None:
+        node = Node(ranks=2)
+        node.arrives(FIRST)
+        node.arrives(SECOND)
+        restored = m.Saved(step=1, path="checkpoints/1", restored=True)
+        restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
+        await node.orders.get()
+        node.says(FIRST, restored)
+        await restoring
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        await node.orders.get()
+        node.says(None, m.Gone(worker=SECOND, cause="killed"))
+        with pytest.raises(GangLost):
+            await saving
+        node.arrives(WorkerId("reserved-1.1/0.3"))
+        restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
+        await node.orders.get()
+        node.says(FIRST, SAVED)
+        node.says(FIRST, restored)
+        await restoring
+        again = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        await asyncio.sleep(1.0)
+        assert not again.done()
+        node.says(FIRST, SAVED)
+        await again
+
+    told(story)
+
+
+def test_word_of_a_worker_that_was_replaced_does_not_end_the_checkpoint_of_its_successor() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        node.gang.save(2, "checkpoints/2")
+        await node.orders.get()
+        await node.restored(SECOND)
+        again = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        node.says(FIRST, SAVED)
+        await asyncio.sleep(1.0)
+        assert not again.done()
+        node.says(SECOND, SAVED)
+        await again
+
+    told(story)
+
+
+def test_checkpoint_that_cannot_be_written_ends_itself_though_nothing_else_is_ordered() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        await node.orders.get()
+        node.says(FIRST, m.Failed(problem="the checkpoint cannot be written"))
+        with pytest.raises(Stopped, match="the checkpoint cannot be written"):
+            await saving
+
+    told(story)
+
+
+def test_checkpoint_that_is_never_written_costs_its_time_limit_and_the_worker() -> None:
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        await asyncio.sleep(TIMEOUT_S / 2)
+        ordered = asyncio.create_task(node.gang.step(train(2)))
+        for lost in (saving, ordered):
+            with pytest.raises(GangLost):
+                await lost
+        assert node.killed == [FIRST]
+        (problem,) = node.hub.dispatcher.problems
+        assert f"{FIRST} gave no answer to Save within 100 s" in problem
 
     told(story)

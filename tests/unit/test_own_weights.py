@@ -50,7 +50,7 @@ class Reserved:
         self.trainer = Trainer(tiny_adapter(), TrainConfig(lr=1e-2, lora=lora), algorithm, RUN_SEED)
         self.adapter = self.trainer.adapter
         self.resident = OnDevice(self.adapter.transformer, BASE, capacity=3)
-        self.role = TrainingRole(self.trainer, self.adapter, BASE, folder)
+        self.role = TrainingRole(self.trainer, self.adapter, BASE, folder, lambda message: None)
         self.store = NodeStore(folder / "weights")
         self.said: list[m.AnyMessage] = []
         self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.said.append(message))

@@ -1,5 +1,6 @@
 """What training costs in virtual time: parts of a step, batches over pairs or samples, changes of role."""
 
+import msgspec
 import pytest
 
 from spotlight.compute.train.config import BatchesOver
@@ -103,3 +104,15 @@ def test_worker_that_writes_restored_weights_has_them_in_its_own_memory():
     worker = pace(adopt_s=0.25)
     assert worker.publish(m.Publish(weights=(WeightsId(Version(2)),))) == PROFILE.seconds(Operation.PUBLISH)
     assert worker.load(WeightsId(Version(2)), is_held=False) == 0.25
+
+
+def test_checkpoint_holds_its_trainer_for_the_snapshot_or_where_nobody_measured_that_for_all_of_it():
+    told = PROFILE.operations | {Operation.SNAPSHOT: PROFILE.operations[Operation.ADOPT]}
+    quick, held = pace(), pace()
+    quick.profile = msgspec.structs.replace(PROFILE, operations=told)
+    without = {name: times for name, times in PROFILE.operations.items() if name is not Operation.SNAPSHOT}
+    held.profile = msgspec.structs.replace(PROFILE, operations=without)
+    in_all = PROFILE.seconds(Operation.CHECKPOINT)
+    assert (quick.save(), quick.snapshot()) == (in_all, PROFILE.seconds(Operation.ADOPT))
+    assert quick.write() == pytest.approx(in_all - PROFILE.seconds(Operation.ADOPT))
+    assert (held.snapshot(), held.write()) == (in_all, 0.0)

@@ -9,6 +9,7 @@ import pytest
 from spotlight.compute.profiling import cited
 from spotlight.control.elastic.efficiency import Efficiency
 from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times, derive, profile_names
+from spotlight.control.profiles.profile import LIKE
 from spotlight.core.errors import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -160,7 +161,7 @@ def test_unknown_names_and_paths_are_refused(tmp_path):
 def test_shipped_profiles_know_every_operation(name):
     shipped = Profile.load(name)
     assert shipped.name == name
-    shipped.require(set(Operation) - {Operation.PREVIEW_STEP, Operation.ADOPT}, "any recipe")
+    shipped.require(set(Operation) - LIKE.keys(), "any recipe")
 
 
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
@@ -174,6 +175,12 @@ def test_trainer_of_a_profile_that_does_not_tell_fetches_like_everybody():
     shipped = Profile.load("cpu-words")
     assert Operation.ADOPT not in shipped.operations
     assert shipped.seconds(Operation.ADOPT) == shipped.seconds(Operation.NODE_FETCH)
+
+
+def test_trainer_of_a_profile_that_does_not_tell_is_held_until_its_checkpoint_is_on_disk():
+    shipped = Profile.load("cpu-words")
+    assert Operation.SNAPSHOT not in shipped.operations
+    assert shipped.seconds(Operation.SNAPSHOT) == shipped.seconds(Operation.CHECKPOINT)
 
 
 def test_a_batch_of_larger_pictures_takes_longer_on_the_same_machine():

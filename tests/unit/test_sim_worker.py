@@ -15,6 +15,8 @@ from spotlight.runtime.sim.numerics import HashNumerics
 from spotlight.runtime.sim.pace import Pace
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
+from spotlight.runtime.sim.storage import SimStorage
+from spotlight.runtime.sim.trainer import SimTrainer
 from spotlight.runtime.sim.virtual_loop import run_virtually
 from spotlight.runtime.sim.worker import SimWorker
 
@@ -127,3 +129,45 @@ def test_worker_that_dies_at_the_instant_of_a_heartbeat_is_gone_and_beats_no_mor
     assert is_freed
     assert [when for when, _ in node.heard(m.Alive)][:1] == [95.0]
     assert len(node.heard(m.Alive)) <= 2
+
+
+SAVE = m.Save(step=0, path="checkpoints/step_0")
+
+
+def saved_by(orders: list[m.AnyMessage], seconds: float) -> tuple[Node, SimStorage]:
+    """What a trainer says whose checkpoints hold it for 1 s and are on disk after 10, killed after so many seconds."""
+
+    async def main() -> tuple[Node, SimStorage]:
+        node, storage = Node(), SimStorage()
+        worker = worker_on(node, 1000.0)
+        worker.trainer = SimTrainer(storage, "", HashNumerics())
+        worker.pace = Pace(STEP_S, 0.0, 1.0, 0.0, 1000.0, save_s=10.0)
+        life = asyncio.create_task(worker.live())
+        for order in orders:
+            worker.tell(order, b"")
+        await asyncio.sleep(seconds)
+        life.cancel()
+        await asyncio.sleep(1000.0)
+        return node, storage
+
+    return run_virtually(main())
+
+
+def test_trainer_is_held_for_the_snapshot_and_obeys_while_its_checkpoint_is_written():
+    node, storage = saved_by([SAVE, m.Publish(weights=(WEIGHTS,))], 100.0)
+    assert [when for when, _ in node.heard(m.PublishedWeights)] == [2.0]
+    assert node.heard(m.Saved) == [(10.0, m.Saved(step=0, path=SAVE.path))]
+    assert list(storage.checkpoints) == [SAVE.path]
+
+
+def test_checkpoint_of_a_trainer_that_is_killed_is_never_finished():
+    node, storage = saved_by([SAVE, m.Publish(weights=(WEIGHTS,))], 9.0)
+    assert node.heard(m.PublishedWeights)
+    assert not node.heard(m.Saved)
+    assert list(storage.checkpoints) == [f"{SAVE.path}.part"]
+
+
+def test_trainer_that_is_restored_or_saves_again_tells_first_of_the_checkpoint_under_way():
+    node, _ = saved_by([SAVE, m.Save(step=0, path="checkpoints/again"), m.Restore(step=0, path=SAVE.path)], 100.0)
+    told = [(when, message.path, message.restored) for when, message in node.heard(m.Saved)]
+    assert told == [(10.0, SAVE.path, False), (20.0, "checkpoints/again", False), (21.0, SAVE.path, True)]

@@ -1,5 +1,6 @@
 """A step in parts: what follows what, what is refused, and what may happen between two parts."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from tiny_models import PROMPTS, RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_sampling
 
 from spotlight.compute.rollout.flight import Payload
+from spotlight.compute.train import checkpoint
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
-from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.role import TrainingRole, Write
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.digest import digest
 from spotlight.compute.weights.resident import Resident
@@ -32,6 +34,8 @@ class Story:
     role: TrainingRole
     trainer: Trainer
     folder: Path
+    said: list[m.AnyMessage]
+    """By the thread that writes checkpoints."""
 
     def items(self, numbers: Sequence[int], iteration: int = 0, lag: int = 0) -> tuple[m.TrainItem, ...]:
         """Of eight samples in four groups of two, whose tensors are written where an order finds them."""
@@ -79,12 +83,15 @@ class Story:
         return digest({name: p.detach() for name, p in self.trainer.sets.theta.items()})
 
 
-def story(folder: Path, algorithm: AlgorithmConfig = NFT, keeps_before: bool = False) -> Story:
+def story(
+    folder: Path, algorithm: AlgorithmConfig = NFT, keeps_before: bool = False, write: Write = checkpoint.write
+) -> Story:
     # Batches of 4 rows: on a CPU the same rows then give the same bits whatever surrounds them.
     train = TrainConfig(lr=1e-3, micro_batch=4)
     trainer = Trainer(tiny_adapter(), train, algorithm, RUN_SEED, keeps_before)
     folder.mkdir(exist_ok=True)
-    return Story(TrainingRole(trainer, trainer.adapter, BASE, folder), trainer, folder)
+    said: list[m.AnyMessage] = []
+    return Story(TrainingRole(trainer, trainer.adapter, BASE, folder, said.append, write), trainer, folder, said)
 
 
 @pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
@@ -254,3 +261,62 @@ def test_samples_one_version_old_are_trained_on_where_they_are_expected(algorith
     stepped = tale.train([4, 5, 6, 7], iteration=5, part=1, samples=8)
     assert isinstance(stepped, m.Stepped)
     assert stepped.figures["stale_share"] == pytest.approx(0.5 if algorithm is NFT else 8 / 14)
+
+
+STEP_1 = m.Save(step=1, path="checkpoints/step_1")
+
+
+class Disk:
+    """Writes when it is let go."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+
+    def write(self, taken: checkpoint.Snapshot, folder: Path) -> None:
+        assert self.free.wait(60.0)
+        checkpoint.write(taken, folder)
+
+
+def test_steps_are_taken_while_a_checkpoint_is_written_and_it_is_of_the_step_of_its_order(tmp_path):
+    disk = Disk()
+    tale = story(tmp_path, write=disk.write)
+    tale.train(range(8))
+    kept = tale.theta
+    assert tale.role.obey(STEP_1) is None
+    tale.train(range(8), step=1, iteration=1)
+    assert tale.theta != kept
+    assert tale.said == []
+    assert not (tmp_path / STEP_1.path).exists()
+    disk.free.set()
+    restored = tale.role.obey(m.Restore(step=1, path=STEP_1.path))
+    assert tale.said == [m.Saved(step=1, path=STEP_1.path)], "told before the restore, which waits for it"
+    assert restored == m.Saved(step=1, path=STEP_1.path, restored=True)
+    assert tale.theta == kept
+
+
+def test_second_checkpoint_waits_for_the_first(tmp_path):
+    disk = Disk()
+    tale = story(tmp_path, write=disk.write)
+    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    tale.train(range(8))
+    threading.Timer(0.05, disk.free.set).start()
+    tale.role.obey(STEP_1)
+    tale.role.settle()
+    assert tale.said == [m.Saved(step=step, path=f"checkpoints/step_{step}") for step in (0, 1)]
+
+
+def test_checkpoint_that_cannot_be_written_is_told_by_its_thread_and_the_trainer_lives_on(tmp_path, monkeypatch):
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_state", full)
+    tale = story(tmp_path)
+    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    tale.train(range(8))
+    tale.role.settle()
+    (failed,) = tale.said
+    assert isinstance(failed, m.Failed)
+    assert "step_0 cannot be written" in failed.problem
+    assert "free some space" in failed.problem
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert tale.role.steps == 1

@@ -55,7 +55,7 @@ class Agent:
 def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
     adapter = tiny_adapter()
     trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
-    role = TrainingRole(trainer, adapter, BASE, Path(settings.run_folder))
+    role = TrainingRole(trainer, adapter, BASE, Path(settings.run_folder), say)
     resident = OnDevice(adapter.transformer, BASE, capacity=3)
     shared = SharedAdapter(adapter, say, resident)
     engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=False)

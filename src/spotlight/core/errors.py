@@ -73,3 +73,8 @@ def suggestion(wrong: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"choose one of: {', '.join(names)}."
+
+
+def told(error: Exception) -> str:
+    """For whoever reads it elsewhere: our own sentences as they are, others with their kind."""
+    return str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"

@@ -285,7 +285,7 @@ class Publish(Message, frozen=True, kw_only=True):
 
 
 class Save(Message, frozen=True, kw_only=True):
-    """Write a durable checkpoint there."""
+    """Write a durable checkpoint there, of the state of now, beside whatever is ordered next."""
 
     step: int
     path: str

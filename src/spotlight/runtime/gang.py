@@ -6,14 +6,16 @@
 
 A gang that has just come is at the beginning; `restore` brings it to a checkpoint, and until then it takes no other
 order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs. All ranks train;
-rank 0 also publishes and saves. One rank that is lost is the gang lost.
+rank 0 also publishes and saves. One rank that is lost is the gang lost. A checkpoint alone is written beside what is
+ordered next, and answered when it is on disk.
 
 Invariant: an order is ended by its own answer, by the gang's death or by its time limit, which makes a hang a death;
-what an earlier order brings late is not taken for it (tests/unit/test_gang.py).
+what an earlier order or an earlier life brings late is not taken for it (tests/unit/test_gang.py).
 """
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
@@ -45,6 +47,16 @@ class GangLost(Exception):
     """The training worker died; what it had in memory since the last checkpoint is gone."""
 
 
+@dataclass(eq=False)
+class Ordered:
+    """An order that was given, and what came of it."""
+
+    order: m.AnyMessage
+    worker: WorkerId
+    life: int
+    answer: m.AnyMessage | None = None
+
+
 class Gang:
     """The training workers as the loop sees them."""
 
@@ -63,6 +75,8 @@ class Gang:
         """The newest of them, by rank; a gang once there are enough."""
         self._trained: set[WorkerId] = set()
         """Who was ordered to train."""
+        self._underway: list[Ordered] = []
+        """Not answered yet: a checkpoint at most, and one other order."""
         self._deaths: dict[str, int] = {}
 
     async def restore(self, step: int, path: str) -> None:
@@ -89,8 +103,13 @@ class Gang:
         """Each set into the node's store, one by one."""
         return [await self._ordered(m.Publish(weights=(which,)), m.PublishedWeights) for which in weights]
 
-    async def save(self, step: int, path: str) -> None:
-        await self._ordered(m.Save(step=step, path=path), m.Saved)
+    def save(self, step: int, path: str) -> Ordered:
+        """Begin a checkpoint of what the gang holds now; orders that follow do not wait for it."""
+        return self._give(m.Save(step=step, path=path))
+
+    async def saved(self, saving: Ordered) -> None:
+        """It is whole on disk."""
+        await self._answered(saving, m.Saved)
 
     def claim(self) -> None:
         """It trains next: no more rollout work for its workers until they ask again."""
@@ -110,32 +129,43 @@ class Gang:
         return self.state is not GangState.ABSENT
 
     async def _ordered(self, order: m.AnyMessage, reply: type[Reply]) -> Reply:
+        ordered = self._give(order)
+        self.state = GangState.BUSY
+        try:
+            return await self._answered(ordered, reply)
+        finally:
+            if not self._is_lost(ordered.life):
+                self.state = GangState.IDLE
+
+    def _give(self, order: m.AnyMessage) -> Ordered:
         if not self._is_here() or (self.life != self._restored and not isinstance(order, m.Restore)):
             raise GangLost(f"the training worker went before {type(order).__name__} could be ordered")
-        life, worker = self.life, self._workers[0]
-        self.state = GangState.BUSY
+        ordered = Ordered(order, self._workers[0], self.life)
+        self._underway.append(ordered)
         self._send(order)
-        answers: list[m.AnyMessage] = []
+        return ordered
 
+    async def _answered(self, ordered: Ordered, reply: type[Reply]) -> Reply:
         def ended() -> bool:
-            answers.extend(answer for answer in self._read_mail() if _is_answer(answer, order))
-            return bool(answers) or self._is_lost(life)
+            self._read_mail()
+            return ordered.answer is not None or self._is_lost(ordered.life)
 
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._hub.until(ended)
         except TimeoutError:
-            await self._end_hang(order, worker, life)
-        if self._is_lost(life) or not answers:
-            self._count_death(order)
-            raise GangLost(f"the training worker {worker} died during {type(order).__name__}")
-        answer = answers[0]
-        self.state = GangState.IDLE
-        self._deaths.pop(type(order).__name__, None)
+            await self._end_hang(ordered)
+        finally:
+            self._underway.remove(ordered)
+        name, answer = type(ordered.order).__name__, ordered.answer
+        if self._is_lost(ordered.life) or answer is None:
+            self._count_death(name)
+            raise GangLost(f"the training worker {ordered.worker} died during {name}")
+        self._deaths.pop(name, None)
         if isinstance(answer, m.Failed):
             raise Stopped(f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
-            raise TypeError(f"{type(order).__name__} was answered by {type(answer).__name__}")
+            raise TypeError(f"{name} was answered by {type(answer).__name__}")
         return answer
 
     def _send(self, order: m.AnyMessage) -> None:
@@ -154,14 +184,15 @@ class Gang:
     def _is_lost(self, life: int) -> bool:
         return self.life != life or self.state is GangState.ABSENT
 
-    async def _end_hang(self, order: m.AnyMessage, worker: WorkerId, life: int) -> None:
+    async def _end_hang(self, ordered: Ordered) -> None:
         """Its heart may go on beating, so nobody but whoever waits for an answer can tell that it hangs."""
-        what = f"the training worker {worker} gave no answer to {type(order).__name__} within {self._timeout_s:g} s"
+        worker, name = ordered.worker, type(ordered.order).__name__
+        what = f"the training worker {worker} gave no answer to {name} within {self._timeout_s:g} s"
         self._hub.dispatcher.problems.append(
             f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
             "train.timeout_s if it needs that long."
         )
-        await self._end([worker], life, what)
+        await self._end([worker], ordered.life, what)
 
     async def _end(self, workers: Sequence[WorkerId], life: int, what: str) -> None:
         """Kill them, and wait for the news."""
@@ -181,9 +212,8 @@ class Gang:
                 "then resume."
             ) from None
 
-    def _count_death(self, order: m.AnyMessage) -> None:
+    def _count_death(self, name: str) -> None:
         """Gangs that die over the same order again and again do so because of it."""
-        name = type(order).__name__
         deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
         if deaths >= DEATHS_ALLOWED:
             raise Stopped(
@@ -191,19 +221,21 @@ class Gang:
                 "the logs of the reserved node (memory, disk), then resume."
             )
 
-    def _read_mail(self) -> list[m.AnyMessage]:
-        """Replies of the present gang."""
+    def _read_mail(self) -> None:
+        """Who has come and gone, and what the present gang answers."""
         directory = self._hub.dispatcher.directory
         self._gather([worker for worker in self._here if worker in directory.workers])
         mail, self._hub.dispatcher.to_gang = self._hub.dispatcher.to_gang, []
-        answers: list[m.AnyMessage] = []
         for worker, message in mail:
             if isinstance(message, m.Hello) and worker in directory.workers:
                 self._gather([*(other for other in self._here if other != worker), worker])
-                answers.clear()
             elif self._workers and worker == self._workers[0]:
-                answers.append(message)
-        return answers
+                self._hear(message)
+
+    def _hear(self, message: m.AnyMessage) -> None:
+        for ordered in self._underway:
+            if ordered.answer is None and ordered.life == self.life and _is_answer(message, ordered.order):
+                ordered.answer = message
 
     def _gather(self, here: list[WorkerId]) -> None:
         """One worker too many replaces the oldest, and is replaced by it again if it goes: nobody says Hello twice."""
@@ -216,7 +248,11 @@ class Gang:
 
 
 def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
-    """Whether it is of this order, not of an earlier one; a failure names none and ends whatever is under way."""
+    """Whether it is of this order, not of an earlier one; a failure names none and ends whatever is under way.
+
+    A worker that is restored has told first what became of a checkpoint that it was writing, so that its Saved is not
+    taken for that of the same step in its next life.
+    """
     match order, message:
         case _, m.Failed():
             return True

@@ -1,4 +1,4 @@
-"""Optimizer steps, publication and checkpoints, whatever dies in between.
+"""Optimizer steps and publication, whatever dies in between.
 
 A step is committed when its record is in the journal; steps may be taken while others of their iteration are still
 rolled out, and are committed once it is compared. If the gang dies, or the controller, the gang is restored to the
@@ -15,7 +15,7 @@ from spotlight.control.directory import PublishedSet
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import Stopped
-from spotlight.core.events import AnyEvent, Checkpointed, Published
+from spotlight.core.events import AnyEvent, Published
 from spotlight.core.types import Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.runtime.gang import Gang, GangLost
@@ -26,7 +26,7 @@ from spotlight.runtime.step import Schedule, Steps, Taken
 
 
 class Training:
-    """Everything that is ordered from the gang."""
+    """Everything that is ordered from the gang but checkpoints."""
 
     def __init__(
         self,
@@ -230,22 +230,3 @@ class Training:
         others = sorted(w for w in within_reach if w.policy is not newest.policy)
         asked = [w for w in self._hub.dispatcher.ledger.asked_for() if w in within_reach and w != newest]
         return sorted({*others[-1:], *asked})
-
-    async def checkpoint(self) -> None:
-        """Durable state of all steps so far; then tensors that it covers can go."""
-        ledger = self._hub.dispatcher.ledger
-        step = ledger.steps
-        path = f"checkpoints/step_{step:06d}"
-        if self._state.checkpoint is not None and self._state.checkpoint.step == step:
-            return
-        while True:
-            try:
-                await self.through(step // self._updates - 1)
-                await self._gang.save(step, path)
-                break
-            except GangLost:
-                continue
-        self._emit(Checkpointed(step=step, path=path))
-        covered = step // self._updates
-        self._storage.covered(covered)
-        ledger.retire(covered - 1)

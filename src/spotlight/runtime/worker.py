@@ -39,7 +39,7 @@ from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import crews
 from spotlight.core import messages as m
-from spotlight.core.errors import SpotlightError
+from spotlight.core.errors import SpotlightError, told
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, Policy, RequestId, Work
@@ -80,7 +80,7 @@ class Trains(Protocol):
     """The training role."""
 
     def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
-        """The answer; none of a rank that only takes part."""
+        """The answer; none of a rank that only takes part, or of a checkpoint, which is told of when it is durable."""
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
         """What it would publish now."""
@@ -110,7 +110,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     role: TrainingRole | None = None
     if launch.trains:
         trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder))
+        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder), say)
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
     resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
@@ -302,7 +302,7 @@ class Worker:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
         if isinstance(order, m.Train | m.Save):
             with self._spans.doing(Activity.SWITCH):
-                # Others go on with them: a checkpoint takes long, and who keeps what is recalled counts as dead.
+                # Others go on with them: a snapshot may take long, and who keeps what is recalled counts as dead.
                 for progress in self._engine.progress():
                     self._hand_back(progress.request)
             self._told_free = 0
@@ -315,8 +315,7 @@ class Worker:
         except Exception as error:
             # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
             traceback.print_exc()
-            told = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
-            reply = m.Failed(problem=told)
+            reply = m.Failed(problem=told(error))
         if isinstance(reply, m.PublishedWeights):
             self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:

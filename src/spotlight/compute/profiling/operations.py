@@ -243,11 +243,20 @@ def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
     return _one("Taken from the node's shared memory, where a neighbour's copy is verified, and read back.", seconds)
 
 
+def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
+    taken = checkpoint.snapshot(subject.trainer)
+    where = "in the host's memory" if taken.copied is None else "on their device"
+    # Let go, so that each copy finds the room that the one before had.
+    del taken
+    seconds = watch.times(lambda: checkpoint.snapshot(subject.trainer))
+    return _one(f"Weights, their copies and the optimizer's moments, copied {where}; one copy at a time.", seconds)
+
+
 def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         seconds = watch.times(lambda: checkpoint.save(subject.trainer, Path(folder) / "step"), warm_ups=0)
-    return _one("Weights, their copies and the optimizer's moments, forced to a local disk.", seconds)
+    return _one("Weights, their copies and the optimizer's moments, copied and forced to a local disk.", seconds)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -314,6 +323,7 @@ MEASURES: Mapping[Operation, Measure] = {
     Operation.PUBLISH: publish,
     Operation.NODE_FETCH: node_fetch,
     Operation.ADOPT: adopt,
+    Operation.SNAPSHOT: take_snapshot,
     Operation.CHECKPOINT: save_checkpoint,
     Operation.WORKER_START: worker_start,
 }

@@ -1,12 +1,18 @@
 """The trainer's whole state on disk, through torch.distributed.checkpoint: theta, its copies, and the optimizer.
 
-Invariant: after `restore` the next steps give the same bits as they would have without it (tests/unit/
-test_checkpoint.py); a checkpoint under its final name is whole, because it is written aside and renamed.
+    taken = snapshot(trainer)          # the trainer may go on at once
+    write(taken, folder)               # in any thread
+
+Invariant: after `restore` the next steps give the same bits as they would have without it, and what is written is the
+state of the moment of the snapshot, whatever is trained meanwhile (tests/unit/test_checkpoint.py); a checkpoint under
+its final name is whole, because it is written aside and renamed.
 """
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,14 +32,68 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 OBJECTIVE = "objective"
 STALE_ONLY = (f"{WeightSet.BEFORE.value}.", f"{WeightSet.START.value}.", f"{OBJECTIVE}.")
 """What a trainer holds only where it takes samples of the version before."""
+SPARE = 2 << 30
+"""Bytes of a device that a snapshot leaves beside the most that was ever in use there: what is free is in pieces."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A trainer's state of one moment, in memory of its own; it is written once."""
+
+    state: dict[str, Tensor]
+    copied: torch.cuda.Event | None = None
+    """When the device, which holds it, is done with the copy; None: it is in the host's memory."""
+
+    @contextmanager
+    def on_host(self) -> Iterator[dict[str, Tensor]]:
+        """Fetched in a stream of its own, which neither races the trainer's nor waits for what is queued there."""
+        if self.copied is None:
+            yield self.state
+            return
+        stream = torch.cuda.Stream(next(tensor.device for tensor in self.state.values() if tensor.is_cuda))
+        with torch.cuda.stream(stream):
+            stream.wait_event(self.copied)
+            # One after the other, and each has arrived before its place on the device is given to somebody else.
+            yield {name: self.state.pop(name).cpu() for name in list(self.state)}
+
+
+def snapshot(trainer: Trainer) -> Snapshot:
+    """On the trainer's device where there is room, which takes no time to speak of, or else in the host's memory."""
+    state, device = _state(trainer), trainer.adapter.device
+    if device.type != "cuda":
+        return Snapshot(_copied(state))
+    if _has_room(state, device):
+        try:
+            copy = _copied(state)
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            copied = torch.cuda.Event()
+            copied.record(torch.cuda.current_stream(device))
+            return Snapshot(copy, copied)
+    return Snapshot({name: tensor.to("cpu", copy=True) for name, tensor in state.items()})
+
+
+def _has_room(state: Mapping[str, Tensor], device: torch.device) -> bool:
+    """Beside the most that this process ever used, which training will use again."""
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    needed = sum(tensor.nbytes for tensor in state.values())
+    return free - torch.cuda.max_memory_allocated(device) >= needed + SPARE
 
 
 def save(trainer: Trainer, folder: Path) -> None:
+    write(snapshot(trainer), folder)
+
+
+def write(taken: Snapshot, folder: Path) -> None:
+    """Under its final name when it is whole and durable; what somebody left who died at it is swept."""
     scratch = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)
+    for left in folder.parent.glob("*.part"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         scratch.parent.mkdir(parents=True, exist_ok=True)
-        save_state(_state(trainer), checkpoint_id=scratch, no_dist=True)
+        with taken.on_host() as state:
+            save_state(state, checkpoint_id=scratch, no_dist=True)
         _sync(scratch)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(scratch, folder)
@@ -72,7 +132,7 @@ def restore(trainer: Trainer, folder: Path) -> None:
 
 def state_copy(trainer: Trainer) -> dict[str, Tensor]:
     """The same state in memory, on the trainer's device."""
-    return {name: tensor.clone() for name, tensor in _state(trainer).items()}
+    return _copied(_state(trainer))
 
 
 def load_copy(trainer: Trainer, copy: Mapping[str, Tensor]) -> None:
@@ -81,6 +141,10 @@ def load_copy(trainer: Trainer, copy: Mapping[str, Tensor]) -> None:
         trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in copy else {}
     for name, tensor in _state(trainer).items():
         tensor.copy_(copy[name])
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def _last_line(error: BaseException) -> str:

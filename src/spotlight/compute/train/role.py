@@ -1,16 +1,22 @@
-"""The training role of a worker: orders in, replies out; one optimizer step, publication or checkpoint at a time.
+"""The training role of a worker: orders in, replies out; one optimizer step or publication at a time.
 
     Train part 0 --> part 1 --> ... --> final part: one optimizer step
       ^  begins the step anew, whatever was accumulated before
+
+A checkpoint is of the moment of its order; a thread writes it while other orders are obeyed, and tells when it is
+durable or cannot be. One at a time, and a restore waits for it: whatever becomes of it is told before.
 
 Invariant: a step contains every sample of its parts once, and nothing of a step that was given up: a part that does
 not follow the one before it, a sample that comes twice, or a final part that does not add up is refused
 (tests/unit/test_training_role.py).
 """
 
-from collections.abc import Mapping
+import threading
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,10 +31,11 @@ from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import Stopped, told
 from spotlight.core.work import Policy, RequestId, WeightsId
 
 HOST = torch.device("cpu")
+Write: TypeAlias = Callable[[checkpoint.Snapshot, Path], None]
 
 
 @dataclass
@@ -42,25 +49,38 @@ class _Parts:
 class TrainingRole:
     """A trainer that follows orders; `steps` counts the optimizer steps that theta contains."""
 
-    def __init__(self, trainer: Trainer, adapter: Adapter, base_digest: str, run_folder: Path) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        adapter: Adapter,
+        base_digest: str,
+        run_folder: Path,
+        say: Callable[[m.AnyMessage], None],
+        write: Write = checkpoint.write,
+    ) -> None:
+        """`say` is called by the thread that writes checkpoints."""
         self._trainer = trainer
         self._adapter = adapter
         self._base_digest = base_digest
         self._run_folder = run_folder
         self._store = NodeStore(run_folder / "weights")
+        self._say = say
+        self._write = write
+        self._writing: threading.Thread | None = None
         self.steps = 0
         self._parts: _Parts | None = None
         """None: the next step has not begun."""
 
-    def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage:
+    def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
+        """The answer; none of a checkpoint, which is told of when it is durable."""
         match order:
             case m.Train():
                 return self._train(order)
             case m.Publish():
                 return self._publish(order.weights[0])
             case m.Save():
-                checkpoint.save(self._trainer, self._run_folder / order.path)
-                return m.Saved(step=order.step, path=order.path)
+                self._save(order)
+                return None
             case m.Restore():
                 return self._restore(order)
 
@@ -153,7 +173,30 @@ class TrainingRole:
         sets, which = self._trainer.sets, WeightSet.EMA if policy is Policy.AVERAGE else self._trainer.behaviour
         return sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
 
+    def _save(self, order: m.Save) -> None:
+        self.settle()
+        taken = checkpoint.snapshot(self._trainer)
+        # A daemon: a process that is told to go leaves what is half written, under a name that says so.
+        self._writing = threading.Thread(target=self._written, args=(taken, order), name="checkpoint", daemon=True)
+        self._writing.start()
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that is being written is told of."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _written(self, taken: checkpoint.Snapshot, order: m.Save) -> None:
+        try:
+            self._write(taken, self._run_folder / order.path)
+        except Exception as error:
+            traceback.print_exc()
+            self._say(m.Failed(problem=told(error)))
+        else:
+            self._say(m.Saved(step=order.step, path=order.path))
+
     def _restore(self, order: m.Restore) -> m.Saved:
+        self.settle()
         self._parts = None
         if order.path:
             checkpoint.restore(self._trainer, self._run_folder / order.path)

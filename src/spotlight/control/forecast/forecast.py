@@ -11,7 +11,7 @@ Capacity is steady and every slot works alone. One iteration, in the order of th
                  inline: previews on all slots, all of them waited for
     publish      into the run's store, and from there into every node
     evaluation   every so many iterations: its own publication, and what does not fit beside training
-    checkpoint   every so many iterations
+    checkpoint   every so many iterations a copy of the trainer's state, which is written while the next ones run
 
 The bandit's step count is not known before the run: previews are forecast at `explore.steps`, as many as fit into what
 it may plan for. Invariant: the phases add up to the iteration, more slots never make a rollout of as many samples
@@ -96,7 +96,7 @@ def forecast(work: Workload, fleet: Fleet, times: Durations, rates: Rates) -> Fo
         exploration=previews.waited_s,
         publish=handed_out_s,
         evaluation=(handed_out_s + over_s) / work.evaluation.every,
-        checkpoint=times.seconds(Operation.CHECKPOINT) / work.checkpoint_every,
+        checkpoint=times.seconds(Operation.SNAPSHOT) / work.checkpoint_every,
     )
     around_s = (
         times.seconds(Operation.WORKER_START)

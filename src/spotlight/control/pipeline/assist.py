@@ -114,7 +114,7 @@ class Assist:
             self._scheduler.pull(worker, 0, None, now)
 
     def occupy(self, worker: WorkerId, now: float) -> None:
-        """It is about to write a checkpoint, which takes long: nothing more for it until it asks again."""
+        """It is about to copy its state, which may take long: nothing more for it until it asks again."""
         self._pulls.pop(worker, None)
         self._passed.pop(worker, None)
         self._scheduler.pull(worker, 0, None, now)

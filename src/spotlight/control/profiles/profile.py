@@ -57,10 +57,17 @@ class Operation(StrEnum):
     ROLE_SWITCH = "role_switch"
     """Between rolling out and training."""
     CHECKPOINT = "checkpoint"
-    """One durable save of the gang's state."""
+    """One durable save of the gang's state, from the order until it is on disk."""
+    SNAPSHOT = "snapshot"
+    """Of that, the copy of the state, after which the trainer goes on; a profile without it says that the trainer is
+    held until all is on disk."""
 
 
-LIKE = {Operation.PREVIEW_STEP: Operation.DENOISE_STEP, Operation.ADOPT: Operation.NODE_FETCH}
+LIKE = {
+    Operation.PREVIEW_STEP: Operation.DENOISE_STEP,
+    Operation.ADOPT: Operation.NODE_FETCH,
+    Operation.SNAPSHOT: Operation.CHECKPOINT,
+}
 """What an operation that a profile does not have takes as long as."""
 
 

@@ -16,7 +16,8 @@ import torch
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.rollout.engine import Boundary, Engine
-from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train import checkpoint
+from spotlight.compute.train.role import TrainingRole, Write
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import MappedWeights
@@ -112,9 +113,20 @@ class PacedRole:
             case m.Publish():
                 return pace.publish(order)
             case m.Save():
-                return pace.save()
+                return pace.snapshot()
             case m.Restore():
                 return pace.load_s
+
+
+def slow_write(pace: ProfiledPace) -> Write:
+    """Beside what the device does, and as long as the disk of the profile takes."""
+
+    def write(taken: checkpoint.Snapshot, folder: Path) -> None:
+        began = time.monotonic()
+        checkpoint.write(taken, folder)
+        time.sleep(max(0.0, began + pace.write() - time.monotonic()))
+
+    return write
 
 
 def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
@@ -130,7 +142,8 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     role = None
     if launch.trains:
         trainer = Trainer(model, train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = PacedRole(TrainingRole(trainer, model, base_digest, Path(settings.run_folder)), held)
+        folder, write = Path(settings.run_folder), slow_write(held.pace)
+        role = PacedRole(TrainingRole(trainer, model, base_digest, folder, say, write), held)
     resident = PacedResident(model, base_digest, SETS_HELD, held)
     shared = SharedAdapter(model, say, resident)
     engine = PacedEngine(shared, model, resident, settings.run_seed, launch.rows, settings.deterministic, held)

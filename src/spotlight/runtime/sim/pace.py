@@ -29,6 +29,8 @@ class Pace:
     """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
     adopt_s: float | None = None
     """Applying weights that it trained itself; None: as long as any others."""
+    save_s: float | None = None
+    """From the order of a checkpoint until it is on disk; None: as long as weights take."""
     _made: Version | None = None
     """The newest version that it trained to the end or wrote: it has those weights in its own memory."""
 
@@ -76,5 +78,14 @@ class Pace:
         self._made = order.weights[0].version
         return self.load_s
 
+    def snapshot(self) -> float:
+        """Of a checkpoint, the seconds that the trainer is held for."""
+        return min(self.load_s, self.save())
+
     def save(self) -> float:
-        return self.load_s
+        """A checkpoint, from its order until it is on disk; the snapshot is part of it."""
+        return self.load_s if self.save_s is None else self.save_s
+
+    def write(self) -> float:
+        """What of a checkpoint is done beside other work."""
+        return max(0.0, self.save() - self.snapshot())

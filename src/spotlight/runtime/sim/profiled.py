@@ -5,7 +5,8 @@ the profile finds efficient; in the end, which is the last part of a step that c
 step. Batches over pairs take image-timesteps as they come, batches over samples one timestep of a part's samples after
 the other, which leaves them small where parts are. Forwards that the loss needs beside the trained one (NFT's behaviour
 policy, a reference for the KL term) are charged as denoising steps, a change of role when it is made. A worker takes up
-weights that it trained itself from its own memory; all others fetch them.
+weights that it trained itself from its own memory; all others fetch them. A checkpoint holds its trainer for the
+snapshot, is written beside its other work and told of when its own time, which contains the snapshot, is over.
 """
 
 import heapq
@@ -112,6 +113,9 @@ class ProfiledPace(Pace):
     def publish(self, order: m.Publish) -> float:
         super().publish(order)
         return self._seconds(Operation.PUBLISH)
+
+    def snapshot(self) -> float:
+        return self._seconds(Operation.SNAPSHOT)
 
     def save(self) -> float:
         return self._seconds(Operation.CHECKPOINT)

@@ -69,6 +69,21 @@ class SimStorage:
             if int(name.split("/")[1]) < iteration:
                 self.lose(name)
 
+    # -- the training worker's side -----------------------------------------------------------------------------------
+
+    def begin_checkpoint(self, path: str) -> None:
+        """Aside; what somebody left who died at it is swept."""
+        for left in [known for known in self.checkpoints if known.endswith(".part")]:
+            del self.checkpoints[left]
+        self.checkpoints[f"{path}.part"] = b"half"
+
+    def end_checkpoint(self, path: str, content: bytes) -> None:
+        """Whole, under its own name."""
+        del self.checkpoints[f"{path}.part"]
+        if self.is_full(path):
+            raise Stopped(f"the checkpoint {path} cannot be written, because the disk is full; free it and resume.")
+        self.checkpoints[path] = content
+
     # -- what a disk may do --------------------------------------------------------------------------------------------
 
     def payloads(self) -> list[str]:

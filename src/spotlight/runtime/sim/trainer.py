@@ -13,6 +13,7 @@ import msgspec
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId
+from spotlight.runtime.sim.beside import Beside
 from spotlight.runtime.sim.fakes import mark
 from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics, TrainedState
@@ -111,13 +112,13 @@ class SimTrainer:
             raise Stopped(f"{path} is {self._storage.weights[path]}, not {digest}; published weights never change.")
         return m.PublishedWeights(weights=weights, digest=digest, size=1, step=self.state.steps)
 
-    def write_part(self, order: m.Save) -> None:
-        """A checkpoint under way: its name says that it is not whole."""
-        self._storage.checkpoints[f"{order.path}.part"] = b"half"
+    def snapshot(self, order: m.Save) -> bytes:
+        """What a checkpoint under way will hold; its name says that it is not whole."""
+        self._storage.begin_checkpoint(order.path)
+        return msgspec.msgpack.encode(self.state)
 
-    def save(self, order: m.Save) -> m.Saved:
-        self._storage.checkpoints.pop(f"{order.path}.part", None)
-        self._storage.checkpoints[order.path] = msgspec.msgpack.encode(self.state)
+    def save(self, order: m.Save, snapshot: bytes) -> m.Saved:
+        self._storage.end_checkpoint(order.path, snapshot)
         return m.Saved(step=order.step, path=order.path)
 
     def restore(self, order: m.Restore) -> m.Saved:
@@ -140,6 +141,7 @@ class Trainee(Protocol):
     """The worker that an order was given to."""
 
     say: Callable[..., None]
+    beside: Beside
 
     async def take_time(self, seconds: float) -> None: ...
 
@@ -167,14 +169,26 @@ async def carry_out(
             worker.come_to(Moment.PUBLISHED)
             worker.say(published)
         case m.Save():
-            trainer.write_part(order)
-            await worker.take_time(pace.save())
-            worker.come_to(Moment.SAVING)
-            saved = trainer.save(order)
-            worker.come_to(Moment.SAVED)
-            worker.say(saved)
+            await worker.beside.ended()
+            snapshot = trainer.snapshot(order)
+            await worker.take_time(pace.snapshot())
+            worker.beside.begin(lambda: _write(order, snapshot, trainer, pace.write(), worker))
         case m.Restore():
+            # Whatever becomes of a checkpoint is told before.
+            await worker.beside.ended()
             await worker.take_time(pace.load_s)
             restored = trainer.restore(order)
             worker.come_to(Moment.RESTORING)
             worker.say(restored)
+
+
+async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: float, worker: Trainee) -> None:
+    await worker.take_time(seconds)
+    worker.come_to(Moment.SAVING)
+    try:
+        saved = trainer.save(order, snapshot)
+    except Stopped as problem:
+        worker.say(m.Failed(problem=str(problem)))
+        return
+    worker.come_to(Moment.SAVED)
+    worker.say(saved)

@@ -22,6 +22,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
+from spotlight.runtime.sim.beside import Beside
 from spotlight.runtime.sim.heart import Heart
 from spotlight.runtime.sim.membership import SimMembership
 from spotlight.runtime.sim.moments import Left, Moment, Struck
@@ -74,6 +75,7 @@ class SimWorker:
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
         self.say: Callable[..., None] = partial(self.around.say, self.id)
+        self.beside = Beside()
         self._is_awake = True
         self._woken = asyncio.Event()
         self._woken.set()
@@ -137,6 +139,7 @@ class SimWorker:
         except Left:
             return "exited"
         finally:
+            self.beside.stop()
             self._heart.stop()
 
     # -- the main loop -------------------------------------------------------------------------------------------------
