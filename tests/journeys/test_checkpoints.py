@@ -122,11 +122,13 @@ def test_gang_lost_while_a_stop_waits_takes_its_steps_again_and_leaves_one_of_th
 def test_checkpoint_that_is_due_waits_for_the_one_under_way() -> None:
     with story_of(every=1, save_s=60.0) as story:
         story.end()
-        saved = story.said(Checkpointed)
-        assert [event.step for event in saved] == [1, 2, 3, 4, 5]
-        committed = story.said(StepCommitted)
-        for number, event in enumerate(saved[:-2]):
-            assert place(story, committed[number + 1]) < place(story, event) < place(story, committed[number + 2])
+        lines = [line.split()[-3:] for line in story.trace.lines]
+        said = [f"{word} {step}" for word, _, step in lines if word in ("Save", "Saved")]
+        # The first word is that of the gang's beginning.
+        assert said[1:] == [f"{word} {step}" for step in range(1, ITERATIONS + 1) for word in ("Save", "Saved")]
+        assert steps(story, Checkpointed) == [1, 2, 3, 4, 5]
+        committed, first = story.said(StepCommitted), story.said(Checkpointed)[0]
+        assert place(story, committed[1]) < place(story, first) < place(story, committed[2])
 
 
 def test_disk_full_under_a_checkpoint_stops_the_run_at_once_and_resuming_goes_back_to_the_one_before() -> None:

@@ -1,12 +1,16 @@
 """A paced run: real processes, sockets and a real SIGKILL, with waiting in place of computing."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from live_run import LiveRun
 
 from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.occupancy import Tenure
-from spotlight.control.profiles import Operation, Profile
-from spotlight.core.events import Accepted, IterationDone, StepCommitted, WorkerLost
+from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times
+from spotlight.control.profiles.curve import ONE_FIGURE
+from spotlight.core.events import Accepted, Checkpointed, IterationDone, Restored, StepCommitted, WorkerLost
 from spotlight.core.work import Activity, SlotClass
 
 pytestmark = pytest.mark.timeout(180)
@@ -50,6 +54,44 @@ def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and
     assert not {"train", "publish", "assist", "switch"} & set(spent[Tenure.SPOT])
     # Two ranks train; both are at it for as long as the profile says.
     assert spent[Tenure.RESERVED][Activity.TRAIN] >= 2 * updates * update_s / SPEED
+
+
+SAVED_S, COPIED_S = 8.0, 0.1
+
+
+def slow_disk(path: Path) -> Path:
+    """The profile with a checkpoint that outlasts whatever this machine does before the trainer is killed."""
+    profile = Profile.load(PROFILE)
+    saved, copied = (
+        Times(
+            interpolation=ONE_FIGURE,
+            series=(
+                Series(provenance=Provenance.DERIVED, how="A story's.", points=(Point(1, 1, s * SPEED, s * SPEED),)),
+            ),
+        )
+        for s in (SAVED_S, COPIED_S)
+    )
+    times = {**profile.operations, Operation.CHECKPOINT: saved, Operation.SNAPSHOT: copied}
+    path.write_bytes(msgspec.structs.replace(profile, operations=times).to_json())
+    return path
+
+
+def test_trainer_killed_while_its_checkpoint_is_written_goes_back_to_the_one_before(tmp_path) -> None:
+    recipe = RECIPE.replace("reserved: 2, gang: 2", "reserved: 1, gang: 1").replace("iterations: 2", "iterations: 3")
+    run = LiveRun(tmp_path, recipe.replace("checkpoint_every: 1", "checkpoint_every: 2"))
+    try:
+        run.start("--pace", str(slow_disk(tmp_path / "slow-disk.json")))
+        # The first step of the third iteration: the checkpoint of the second is under way.
+        run.wait_for_event(StepCommitted, lambda event: event.step == 4)
+        assert not run.events(Checkpointed), "the trainer did not go on while it was written"
+        run.kill_worker(lambda worker: worker.slot_class is SlotClass.RESERVED)
+        assert run.finish() == 0, run.log()
+    finally:
+        run.close()
+    run.check()
+    assert [event.step for event in run.events(Restored)] == [0]
+    assert [event.step for event in run.events(Checkpointed)] == [6]
+    assert sorted(path.name for path in (run.run / "checkpoints").iterdir())[-1] == "step_000006"
 
 
 @pytest.mark.slow

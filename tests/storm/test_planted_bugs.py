@@ -6,6 +6,7 @@ round. If one of these tests fails, the storms have gone blind to it, whatever e
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.workers import Standing
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
-from spotlight.runtime.gang import Gang
+from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.rollouts import Rollouts, Samples
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.storm import StormFailed, weather_one
+from spotlight.runtime.sim.trainer import SimTrainer
 from spotlight.runtime.training import Training
 
 SEEDS = range(150)
@@ -134,6 +136,35 @@ def restore_forgotten_after_gang_death(patch: pytest.MonkeyPatch) -> None:
 def steps_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     """The gang falls back to a checkpoint, the ledger does not."""
     patch.setattr(Ledger, "restore", lambda self, step, reason: None)
+
+
+@bug
+def checkpoint_counted_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    """Its order is taken for its word."""
+
+    async def trusting(self: Any, saving: Any) -> None:
+        self._underway.remove(saving)
+
+    patch.setattr(Gang, "saved", trusting)
+
+
+@bug
+def checkpoint_of_a_lost_gang_counted(patch: pytest.MonkeyPatch) -> None:
+    """It may be whole, but the gang went back to the one before it."""
+    saved = Gang.saved
+
+    async def lax(self: Any, saving: Any) -> None:
+        with suppress(GangLost):
+            await saved(self, saving)
+
+    patch.setattr(Gang, "saved", lax)
+
+
+@bug
+def snapshot_of_what_is_trained_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """What is written is what the trainer holds when the disk is ready, not what it held when that was ordered."""
+    save, snapshot = SimTrainer.save, SimTrainer.snapshot
+    patch.setattr(SimTrainer, "save", lambda self, order, taken: save(self, order, snapshot(self, order)))
 
 
 @bug

@@ -283,6 +283,22 @@ def test_a_drain_that_is_asked_for_between_two_parts_stops_after_the_iteration_w
     assert kept[-1] == 2 * outcome.iterations
 
 
+def test_checkpoints_hold_a_simulated_run_up_for_their_snapshots_only(tmp_path):
+    """Or for all of it, where nobody has measured the snapshot."""
+    quick = {**PROFILE.operations, Operation.SNAPSHOT: PROFILE.operations[Operation.ADOPT]}
+    held = {name: times for name, times in PROFILE.operations.items() if name is not Operation.SNAPSHOT}
+    seconds = {}
+    for name, every, operations in (("never", 100, quick), ("quick", 1, quick), ("held", 1, held)):
+        settings = config("spot-no-explore", [f"output.checkpoint_every={every}"])
+        profile = msgspec.structs.replace(PROFILE, operations=operations)
+        _, events = run(settings, tmp_path / name, profile)
+        seconds[name] = sum(e.rollout_s + e.train_s for e in events if isinstance(e, IterationDone))
+        kept = [event.step for event in events if isinstance(event, Checkpointed)]
+        assert kept == ([8] if name == "never" else [2, 4, 6, 8])
+    assert seconds["quick"] - seconds["never"] <= 3 * PROFILE.seconds(Operation.ADOPT)
+    assert seconds["held"] - seconds["never"] > PROFILE.seconds(Operation.CHECKPOINT)
+
+
 def test_losing_every_spot_machine_for_good_only_makes_the_run_slower(tmp_path):
     (tmp_path / "bulk.csv").write_text(BULK)
     steady, _ = run(config("spotlight"), tmp_path / "steady")

@@ -348,6 +348,22 @@ def test_checkpoint_of_a_gang_that_dies_is_lost_and_its_late_word_is_not_taken_f
     told(story)
 
 
+def test_checkpoint_whose_gang_dies_with_its_word_does_not_count() -> None:
+    """Who notices the death first may be on the way to the checkpoint before already."""
+
+    async def story() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
+        await asyncio.sleep(1.0)
+        node.says(FIRST, SAVED)
+        node.says(None, m.Gone(worker=FIRST, cause="killed"))
+        with pytest.raises(GangLost):
+            await saving
+
+    told(story)
+
+
 def test_word_of_a_worker_that_was_replaced_does_not_end_the_checkpoint_of_its_successor() -> None:
     async def story() -> None:
         node = Node()

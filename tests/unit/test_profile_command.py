@@ -107,6 +107,14 @@ def test_qwen_image_of_random_weights_is_profiled_through_the_same_operations():
     assert "rank 64" in outcomes[Operation.TRAIN_TIMESTEP].series[0].how
 
 
+@pytest.mark.parametrize("operation", [Operation.SNAPSHOT, Operation.CHECKPOINT])
+def test_state_that_is_copied_or_saved_has_moments_though_no_step_was_timed_before(operation):
+    subject = random_qwen_image(torch.device("cpu"), Size(64, 96), SMALL_QWEN_IMAGE, QUICK_BATCHES)
+    dict(measurements(subject, WATCH, [operation]))
+    moments = subject.trainer.optimizer.state.values()
+    assert sum("exp_avg" in each for each in moments) > len(subject.trainer.sets.theta) / 2
+
+
 def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_words(monkeypatch, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'no room for the model' >&2\nexit 1\n")

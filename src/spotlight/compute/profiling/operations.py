@@ -243,7 +243,17 @@ def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
     return _one("Taken from the node's shared memory, where a neighbour's copy is verified, and read back.", seconds)
 
 
+def _make_moments(subject: Subject) -> None:
+    """A trainer has them from its first step on; here it may not have taken one."""
+    optimizer = subject.trainer.optimizer
+    if not optimizer.state:
+        backward(subject, 1)()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
 def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
+    _make_moments(subject)
     taken = checkpoint.snapshot(subject.trainer)
     where = "in the host's memory" if taken.copied is None else "on their device"
     # Let go, so that each copy finds the room that the one before had.
@@ -253,6 +263,7 @@ def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
 
 
 def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
+    _make_moments(subject)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         seconds = watch.times(lambda: checkpoint.save(subject.trainer, Path(folder) / "step"), warm_ups=0)
