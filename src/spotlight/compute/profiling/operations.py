@@ -255,7 +255,7 @@ def _make_moments(subject: Subject) -> None:
 def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
     _make_moments(subject)
     taken = checkpoint.snapshot(subject.trainer)
-    where = "in the host's memory" if taken.copied is None else "on their device"
+    where = "into the host's memory" if taken.copied is None else "on their device"
     # Let go, so that each copy finds the room that the one before had.
     del taken
     seconds = watch.times(lambda: checkpoint.snapshot(subject.trainer))
