@@ -92,6 +92,8 @@ def take(offered: Offer, device: torch.device) -> dict[str, Tensor]:
     """Copies on this process's device; the holder's memory is let go before this returns."""
     taken = {}
     try:
+        # Handles that are opened before the process has woken its device are a segmentation fault, not an error.
+        torch.empty(0, device=device)
         for handle in offered.handles:
             storage = torch.UntypedStorage._new_shared_cuda(
                 handle.device, handle.memory, handle.size, handle.memory_offset, handle.counter,
