@@ -67,6 +67,30 @@ def test_run_is_not_held_up_by_a_checkpoint_that_is_written_in_time() -> None:
     assert ends[0] == pytest.approx(ends[1], abs=0.1)
 
 
+def test_iterations_between_two_checkpoints_do_not_wait_for_the_one_that_is_written() -> None:
+    ends = []
+    for save_s in (0.2, LATE_S):
+        with story_of(every=3, save_s=save_s) as story:
+            story.until(lambda told=story: len(told.said(IterationDone)) == ITERATIONS)
+            ends.append(story.world.now)
+            story.end()
+    assert ends[0] == pytest.approx(ends[1], abs=0.1)
+
+
+def test_tensors_go_when_the_checkpoint_that_covers_them_counts_and_not_when_it_is_begun() -> None:
+    def kept(story: Story) -> set[int]:
+        return {int(name.split("/")[1]) for name in story.storage.payloads()}
+
+    with story_of() as story:
+        story.until(lambda: len(story.said(StepCommitted)) == 3)
+        assert not story.said(Checkpointed)
+        assert kept(story) >= {0, 1, 2}
+        story.until(lambda: story.said(Checkpointed))
+        assert kept(story) >= {2}
+        assert not kept(story) & {0, 1}
+        story.end()
+
+
 def test_gang_lost_while_a_checkpoint_is_written_goes_back_to_the_one_before_and_begins_another_soon() -> None:
     with story_of() as story:
         story.until(lambda: len(story.said(StepCommitted)) == 3)

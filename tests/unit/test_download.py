@@ -1,5 +1,6 @@
 """Files of weights: the library that others read them with finds every bit, name, type and shape."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from spotlight.compute.weights.download import DTYPES, write
+from spotlight.core.errors import WeightsError
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 TENSORS = st.dictionaries(st.text(min_size=1, max_size=8), st.tuples(st.sampled_from(list(DTYPES)), SHAPES), max_size=6)
@@ -29,6 +31,12 @@ def test_library_reads_what_was_written(tmp_path_factory, described, told):
 def test_numbers_are_aligned_so_that_a_mapping_of_the_file_can_be_computed_with(tmp_path):
     write(tmp_path / "w", {"a": torch.ones(3).half(), "b": torch.ones(3), "c": torch.ones(1).double()}, {"k": "v"})
     assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in load_file(tmp_path / "w").values())
+
+
+def test_numbers_of_a_type_that_is_never_trained_are_refused_by_name(tmp_path):
+    with pytest.raises(WeightsError, match=r"odd is of type torch\.int8, which no trained weights are"):
+        write(tmp_path / "w", {"odd": torch.ones(3, dtype=torch.int8)}, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_transposed_weights_are_written_in_the_order_of_their_indices(tmp_path):

@@ -39,9 +39,21 @@ def test_source_that_ends_sooner_than_it_said_is_an_error(tmp_path, monkeypatch)
         copy_file(source, tmp_path / "b")
 
 
-def test_room_is_asked_for_before_a_page_is_touched(tmp_path, monkeypatch):
-    """A mapped page without room would be a signal that nobody can catch."""
+@pytest.mark.parametrize("number", file_copy.CANNOT_MAP)
+@pytest.mark.parametrize("step", ["os.posix_fallocate", "mmap.mmap"])
+def test_file_system_that_cannot_map_or_reserve_is_written_in_order(tmp_path, monkeypatch, step, number):
+    def refused(*_given):
+        raise OSError(number, "not here")
 
+    monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
+    monkeypatch.setattr(step, refused)
+    source = tmp_path / "a"
+    source.write_bytes(os.urandom(1000))
+    copy_file(source, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == source.read_bytes()
+
+
+def test_room_is_asked_for_before_a_page_is_touched(tmp_path, monkeypatch):
     def full(*_given):
         raise OSError(28, "No space left on device")
 

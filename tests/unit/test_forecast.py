@@ -38,6 +38,12 @@ def test_phases_of_a_plain_iteration_add_up_to_it():
     assert one.seconds_per_iteration == pytest.approx(80 + TRAIN_S + 7 + 1.4 + 0.5)
 
 
+def test_checkpoint_that_takes_longer_than_iterations_is_what_a_run_takes():
+    times = Proportional({Operation.SNAPSHOT: 2.5, Operation.CHECKPOINT: 1000.0})
+    assert forecast(work(checkpoint_every=2), FLEET, times, RATES).seconds_per_iteration == pytest.approx(500)
+    assert forecast(work(checkpoint_every=100), FLEET, times, RATES).phases.checkpoint == pytest.approx(2.5 / 100)
+
+
 def test_dollars_are_those_of_the_whole_fleet_busy_or_not():
     one = forecast(WORK, FLEET, TIMES, RATES)
     assert one.dollars_per_hour == 2 * 6 + 2 * 2

@@ -1,83 +1,15 @@
 """The gang: an order is ended by its own answer, by a death, or by its time limit."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-from dispatch_stories import dispatcher_with
+from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, stepped, told, train
 
-from spotlight.control.dispatch import Outgoing
 from spotlight.core import messages as m
-from spotlight.core.clock import RealClock
 from spotlight.core.errors import Stopped
-from spotlight.core.events import SCHEMA
 from spotlight.core.types import Version, WorkerId
-from spotlight.core.work import SlotClass, WeightsId
-from spotlight.runtime.gang import Gang, GangLost
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.sim.virtual_loop import VirtualLoop
-
-TIMEOUT_S = 100.0
-FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
-
-
-class Node:
-    """A reserved node whose training worker answers as the test says."""
-
-    def __init__(self, ranks: int = 1) -> None:
-        dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
-        self.orders: asyncio.Queue[m.AnyMessage] = asyncio.Queue()
-        self.killed: list[WorkerId] = []
-        self.hub = Hub(dispatcher, RealClock(), self._take)
-        self.hub.kill = self._kill
-        self.dies_when_killed = True
-        self.gang = Gang(self.hub, TIMEOUT_S, ranks)
-
-    def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
-        self.hub.receive(self._node, m.Envelope(worker, message), b"")
-
-    def arrives(self, worker: WorkerId) -> None:
-        slot_class = SlotClass.RESERVED
-        self.says(
-            worker,
-            m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=slot_class, rows=1, pid=1, trains=True),
-        )
-
-    async def restored(self, worker: WorkerId) -> None:
-        """A gang that is at its beginning and idle."""
-        self.arrives(worker)
-        ordered = asyncio.create_task(self.gang.restore(0, ""))
-        order = await self.orders.get()
-        assert isinstance(order, m.Restore)
-        self.says(worker, m.Saved(step=0, path="", restored=True))
-        await ordered
-
-    def _take(self, outgoing: Outgoing) -> None:
-        if isinstance(outgoing.message, m.Train | m.Publish | m.Save | m.Restore):
-            self.orders.put_nowait(outgoing.message)
-
-    async def _kill(self, worker: WorkerId) -> None:
-        self.killed.append(worker)
-        if self.dies_when_killed:
-            self.says(None, m.Gone(worker=worker, cause="killed by SIGKILL"))
-
-
-def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """In virtual time."""
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(story())
-    finally:
-        loop.close()
-
-
-def train(step: int) -> m.Train:
-    return m.Train(step=step, iteration=step, items=(), last=True)
-
-
-def stepped(step: int) -> m.Stepped:
-    return m.Stepped(step=step, digest=f"theta-{step}", figures={})
+from spotlight.core.work import WeightsId
+from spotlight.runtime.gang import GangLost
 
 
 def test_late_answer_of_an_earlier_step_is_not_taken_for_the_current_one() -> None:
@@ -288,124 +220,5 @@ def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST, SECOND]
-
-    told(story)
-
-
-SAVED = m.Saved(step=2, path="checkpoints/2")
-
-
-def test_checkpoint_and_step_are_under_way_together_and_each_is_ended_by_its_own_answer() -> None:
-    async def story() -> None:
-        node = Node()
-        await node.restored(FIRST)
-        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        ordered = asyncio.create_task(node.gang.step(train(2)))
-        assert [type(await node.orders.get()) for _ in range(2)] == [m.Save, m.Train]
-        node.says(FIRST, stepped(2))
-        assert (await ordered).digest == "theta-2"
-        assert not saving.done()
-        following = asyncio.create_task(node.gang.step(train(3)))
-        await node.orders.get()
-        node.says(FIRST, SAVED)
-        await saving
-        assert not following.done()
-        node.says(FIRST, stepped(3))
-        await following
-
-    told(story)
-
-
-def test_checkpoint_of_a_gang_that_dies_is_lost_and_its_late_word_is_not_taken_for_that_of_the_next_life() -> None:
-    """The surviving rank 0 finishes what it was writing: it is whole, and the gang goes back all the same."""
-
-    async def story() -> None:
-        node = Node(ranks=2)
-        node.arrives(FIRST)
-        node.arrives(SECOND)
-        restored = m.Saved(step=1, path="checkpoints/1", restored=True)
-        restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
-        await node.orders.get()
-        node.says(FIRST, restored)
-        await restoring
-        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await node.orders.get()
-        node.says(None, m.Gone(worker=SECOND, cause="killed"))
-        with pytest.raises(GangLost):
-            await saving
-        node.arrives(WorkerId("reserved-1.1/0.3"))
-        restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
-        await node.orders.get()
-        node.says(FIRST, SAVED)
-        node.says(FIRST, restored)
-        await restoring
-        again = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await asyncio.sleep(1.0)
-        assert not again.done()
-        node.says(FIRST, SAVED)
-        await again
-
-    told(story)
-
-
-def test_checkpoint_whose_gang_dies_with_its_word_does_not_count() -> None:
-    """Who notices the death first may be on the way to the checkpoint before already."""
-
-    async def story() -> None:
-        node = Node()
-        await node.restored(FIRST)
-        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await asyncio.sleep(1.0)
-        node.says(FIRST, SAVED)
-        node.says(None, m.Gone(worker=FIRST, cause="killed"))
-        with pytest.raises(GangLost):
-            await saving
-
-    told(story)
-
-
-def test_word_of_a_worker_that_was_replaced_does_not_end_the_checkpoint_of_its_successor() -> None:
-    async def story() -> None:
-        node = Node()
-        await node.restored(FIRST)
-        node.gang.save(2, "checkpoints/2")
-        await node.orders.get()
-        await node.restored(SECOND)
-        again = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        node.says(FIRST, SAVED)
-        await asyncio.sleep(1.0)
-        assert not again.done()
-        node.says(SECOND, SAVED)
-        await again
-
-    told(story)
-
-
-def test_checkpoint_that_cannot_be_written_ends_itself_though_nothing_else_is_ordered() -> None:
-    async def story() -> None:
-        node = Node()
-        await node.restored(FIRST)
-        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await node.orders.get()
-        node.says(FIRST, m.Failed(problem="the checkpoint cannot be written"))
-        with pytest.raises(Stopped, match="the checkpoint cannot be written"):
-            await saving
-
-    told(story)
-
-
-def test_checkpoint_that_is_never_written_costs_its_time_limit_and_the_worker() -> None:
-    async def story() -> None:
-        node = Node()
-        await node.restored(FIRST)
-        saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await asyncio.sleep(TIMEOUT_S / 2)
-        ordered = asyncio.create_task(node.gang.step(train(2)))
-        for lost in (saving, ordered):
-            with pytest.raises(GangLost):
-                await lost
-        assert node.killed == [FIRST]
-        (problem,) = node.hub.dispatcher.problems
-        assert f"{FIRST} gave no answer to Save within 100 s" in problem
 
     told(story)

@@ -167,8 +167,15 @@ def test_shipped_profiles_know_every_operation(name):
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
 def test_trainer_on_a_gpu_takes_up_its_own_weights_sooner_than_others_fetch_them(name):
     shipped = Profile.load(name)
-    assert shipped.seconds(Operation.ADOPT) < shipped.seconds(Operation.NODE_FETCH) / 10
+    assert shipped.seconds(Operation.ADOPT) < shipped.seconds(Operation.NODE_FETCH) / 8
     assert shipped.provenance(Operation.ADOPT) is not Provenance.LITERATURE
+
+
+@pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
+def test_trainer_on_a_gpu_is_held_by_a_checkpoint_for_a_small_part_of_its_writing(name):
+    shipped = Profile.load(name)
+    assert shipped.seconds(Operation.SNAPSHOT) < shipped.seconds(Operation.CHECKPOINT) / 100
+    assert shipped.provenance(Operation.SNAPSHOT) is Provenance.MEASURED
 
 
 def test_trainer_of_a_profile_that_does_not_tell_fetches_like_everybody():

@@ -271,10 +271,13 @@ class Disk:
 
     def __init__(self) -> None:
         self.free = threading.Event()
+        self.busy = threading.Lock()
 
     def write(self, taken: checkpoint.Snapshot, folder: Path) -> None:
+        assert self.busy.acquire(blocking=False), "two checkpoints are written at once"
         assert self.free.wait(60.0)
         checkpoint.write(taken, folder)
+        self.busy.release()
 
 
 def test_steps_are_taken_while_a_checkpoint_is_written_and_it_is_of_the_step_of_its_order(tmp_path):

@@ -11,7 +11,7 @@ from spotlight.compute.models import families
 from spotlight.compute.models.scenes import SCENES
 from spotlight.compute.models.words import WORDS
 from spotlight.compute.weights import files
-from spotlight.compute.weights.digest import digest, fingerprint
+from spotlight.compute.weights.digest import HOST_CHUNK, digest, fingerprint
 from spotlight.core.errors import InputError, WeightsError
 
 
@@ -196,6 +196,12 @@ def test_fingerprint_knows_every_bit_and_every_place(dtype):
 def test_fingerprint_of_fixed_weights_keeps_its_golden_value():
     fixed = {"b": torch.arange(6, dtype=torch.float32).reshape(2, 3), "a": torch.tensor([1, 2], dtype=torch.int64)}
     assert fingerprint(fixed) == "58825fb46450c8b9d248369c82c8cfb8"
+
+
+def test_fingerprint_of_weights_that_are_larger_than_what_is_summed_up_at_a_time_keeps_its_golden_value():
+    fixed = {"w": torch.arange(200_001, dtype=torch.float32), "v": torch.arange(9, dtype=torch.int16)}
+    assert len(fixed["w"]) > 3 * HOST_CHUNK
+    assert fingerprint(fixed) == "f4ba001fce89c614fc8fe705ecfc72de"
 
 
 def test_digest_of_names_with_separators_is_another():

@@ -1,9 +1,11 @@
 """A large file's bytes to another file by several threads at once, for one thread is slower than memory and network.
 
 Invariant: the copy has every byte of the source, or an OSError is raised (tests/unit/test_file_copy.py). Room is
-reserved before anything is written: a page of a mapped file for which there is none kills the process.
+reserved before anything is written, so that a full disk is told as one before a page is touched that it has no room
+for.
 """
 
+import errno
 import mmap
 import os
 import shutil
@@ -15,6 +17,8 @@ CHUNK = 16 << 20
 THREADS = 8
 WORTH_THREADS = 64 << 20
 """Bytes; less is copied sooner than threads are started."""
+CANNOT_MAP = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""What file systems say that cannot reserve room, or cannot map a file to be written."""
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -23,6 +27,15 @@ def copy_file(source: Path, target: Path) -> None:
     if size < WORTH_THREADS:
         shutil.copyfile(source, target)
         return
+    try:
+        _copy_mapped(source, target, size)
+    except OSError as problem:
+        if problem.errno not in CANNOT_MAP:
+            raise
+        shutil.copyfile(source, target)
+
+
+def _copy_mapped(source: Path, target: Path, size: int) -> None:
     with source.open("rb") as read, target.open("w+b") as written:
         _reserve(written.fileno(), size)
         # Threads end first, then what they have of the pages, then the pages.

@@ -105,7 +105,9 @@ class Gang:
 
     def save(self, step: int, path: str) -> Ordered:
         """Begin a checkpoint of what the gang holds now; orders that follow do not wait for it."""
-        return self._give(m.Save(step=step, path=path))
+        order = m.Save(step=step, path=path)
+        self._check_restored(order)
+        return self._give(order)
 
     async def saved(self, saving: Ordered) -> None:
         """It is whole on disk."""
@@ -129,17 +131,21 @@ class Gang:
         return self.state is not GangState.ABSENT
 
     async def _ordered(self, order: m.AnyMessage, reply: type[Reply]) -> Reply:
-        ordered = self._give(order)
+        self._check_restored(order)
+        # Before it is sent: who waits is woken by that, and may find the gang gone.
         self.state = GangState.BUSY
+        ordered = self._give(order)
         try:
             return await self._answered(ordered, reply)
         finally:
             if not self._is_lost(ordered.life):
                 self.state = GangState.IDLE
 
-    def _give(self, order: m.AnyMessage) -> Ordered:
+    def _check_restored(self, order: m.AnyMessage) -> None:
         if not self._is_here() or (self.life != self._restored and not isinstance(order, m.Restore)):
             raise GangLost(f"the training worker went before {type(order).__name__} could be ordered")
+
+    def _give(self, order: m.AnyMessage) -> Ordered:
         ordered = Ordered(order, self._workers[0], self.life)
         self._underway.append(ordered)
         self._send(order)

@@ -115,7 +115,7 @@ def _copy(source: Path, target: Path) -> None:
                 "copied; publish under a new name and rename."
             )
         os.replace(incoming, target)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise WeightsError(
             f"the weights {source} could not be copied to {target.parent} ({error}), so that no worker of this node "
             "gets them; check that they were published and that the node has room."

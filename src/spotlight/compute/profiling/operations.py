@@ -233,14 +233,13 @@ def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
     if subject.model == QWEN_IMAGE:
         return cited.peer_copy_of_qwen_image()
     with published(subject) as (store, stored):
-        store.open(stored.weights)
 
         def take() -> None:
             subject.resident.load(store.open(stored.weights))
             subject.resident.drop(stored.weights)
 
         seconds = watch.times(take)
-    return _one("Taken from the node's shared memory, where a neighbour's copy is verified, and read back.", seconds)
+    return _one("Taken from the node's shared memory, where a neighbour's copy is, and read back.", seconds)
 
 
 def _make_moments(subject: Subject) -> None:

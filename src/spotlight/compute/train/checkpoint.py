@@ -87,7 +87,8 @@ def save(trainer: Trainer, folder: Path) -> None:
 
 def write(taken: Snapshot, folder: Path) -> None:
     """Under its final name when it is whole and durable; what somebody left who died at it is swept."""
-    scratch = folder.with_name(f"{folder.name}.part")
+    # Of this process: what is renamed is what it wrote, whoever else is still at the same step.
+    scratch = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     for left in folder.parent.glob("*.part"):
         shutil.rmtree(left, ignore_errors=True)
     try:

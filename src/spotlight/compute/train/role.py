@@ -30,8 +30,9 @@ from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
+from spotlight.core import errors
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped, told
+from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId, WeightsId
 
 HOST = torch.device("cpu")
@@ -191,7 +192,7 @@ class TrainingRole:
             self._write(taken, self._run_folder / order.path)
         except Exception as error:
             traceback.print_exc()
-            self._say(m.Failed(problem=told(error)))
+            self._say(m.Failed(problem=errors.told(error)))
         else:
             self._say(m.Saved(step=order.step, path=order.path))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spotlight.compute.weights import upload
 from spotlight.compute.weights.upload import bytes_of, loads
+from spotlight.core.errors import WeightsError
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 ALIGNMENT = 8
@@ -71,6 +72,11 @@ def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         start, end = end, end + tensor.nbytes
+        if tensor.dtype not in DTYPES:
+            raise WeightsError(
+                f"{name} is of type {tensor.dtype}, which no trained weights are (they are "
+                f"{', '.join(str(dtype) for dtype in DTYPES)}); leave it out of what is trained."
+            )
         described[name] = Described(DTYPES[tensor.dtype], tuple(tensor.shape), (start, end))
     return described
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 BUFFER_BYTES = 256 << 20
 FILLERS = 8
-"""Threads that copy into a pinned buffer or out of it: one alone is slower than the device."""
+"""Threads that copy into a pinned buffer: one alone is slower than the device."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
         for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, BUFFER_BYTES)):
             buffer, free = buffers[number % 2], freed[number % 2]
             free.synchronize()
-            list(fillers.map(lambda part: part.within(buffer).copy_(part.of(sources)), shared_out(load)))  # noqa: B023
+            list(fillers.map(lambda part: part.within(buffer).copy_(part.of(sources)), _shared_out(load)))  # noqa: B023
             for piece in load:
                 piece.of(targets).copy_(piece.within(buffer), non_blocking=True)
             free.record(stream)
@@ -75,7 +75,7 @@ def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[Piece]]:
         yield load
 
 
-def shared_out(load: list[Piece]) -> list[Piece]:
+def _shared_out(load: list[Piece]) -> list[Piece]:
     """Cut further, so that all threads have about the same to do."""
     most = max(1 << 20, sum(piece.length for piece in load) // FILLERS)
     return [

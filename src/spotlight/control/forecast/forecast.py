@@ -11,7 +11,8 @@ Capacity is steady and every slot works alone. One iteration, in the order of th
                  inline: previews on all slots, all of them waited for
     publish      into the run's store, and from there into every node
     evaluation   every so many iterations: its own publication, and what does not fit beside training
-    checkpoint   every so many iterations a copy of the trainer's state, which is written while the next ones run
+    checkpoint   every so many iterations a copy of the trainer's state, which is written while the next ones run; if
+                 it is not on disk when there is to be another, the rest of the writing
 
 The bandit's step count is not known before the run: previews are forecast at `explore.steps`, as many as fit into what
 it may plan for. Invariant: the phases add up to the iteration, more slots never make a rollout of as many samples
@@ -90,14 +91,15 @@ def forecast(work: Workload, fleet: Fleet, times: Durations, rates: Rates) -> Fo
     spans = Overlap(work, fleet, times, work.samples + previews.audited).spans(previews.beside_s)
     handed_out_s = times.seconds(Operation.PUBLISH) + times.seconds(Operation.NODE_FETCH)
     over_s = _evaluation_beyond_training_s(work, fleet, times, spans.train)
-    phases = Phases(
+    without = Phases(
         rollout=spans.rollout,
         train=spans.train,
         exploration=previews.waited_s,
         publish=handed_out_s,
         evaluation=(handed_out_s + over_s) / work.evaluation.every,
-        checkpoint=times.seconds(Operation.SNAPSHOT) / work.checkpoint_every,
+        checkpoint=0.0,
     )
+    phases = msgspec.structs.replace(without, checkpoint=_checkpoint_s(work, times, without.total))
     around_s = (
         times.seconds(Operation.WORKER_START)
         + handed_out_s
@@ -130,6 +132,12 @@ def for_spot_counts(
 ) -> list[Forecast]:
     """The same run with so many spot nodes instead."""
     return [forecast(work, msgspec.structs.replace(fleet, spot=count), times, rates) for count in counts]
+
+
+def _checkpoint_s(work: Workload, times: Durations, rest_s: float) -> float:
+    """Of an iteration whose other phases take `rest_s`: the next one waits for the one that is being written."""
+    held_s, written_s = times.seconds(Operation.SNAPSHOT), times.seconds(Operation.CHECKPOINT)
+    return (held_s + max(0.0, written_s - held_s - work.checkpoint_every * rest_s)) / work.checkpoint_every
 
 
 def _previews(work: Workload, fleet: Fleet, times: Durations, train_s: float) -> Previews:

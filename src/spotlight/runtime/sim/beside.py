@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from spotlight.runtime.sim.moments import Struck
+from spotlight.runtime.sim.virtual_loop import running_loop
 
 
 class Beside:
@@ -35,6 +36,10 @@ class Beside:
         try:
             await work()
         except Struck:
+            life.cancel()
+        except Exception as error:
+            # Nobody awaits this, and a fault of the simulation must not look like a slow disk.
+            running_loop().call_exception_handler({"message": "work beside a worker failed", "exception": error})
             life.cancel()
         finally:
             self._task = None

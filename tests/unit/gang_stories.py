@@ -1,0 +1,78 @@
+"""A reserved node for stories of the gang, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dispatch_stories import dispatcher_with
+
+from spotlight.control.dispatch import Outgoing
+from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import WorkerId
+from spotlight.core.work import SlotClass
+from spotlight.runtime.gang import Gang
+from spotlight.runtime.hub import Hub
+from spotlight.runtime.sim.virtual_loop import VirtualLoop
+
+TIMEOUT_S = 100.0
+FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
+
+
+class Node:
+    """A reserved node whose training worker answers as the test says."""
+
+    def __init__(self, ranks: int = 1) -> None:
+        dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
+        self.orders: asyncio.Queue[m.AnyMessage] = asyncio.Queue()
+        self.killed: list[WorkerId] = []
+        self.hub = Hub(dispatcher, RealClock(), self._take)
+        self.hub.kill = self._kill
+        self.dies_when_killed = True
+        self.gang = Gang(self.hub, TIMEOUT_S, ranks)
+
+    def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
+        self.hub.receive(self._node, m.Envelope(worker, message), b"")
+
+    def arrives(self, worker: WorkerId) -> None:
+        slot_class = SlotClass.RESERVED
+        self.says(
+            worker,
+            m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=slot_class, rows=1, pid=1, trains=True),
+        )
+
+    async def restored(self, worker: WorkerId) -> None:
+        """A gang that is at its beginning and idle."""
+        self.arrives(worker)
+        ordered = asyncio.create_task(self.gang.restore(0, ""))
+        order = await self.orders.get()
+        assert isinstance(order, m.Restore)
+        self.says(worker, m.Saved(step=0, path="", restored=True))
+        await ordered
+
+    def _take(self, outgoing: Outgoing) -> None:
+        if isinstance(outgoing.message, m.Train | m.Publish | m.Save | m.Restore):
+            self.orders.put_nowait(outgoing.message)
+
+    async def _kill(self, worker: WorkerId) -> None:
+        self.killed.append(worker)
+        if self.dies_when_killed:
+            self.says(None, m.Gone(worker=worker, cause="killed by SIGKILL"))
+
+
+def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """In virtual time."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(story())
+    finally:
+        loop.close()
+
+
+def train(step: int) -> m.Train:
+    return m.Train(step=step, iteration=step, items=(), last=True)
+
+
+def stepped(step: int) -> m.Stepped:
+    return m.Stepped(step=step, digest=f"theta-{step}", figures={})
