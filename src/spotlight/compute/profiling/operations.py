@@ -25,6 +25,7 @@ from spotlight.compute.profiling.slot import SlotAtWork
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, Subject
 from spotlight.compute.profiling.workload import STEPS, backward, node_folder, published, samples, sigmas
+from spotlight.compute.profiling.writing import write_beside
 from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Place, advance
@@ -253,12 +254,16 @@ def _make_moments(subject: Subject) -> None:
 
 def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
     _make_moments(subject)
-    taken = checkpoint.snapshot(subject.trainer)
-    where = "into the host's memory" if taken.copied is None else "on their device"
-    # Let go, so that each copy finds the room that the one before had.
-    del taken
-    seconds = watch.times(lambda: checkpoint.snapshot(subject.trainer))
-    return _one(f"Weights, their copies and the optimizer's moments, copied {where}; one copy at a time.", seconds)
+    step = backward(subject, subject.batches[Operation.TRAIN_TIMESTEP][-1])
+    step()
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_beside(subject, step, Path(folder))
+    subject.trainer.optimizer.zero_grad(set_to_none=True)
+    how = (
+        "Weights, their copies and the optimizer's moments, copied; and by what steps of training were longer, all "
+        f"together, while they were written to a local disk: {written.held_s:.2f} and {written.lost_s:.2f} s."
+    )
+    return _one(how, [written.held_s + written.lost_s])
 
 
 def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
+from spotlight.compute.weights.download import to_host
 from spotlight.core.errors import Stopped, WeightsError
 
 ADAMW = "adamw"
@@ -53,8 +54,11 @@ class Snapshot:
         stream = torch.cuda.Stream(next(tensor.device for tensor in self.state.values() if tensor.is_cuda))
         with torch.cuda.stream(stream):
             stream.wait_event(self.copied)
-            # One after the other, and each has arrived before its place on the device is given to somebody else.
-            yield {name: self.state.pop(name).cpu() for name in list(self.state)}
+            fetched = to_host({name: tensor for name, tensor in self.state.items() if tensor.is_cuda})
+        on_host = {**self.state, **fetched}
+        # All of it has arrived, and the device has better use for the room.
+        self.state.clear()
+        yield on_host
 
 
 def snapshot(trainer: Trainer) -> Snapshot:

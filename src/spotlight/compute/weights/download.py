@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.weights import upload
-from spotlight.compute.weights.upload import bytes_of, loads
+from spotlight.compute.weights.upload import Piece, bytes_of, loads
 from spotlight.core.errors import WeightsError
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -36,34 +36,51 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     """Tensors of one device; the file is whole when this returns, so write under a scratch name and rename."""
     described = _described(tensors)
     sources = {name: bytes_of(tensors[name].detach().contiguous()) for name in described}
-    is_on_device = any(source.device.type == "cuda" for source in sources.values())
     with path.open("wb") as file:
         file.write(_header(described, metadata))
-        for part in _through_buffers(sources) if is_on_device else sources.values():
-            file.write(part.numpy().data)
+        if any(source.device.type == "cuda" for source in sources.values()):
+            for buffer, load in _through_buffers(sources):
+                file.write(buffer[: sum(piece.length for piece in load)].numpy().data)
+        else:
+            for source in sources.values():
+                file.write(source.numpy().data)
 
 
-def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """All bytes in order; a part may be written over when the next but one is asked for."""
+def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the host's memory of tensors of one CUDA device, fetched in the current stream's order.
+
+    A device that copies into memory that is not pinned holds up all that others launch meanwhile, for as long as the
+    host takes to find the memory.
+    """
+    arrived = {name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in tensors.items()}
+    targets = {name: bytes_of(tensor) for name, tensor in arrived.items()}
+    for buffer, load in _through_buffers({name: bytes_of(t.detach().contiguous()) for name, t in tensors.items()}):
+        for piece in load:
+            piece.of(targets).copy_(piece.within(buffer))
+    return arrived
+
+
+def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[Piece]]]:
+    """All bytes in order; a buffer may be written over when the next but one is asked for."""
     device = next(iter(sources.values())).device
     buffers = [torch.empty(upload.BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     arrived = [torch.cuda.Event() for _ in buffers]
     stream = torch.cuda.Stream(device)
     # What kernels under way still write to these weights belongs to them.
     stream.wait_stream(torch.cuda.current_stream(device))
-    lengths: list[int] = []
+    before: list[Piece] = []
     for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, len(buffers[0]))):
         with torch.cuda.stream(stream):
             for piece in load:
                 piece.within(buffers[number % 2]).copy_(piece.of(sources), non_blocking=True)
             arrived[number % 2].record(stream)
-        lengths.append(sum(piece.length for piece in load))
-        if number > 0:
+        if before:
             arrived[(number - 1) % 2].synchronize()
-            yield buffers[(number - 1) % 2][: lengths[number - 1]]
-    if lengths:
-        arrived[(len(lengths) - 1) % 2].synchronize()
-        yield buffers[(len(lengths) - 1) % 2][: lengths[-1]]
+            yield buffers[(number - 1) % 2], before
+        before, last = load, number % 2
+    if before:
+        arrived[last].synchronize()
+        yield buffers[last], before
 
 
 def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:

@@ -1,0 +1,74 @@
+"""What a checkpoint costs a trainer: it is held for a copy of its state, and a little slower while that is written."""
+
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from spotlight.compute.profiling.subject import Subject
+from spotlight.compute.train import checkpoint
+
+ALONE = 6
+"""Steps without anything beside them."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One checkpoint, and steps of training before it and beside its writing."""
+
+    alone_s: list[float]
+    beside_s: list[float]
+    held_s: float
+    """For the copy."""
+    written_s: float
+    """From then until it is on disk."""
+
+    @property
+    def step_s(self) -> float:
+        return statistics.median(self.alone_s)
+
+    @property
+    def lost_s(self) -> float:
+        """By which the steps beside it took longer, all together."""
+        return max(0.0, sum(self.beside_s) - len(self.beside_s) * self.step_s)
+
+    @property
+    def slowdown(self) -> float:
+        return statistics.mean(self.beside_s) / self.step_s
+
+
+def write_beside(subject: Subject, train: Callable[[], object], folder: Path) -> Written:
+    """Trains until the checkpoint is on disk, as a run that has enough to do would."""
+    device = subject.adapter.device
+    alone_s = [_timed(device, train) for _ in range(ALONE)]
+    taken: list[checkpoint.Snapshot] = []
+    held_s = _timed(device, lambda: taken.append(checkpoint.snapshot(subject.trainer)))
+    ended: list[float] = []
+
+    def write() -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            checkpoint.write(taken[0], folder / "step")
+        ended.append(time.perf_counter())
+
+    writing = threading.Thread(target=write)
+    began = time.perf_counter()
+    writing.start()
+    beside_s = [_timed(device, train)]
+    while writing.is_alive():
+        beside_s.append(_timed(device, train))
+    writing.join()
+    return Written(alone_s, beside_s, held_s, ended[0] - began)
+
+
+def _timed(device: torch.device, action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
