@@ -24,7 +24,6 @@ batches that were timed. Launches bound small batches, so nothing is drawn more 
 shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +35,6 @@ from spotlight.control.profiles import Operation, Profile
 from spotlight.runtime.sim.profiled import efficient_batch
 
 STALE = 0.5
-ROUNDING = 1 + 1e-9
 FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
 """Of the behaviour policy, beside every trained timestep."""
 
@@ -124,23 +122,25 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
 @cache
 def _few_rows_s(cell: Cell) -> float:
     """From publication to the last optimizer step, whatever batches are drawn."""
+    groups = range(1, cell.setting.prompts + 1)
+    left_s = tuple(_last_trained_s(cell, number * GROUP, over_pairs=True) for number in groups)
+    return least_end_s(_iteration(cell, GROUP, left_s))
+
+
+def _iteration(cell: Cell, group: int, left_s: tuple[float, ...]) -> Iteration:
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     timed = batches(profile)
-    return least_end_s(
-        Iteration(
-            step_s=tuple(profile.seconds(Operation.DENOISE_STEP, rows) for rows in range(1, timed[-1] + 1)),
-            decode_s=min(profile.seconds(Operation.DECODE, rows) / rows for rows in timed),
-            rollers=machines.rollers,
-            trainers=machines.trainers,
-            speed=machines.speed,
-            fetch_s=profile.seconds(Operation.NODE_FETCH),
-            adopt_s=profile.seconds(Operation.ADOPT),
-            group=GROUP,
-            steps=setting.steps,
-            left_s=tuple(
-                _last_trained_s(cell, groups * GROUP, over_pairs=True) for groups in range(1, setting.prompts + 1)
-            ),
-        )
+    return Iteration(
+        step_s=tuple(profile.seconds(Operation.DENOISE_STEP, rows) for rows in range(1, timed[-1] + 1)),
+        decode_s=min(profile.seconds(Operation.DECODE, rows) / rows for rows in timed),
+        rollers=machines.rollers,
+        trainers=machines.trainers,
+        speed=machines.speed,
+        fetch_s=profile.seconds(Operation.NODE_FETCH),
+        adopt_s=profile.seconds(Operation.ADOPT),
+        group=group,
+        steps=setting.steps,
+        left_s=left_s,
     )
 
 
@@ -176,30 +176,8 @@ def _row_steps_per_s(profile: Profile, rows: int) -> float:
 
 @cache
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    """From publication on, each on one slot: by trainers once they took it up, by the others once they fetched it."""
-    profile, machines = profile_of(cell.profile), cell.machines
-    adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
-    alone = _by_one_slot_s(cell)
-    ends = sorted({*(adopt + each for each in alone), *(fetch + each / machines.speed for each in alone)})
-
-    def fits(end: float) -> bool:
-        by_trainers = bisect_right(alone, (end - adopt) * ROUNDING)
-        by_others = bisect_right(alone, (end - fetch) * machines.speed * ROUNDING)
-        return machines.trainers * by_trainers + machines.rollers * by_others >= samples
-
-    return ends[bisect_left(ends, True, key=fits)]
-
-
-@cache
-def _by_one_slot_s(cell: Cell) -> list[float]:
-    """Seconds in which a slot draws one sample, two, and so on."""
-    return [_quickest_s(cell, count, 1) for count in range(1, cell.setting.samples + 1)]
-
-
-def _quickest_s(cell: Cell, samples: int, slots: int) -> float:
-    """In even shares, with whatever batch is best."""
-    profile = profile_of(cell.profile)
-    return min(_team_s(profile, samples, slots, cell.setting.steps, rows) for rows in batches(profile))
+    """From publication on, by whoever holds it, each handed over at will."""
+    return least_end_s(_iteration(cell, samples, left_s=(0.0,)))
 
 
 def _evenly_drawn_s(cell: Cell, rows: int) -> float:

@@ -203,8 +203,10 @@ def units_of(cell: Cell, row: Row) -> list[tuple[str, ...]]:
     """Parts; and phases where trainers wait for what others draw, and the last rounds of an iteration."""
     parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, row)]
     phases = [(), *((f"pipeline.phases={count}",) for count in PHASES)] if Row.TAG in row.before else [()]
-    rounds = [(), *((f"pipeline.last_rounds={count}",) for count in LAST_ROUNDS)] if row is Row.TAG else [()]
-    begun = [(*some, *others) for some, others in product(phases, rounds)]
+    rounds = [(), *((f"pipeline.last_rounds={count}",) for count in LAST_ROUNDS)] if Row.TAG in row.before else [()]
+    # With asynchrony the next iteration fills most of what phases and rounds leave, so that one of them will do.
+    begun = [each for each in product(phases, rounds) if row is not Row.ASYNC or not all(each)]
+    begun = [(*some, *others) for some, others in begun]
     return [*((parts[0], *units) for units in begun), *((part,) for part in parts[1:])]
 
 

@@ -1,5 +1,6 @@
 """`benchmarks/pipeline.py`: ceilings that nothing passes, rows that never lose, and figures that name their cell."""
 
+import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from pipeline_cells import (  # noqa: E402
 )
 from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
 
-from spotlight.control.profiles import Operation  # noqa: E402
+from spotlight.control.profiles import Operation, Profile  # noqa: E402
 
 SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
 
@@ -83,14 +84,19 @@ def charged(cell: Cell, samples: int) -> float:
     return batches * (times.seconds(Operation.TRAIN_TIMESTEP, batch) + times.seconds(Operation.DENOISE_STEP, batch))
 
 
-def test_trainers_that_take_up_their_own_weights_may_draw_the_first_group_before_others_hold_them():
-    told = profile_of(SMALL.profile)
-    few = Cell(SMALL.profile, Machines(4, 8), Setting(2, 20, 4))
-    drawn_s = 20 * told.seconds(Operation.DENOISE_STEP, 4) + told.seconds(Operation.DECODE, 4)
-    # Four trainers draw the first group before the others hold the weights that they need for it.
-    begun_s = told.seconds(Operation.ADOPT) + drawn_s
-    expected = begun_s + sums_of(few, Row.TAG, 4).trained + told.seconds(Operation.PUBLISH)
-    assert ceiling_s(few, Row.TAG) == pytest.approx(expected)
+def test_trainers_that_take_up_their_own_weights_may_draw_the_first_group_before_others_hold_them(tmp_path):
+    slow = json.loads(Profile.load(SMALL.profile).to_json())
+    slow["operations"]["node_fetch"]["series"][0]["points"][0] |= {"p50": 6.0, "p99": 6.0}
+    path = tmp_path / "slow.json"
+    path.write_text(json.dumps(slow))
+    told, few = profile_of(str(path)), Cell(str(path), Machines(4, 8), Setting(2, 20, 4))
+    least_s, four_s = (
+        20 * told.seconds(Operation.DENOISE_STEP, rows) + told.seconds(Operation.DECODE, rows) for rows in (1, 4)
+    )
+    after_s = sums_of(few, Row.TAG, 4).trained + told.seconds(Operation.PUBLISH)
+    # Four trainers draw the first group, four rows each, before the others hold the weights that they need for it.
+    begun_s = ceiling_s(few, Row.TAG) - after_s - told.seconds(Operation.ADOPT)
+    assert least_s <= begun_s <= four_s < 6.0
 
 
 def test_ceiling_of_the_generation_axis_is_the_published_formula_where_units_are_alike():

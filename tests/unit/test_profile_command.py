@@ -42,7 +42,6 @@ def test_words_are_profiled_and_the_file_is_a_profile(tmp_path):
     assert found.to_json() == Profile.from_json(outcome.out.encode(), "standard output").to_json()
     assert (found.name, found.model, found.width, found.height, found.tokens) == ("desk", "words", 96, 32, 48)
     found.require(set(Operation) - SLOW - {Operation.PREVIEW_STEP, Operation.ADOPT}, "any recipe")
-    assert found.seconds(Operation.SNAPSHOT) < found.seconds(Operation.CHECKPOINT)
     assert all(found.seconds(operation) > 0 for operation in found.operations)
     for operation in (Operation.DENOISE_STEP, Operation.OPTIMIZER_STEP, Operation.CHECKPOINT, Operation.PUBLISH):
         assert found.provenance(operation) is Provenance.MEASURED
