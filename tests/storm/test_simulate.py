@@ -44,6 +44,18 @@ from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
 from spotlight.runtime.sim.simulate import Outcome, Simulation, simulate, simulated
 
 PROFILE = Profile.load("h200-qwen-image-512")
+
+
+def with_seconds(operation: Operation, seconds: float) -> Profile:
+    """The same but for this operation, which has one figure."""
+    times = PROFILE.operations[operation]
+    points = (msgspec.structs.replace(times.series[0].points[0], p50=seconds, p99=seconds),)
+    told = msgspec.structs.replace(times, series=(msgspec.structs.replace(times.series[0], points=points),))
+    return msgspec.structs.replace(PROFILE, operations={**PROFILE.operations, operation: told})
+
+
+LONG_FETCH = with_seconds(Operation.NODE_FETCH, 5.0)
+"""As over a network: long enough for trainers to draw meanwhile."""
 MODEL = LearningModel(
     name="story",
     source="made up",
@@ -239,11 +251,11 @@ AHEAD = (
 
 
 def test_trainers_take_up_what_they_wrote_and_roll_out_while_the_others_fetch_it(tmp_path):
-    _, events = run(config("spot-no-explore", AHEAD), tmp_path / "run")
+    _, events = run(config("spot-no-explore", AHEAD), tmp_path / "run", LONG_FETCH)
     worked = [event for event in events if isinstance(event, Worked)]
     fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
     own = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("reserved-1.")]
-    assert fetches[-3].end - fetches[-3].start == pytest.approx(PROFILE.seconds(Operation.NODE_FETCH))
+    assert fetches[-3].end - fetches[-3].start == pytest.approx(5.0)
     assert own[-3].end - own[-3].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
     drawn_s = [
         sum(
@@ -356,7 +368,7 @@ def test_a_gang_that_the_profile_does_not_know_is_refused_with_those_it_knows(tm
 
 
 def test_changes_of_role_are_told_apart_from_training_and_as_long_as_the_profile_says(tmp_path):
-    run(config("spot-no-explore", ["pipeline.gap=true"]), tmp_path / "run")
+    run(config("spot-no-explore", ["pipeline.gap=true"]), tmp_path / "run", LONG_FETCH)
     spent = bubbles(read(RunFolder(tmp_path / "run").journal)).seconds[Tenure.RESERVED]
     changes = spent[Activity.SWITCH] / PROFILE.seconds(Operation.ROLE_SWITCH)
     assert changes == pytest.approx(round(changes), abs=1e-3)
