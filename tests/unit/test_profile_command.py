@@ -43,8 +43,11 @@ def test_words_are_profiled_and_the_file_is_a_profile(tmp_path):
     assert (found.name, found.model, found.width, found.height, found.tokens) == ("desk", "words", 96, 32, 48)
     found.require(set(Operation) - SLOW - {Operation.PREVIEW_STEP, Operation.ADOPT}, "any recipe")
     assert all(found.seconds(operation) > 0 for operation in found.operations)
-    for operation in (Operation.DENOISE_STEP, Operation.OPTIMIZER_STEP, Operation.CHECKPOINT, Operation.PUBLISH):
+    measured = (Operation.DENOISE_STEP, Operation.OPTIMIZER_STEP, Operation.CHECKPOINT, Operation.PUBLISH)
+    for operation in (*measured, Operation.SNAPSHOT):
         assert found.provenance(operation) is Provenance.MEASURED
+    (snapshot,) = found.operations[Operation.SNAPSHOT].series
+    assert "steps of training were longer" in snapshot.how
     assert found.provenance(Operation.DENOISE_STEP, degree=4) is Provenance.DERIVED
 
 
