@@ -6,6 +6,7 @@ takes 10 s.
 
 from collections.abc import Sequence
 
+import pytest
 from scheduled_world import CURRENT, EXACT, request
 
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
@@ -20,6 +21,8 @@ from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
 
 SPOT, TRAINS = WorkerId("spot"), WorkerId("trains")
 ROWS, SPEED = 10, 10.0
+DRAWN = [RequestId(f"drawn before/{place}") for place in range(ROWS)]
+"""A group that nothing is left of to draw."""
 
 
 class Tale:
@@ -336,6 +339,35 @@ def test_trainers_that_have_to_fetch_as_well_begin_only_what_they_can_draw_befor
             tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
         following = Foreseen(groups[:1], 1, 20.0)
         assert tale.assist.head_start_s(following, ready_s, tale.now) == expected
+
+
+def test_trainers_look_beyond_parts_that_are_there_for_one_that_they_will_wait_for() -> None:
+    """As in the first of these, but a group that is drawn already comes before the one that is not: its 3 s of training
+    are as much less to wait, and the wait is all the same, although the part that follows is there."""
+    for ready_s, expected in ((3.0, 4.0), (6.0, 3.0), (11.5, 0.0)):
+        tale = Tale()
+        tale.announced(5.0)
+        groups = tale.issue(2)
+        for worker in (SPOT, TRAINS):
+            tale.scheduler.pull(worker, ROWS, SPEED, tale.now)
+        following = Foreseen([DRAWN, groups[0]], 1, 20.0, sample_s=0.3)
+        assert tale.assist.head_start_s(following, ready_s, tale.now) == pytest.approx(expected)
+
+
+def test_trainers_roll_out_at_once_though_a_part_is_there_until_they_train() -> None:
+    for at_once in (True, False):
+        tale = Tale()
+        groups = tale.issue(3)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.assist.wait(lambda last=groups[-1]: Foreseen([DRAWN, last], 1, 20.0, 0.3), tale.now, at_once)
+        tale.asks(TRAINS)
+        assert tale.helps() is at_once
+        tale.assist.train([TRAINS], tale.now)
+        tale.waits([DRAWN], train_s=20.0)
+        tale.given[TRAINS].clear()
+        tale.asks(TRAINS)
+        assert not tale.helps(), "another wait is decided about anew"
 
 
 def test_trainers_that_may_not_help_begin_nothing_before_they_train() -> None:

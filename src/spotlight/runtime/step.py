@@ -193,10 +193,11 @@ class Steps:
             return
         groups, now = self._groups(step), self._hub.clock.now()
         ready_s = self._sample_s * sum(len(groups[group]) for group in part.groups)
-        seconds = self._hub.dispatcher.assist.head_start_s(following(), ready_s, now)
+        assist = self._hub.dispatcher.assist
+        seconds = assist.head_start_s(following(), ready_s, now)
         if not seconds:
             return
-        self._hub.dispatcher.assist.wait(following, now)
+        assist.wait(following, now, at_once=True)
         self._hub.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -18,7 +18,7 @@ A worker that trains asks for work as any other does, but its pull is kept here 
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
 Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
-iteration; and where a part is there but the one after it will not be in time, they roll out first while others fetch.
+iteration; and where a part is there but some later one will not be in time, they roll out first while others fetch.
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
 whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
 The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
@@ -99,6 +99,8 @@ class Assist:
         """Not worth deciding again before."""
         self._starved_at = 0.0
         """Not worth looking for more work before."""
+        self._at_once = False
+        """Whether those that train roll out whatever waits, though something can be trained."""
         self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
         """In which there was something to train; infinite is the end of the one that goes on."""
 
@@ -110,6 +112,7 @@ class Assist:
         self._pulls.clear()
         self._passed.clear()
         self._trained = set(workers)
+        self._at_once = False
         for worker in workers:
             self._scheduler.pull(worker, 0, None, now)
 
@@ -119,12 +122,14 @@ class Assist:
         self._passed.pop(worker, None)
         self._scheduler.pull(worker, 0, None, now)
 
-    def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
-        """No part is trainable; who asks and was not served yet is decided about."""
+    def wait(self, foresee: Callable[[], Foreseen], now: float, at_once: bool = False) -> None:
+        """No part is trainable; who asks and was not served yet is decided about. Or one is, but whoever trains is to
+        roll out before it, `at_once`."""
         if self._foresee is None:
             self._periods.append((now, inf))
         self.state = AssistState.WAITING
         self._foresee = foresee
+        self._at_once = at_once
         self._decide_at = self._starved_at = 0.0
         for worker, pull in self._passed.items():
             if worker in self._directory.workers and self._scheduler.asks(worker):
@@ -138,6 +143,7 @@ class Assist:
             self._periods.append((began, now))
         self.state = AssistState.ASSISTING
         self._foresee = None
+        self._at_once = False
         self._decide_at = 0.0
 
     @property
@@ -194,8 +200,8 @@ class Assist:
 
     def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
         """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
-        before the `following` part is there, there would be nothing to train. What the gang has to wait for its own
-        weights is part of it, and draws nothing."""
+        before one of the `following` parts is there, there would be nothing to train. What the gang has to wait for its
+        own weights is part of it, and draws nothing."""
         team, training = self._team(), self._directory.training()
         published = [weights for weights in self._directory.weights if weights.policy is Policy.BEHAVIOUR]
         if not (self._settings.tag and team and training and published and self._scheduler.is_waited_for()):
@@ -205,11 +211,12 @@ class Assist:
         own_s = max(self._directory.fetching_s(worker, newest, now) for worker in training)
         unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
         alone_s = fetch_s - own_s - unit_s
-        starved_s = self._until_s(following, team, now) - ready_s - own_s
+        waits_s, rows = self._longest_wait(following, team, now)
+        starved_s = waits_s - ready_s - own_s
         if isinf(starved_s) or min(alone_s, starved_s) < unit_s:
             return 0.0
         # What they draw comes sooner and what they train later.
-        return own_s + min(alone_s, starved_s / (1 + self._sooner(following, team, training)))
+        return own_s + min(alone_s, starved_s / (1 + self._sooner(rows, team, training)))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -219,6 +226,8 @@ class Assist:
             return 0
         if not self._scheduler.is_waited_for():
             return None
+        if self._at_once:
+            return 0
         if not self._settings.tag:
             is_alone = not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
             return 0 if is_alone else None
@@ -253,10 +262,26 @@ class Assist:
         helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
         return 0 if helped_s + unit_s < waits_s else None
 
-    def _sooner(self, part: Foreseen, team: Collection[WorkerId], training: Collection[WorkerId]) -> float:
+    def _longest_wait(self, following: Foreseen, team: Collection[WorkerId], now: float) -> tuple[float, int]:
+        """Seconds until the part that the gang will wait for longest is there, less what it trains before it; and the
+        rows that are drawn until then. Parts that are there sooner keep the gang busy, and hide what comes after them.
+        """
+        fetching = partial(self._fetching_s, now)
+        until_s = self._scheduler.seconds_until_each(following.groups, team, now, fetching)
+        coming = sorted(zip(until_s, map(len, following.groups), strict=True))
+        found, trained_s, drawn = (inf, 0), 0.0, 0
+        for start in range(0, len(coming) - following.count + 1, following.count):
+            part = coming[start : start + following.count]
+            drawn += sum(rows for seconds, rows in part if seconds)
+            wait = (part[-1][0] - trained_s, drawn)
+            found = wait if not start else max(found, wait)
+            trained_s += following.sample_s * sum(rows for _, rows in part)
+        return found
+
+    def _sooner(self, rows: int, team: Collection[WorkerId], training: Collection[WorkerId]) -> float:
         """Seconds that a part comes sooner for each that the gang draws: one, if it has room for all of its rows; else
         the others still have to draw the rest, and have that much less to do."""
-        if sum(sorted(map(len, part.groups))[: part.count]) <= self._scheduler.room(training):
+        if rows <= self._scheduler.room(training):
             return 1.0
         others, gang = (sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training))
         return gang / others

@@ -303,6 +303,13 @@ class Scheduler:
         tickets = [self._booking.unfinished(group) for group in groups]
         return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
 
+    def seconds_until_each(
+        self, groups: Iterable[Iterable[RequestId]], team: Iterable[WorkerId], now: float, fetching: Fetching
+    ) -> list[float]:
+        """The same for each of the groups, as if it were first in line."""
+        tickets = [self._booking.unfinished(group) for group in groups]
+        return prediction.seconds_until_each(tickets, self._known(team), self._settings, now, fetching)
+
     def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
         """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
         everybody, backlogs = self._workers.values(), self._booking.backlogs()
