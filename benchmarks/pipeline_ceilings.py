@@ -19,16 +19,16 @@ are trained (`pipeline_few_rows.py`).
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
 With asynchrony a period is measured over many iterations, and what was drawn ahead of the first and of the last may
-differ by a batch: such a row may seem to pass its ceiling by that much. Each is the best over the
-batches that were timed. Launches bound small batches, so nothing is drawn more quickly than all slots could with even
-shares. An overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
+differ by a batch: such a row may seem to pass its ceiling by that much. Each is the best over the batches that its row
+is offered. Launches bound small batches, so nothing is drawn more quickly than all slots could with even shares. An
+overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from pipeline_cells import GROUP, Cell, Loss, Row, batches, profile_of
+from pipeline_cells import GROUP, Cell, Loss, Row, batches, offered, profile_of
 from pipeline_few_rows import Iteration, least_end_s
 
 from spotlight.control.profiles import Operation, Profile
@@ -62,7 +62,8 @@ class Sums:
 @cache
 def ceiling_s(cell: Cell, row: Row) -> float:
     """The least seconds of an iteration."""
-    return min(_seconds(cell, each, rows) for each in row.before for rows in batches(profile_of(cell.profile)))
+    profile = profile_of(cell.profile)
+    return min(_seconds(cell, each, rows) for each in row.before for rows in offered(profile, each))
 
 
 def colocated_s(cell: Cell) -> float:
@@ -183,7 +184,7 @@ def _all_draw_s(cell: Cell, samples: int) -> float:
 def _evenly_drawn_s(cell: Cell, rows: int) -> float:
     """By who rolls out, all of them always busy with the best batch of at most so many rows."""
     profile, machines, setting = profile_of(cell.profile), cell.machines, cell.setting
-    sample_s = min(_drawn_s(profile, each, setting.steps) / each for each in batches(profile) if each <= rows)
+    sample_s = min(_drawn_s(profile, each, setting.steps) / each for each in (*batches(profile), rows) if each <= rows)
     return setting.samples * sample_s / (machines.rollers * machines.speed)
 
 

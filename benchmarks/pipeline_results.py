@@ -23,7 +23,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     row: str
     seed: int
     rows: int
-    """Samples that a slot draws together, the best of those that were timed."""
+    """Samples that a slot draws together, the best of those that are offered."""
     units: tuple[str, ...]
     """How much is trained and begun at once, the best likewise."""
     seconds: float

@@ -19,6 +19,7 @@ from pipeline_cells import (  # noqa: E402
     Row,
     Setting,
     least_groups,
+    offered,
     profile_of,
     quickest,
     sensible_rows,
@@ -54,6 +55,8 @@ def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_befor
         (Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(32, 20, 2)), 16),
         (Cell("h200-qwen-image-512", Machines(4, 8), Setting(8, 20, 2)), 8),
         (Cell("h200-qwen-image-512", Machines(8, 24), Setting(2, 20, 4)), 1),
+        (Cell("h200-qwen-image-512", Machines(8, 24), Setting(8, 40, 4)), 3),
+        (Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(8, 20, 2)), 12),
     ],
     ids=lambda each: each.name if isinstance(each, Cell) else f"{each} rows",
 )
@@ -114,6 +117,15 @@ def test_slots_draw_even_shares_or_what_was_timed():
     assert sensible_rows(SMALL, Row.SERIAL) == sensible_rows(SMALL, COLOCATED) == [1, 2, 4, 6, 8]
     assert max(sensible_rows(few, Row.TSP)) == 2
     assert max(sensible_rows(few, Row.TAG)) == 4, "trainers hold new weights first, and draw everything"
+
+
+def test_rows_halfway_between_timed_ones_are_offered_where_trainers_help_and_take_the_seconds_halfway():
+    profile = profile_of(SMALL.profile)
+    others = [offered(profile, row) for row in (*Row, COLOCATED) if row != Row.TAG]
+    assert all(rows == [1, 2, 4, 8, 16] for rows in others)
+    assert offered(profile, Row.TAG) == [1, 2, 3, 4, 6, 8, 12, 16]
+    fewer, between, more = (profile.seconds(Operation.DENOISE_STEP, rows) for rows in (8, 12, 16))
+    assert between == pytest.approx((fewer + more) / 2)
 
 
 def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
