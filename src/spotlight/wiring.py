@@ -55,6 +55,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         commit_every=config.cluster.commit_every,
         demands=Demands(facts.tokens),
         pipeline=config.pipeline,
+        previews_follow=config.explores,
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)

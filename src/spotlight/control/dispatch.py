@@ -77,11 +77,12 @@ class Dispatcher:
         commit_every: int,
         demands: Demands | None = None,
         pipeline: PipelineConfig | None = None,
+        previews_follow: bool = False,
     ) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
         self.directory = Directory()
-        self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler)
+        self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler, previews_follow)
         self._payloads = payloads
         self._emit = emit
         self._accounts = Accounts(self.directory, self.assist, emit, run_clock)
@@ -91,7 +92,6 @@ class Dispatcher:
         self._failures: dict[RequestId, int] = {}
         self._losses: dict[RequestId, int] = {}
         self.outbox: list[Outgoing] = []
-        """What is to be sent; taken by `take_outbox`."""
         self._troubles: dict[SlotClass, int] = {}
         self.failure: Stopped | None = None
         """Why the run cannot go on, once that is known."""

@@ -15,6 +15,8 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    Where rollouts are what everybody waits for, help is with what comes next, if it is finished before a part is
    trainable; else with what the others will not have begun by then: trainers leave when a part is trainable, and no
    part may wait for rows that they began and handed back.
+   Where previews follow the rollouts there is always something that would be over sooner: who rolls out does not wait
+   for training, and previews in what it is spared.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
 Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
@@ -80,8 +82,12 @@ class Foreseen:
 class Assist:
     """Keeps the pulls of workers that train, and lets them through when these should roll out."""
 
-    def __init__(self, settings: PipelineConfig, directory: Directory, scheduler: Scheduler) -> None:
+    def __init__(
+        self, settings: PipelineConfig, directory: Directory, scheduler: Scheduler, previews_follow: bool = False
+    ) -> None:
         self._settings = settings
+        self._previews_follow = previews_follow
+        """Whether those that roll out have something to do afterwards, whatever training does."""
         self._directory = directory
         self._scheduler = scheduler
         self.state = AssistState.ASSISTING
@@ -182,9 +188,9 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(
-                worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves, helps=True
-            )
+            # Where previews follow nobody's time is to spare, and who still fetches is left a share as by everybody.
+            helps, speed = not self._previews_follow, pull.row_steps_per_s
+            self._scheduler.pull(worker, pull.free_rows, speed, now, pull.answered, late_s, leaves, helps)
 
     def is_starved(self, now: float) -> bool:
         """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
@@ -249,7 +255,7 @@ class Assist:
     def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> int | None:
         """Whether anything would be over sooner with help."""
         team = self._team()
-        if foreseen.train_s is None:
+        if foreseen.train_s is None or self._previews_follow:
             return 0
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)

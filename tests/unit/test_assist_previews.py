@@ -1,0 +1,56 @@
+"""Trainers that help where previews follow the rollouts: nobody who rolls out waits for training there."""
+
+from scheduled_world import CURRENT
+from test_assist import ROWS, SPEED, SPOT, TRAINS, Tale
+
+from spotlight.control.pipeline.assist import Assist
+from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.core import messages as m
+
+
+def tale_of(previews_follow: bool) -> Tale:
+    tale = Tale()
+    tale.assist = Assist(PipelineConfig(gap=True), tale.directory, tale.scheduler, previews_follow)
+    return tale
+
+
+def test_help_though_training_is_the_longest() -> None:
+    for previews_follow in (False, True):
+        tale = tale_of(previews_follow)
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.asks(TRAINS)
+        # Eight groups take the spot worker 80 s, and the first one 10 s.
+        tale.waits(groups[:1], train_s=90.0)
+        tale.serve()
+        assert tale.helps() is previews_follow
+
+
+def test_help_still_needs_a_bubble_that_is_longer_than_a_step() -> None:
+    for reached, helps in ((8, True), (9, False)):
+        tale = tale_of(previews_follow=True)
+        groups = tale.issue(8)
+        tale.asks(SPOT)
+        tale.assist.train([TRAINS], tale.now)
+        tale.now = float(reached)
+        tale.scheduler.heard(SPOT, [m.Progress(each, 1, reached) for each in tale.given[SPOT]], tale.now)
+        tale.asks(TRAINS)
+        tale.waits(groups[:1], train_s=90.0)
+        tale.serve()
+        assert tale.helps() is helps
+
+
+def test_share_is_left_for_who_still_fetches() -> None:
+    """Alone the trainer takes 10 s for ten rows. The other one comes after 2 s: 6 s of the trainer's and 4 s of its own
+    make as much, and any round gives a row beyond the share."""
+    for previews_follow, taken in ((False, 10), (True, 7)):
+        tale = tale_of(previews_follow)
+        groups = tale.issue(1)
+        tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
+        tale.announced(fetch_s=2.0)
+        tale.scheduler.expect(CURRENT, [(SPOT, 2.0, 3.0)])
+        tale.asks(TRAINS)
+        tale.waits(groups, train_s=90.0)
+        tale.serve()
+        assert len(tale.given[TRAINS]) == taken
