@@ -1,7 +1,7 @@
 """Trainers that help where previews follow the rollouts: nobody who rolls out waits for training there."""
 
+from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
 from scheduled_world import CURRENT
-from test_assist import ROWS, SPEED, SPOT, TRAINS, Tale
 
 from spotlight.control.pipeline.assist import Assist
 from spotlight.control.pipeline.config import PipelineConfig
