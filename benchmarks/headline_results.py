@@ -332,4 +332,5 @@ def draw(field: Sequence[Race], price: Price, out: Path) -> None:
         curves = [race.cells[setup].curve(price) for setup in setups for race in group]
         size = profile.rpartition("-")[2]
         title = f"{family}, NFT, co-simulated: tiny model, clock of Qwen-Image 20 B at {size} on H200\ntrace {trace}"
-        draw_curves(curves, BASELINE, title, out.with_name(f"{out.name}-{family}-{size}-{trace.partition('@')[0]}.png"))
+        picture = out.with_name(f"{out.name}-{family}-{size}-{trace.partition('@')[0]}.png")
+        draw_curves(curves, BASELINE, title, picture, price.name)

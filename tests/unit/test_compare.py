@@ -217,9 +217,9 @@ def test_mean_curve_is_over_the_iterations_that_all_seeds_have():
 
 def test_picture_is_drawn_as_png_and_other_names_are_refused(tmp_path: Path):
     runs = [curve("plain", [0.0, 0.5, 1.0], seed=seed) for seed in (1, 2)] + [curve("quick", [0.0, 1.0], seed=1)]
-    draw(runs, "plain", "a title", tmp_path / "curves.png")
+    draw(runs, "plain", "a title", tmp_path / "curves.png", "list-2026-08")
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.format == "PNG"
         assert len(picture.convert("RGB").getcolors(1 << 20)) > 2
     with pytest.raises(InputError, match=r"end it in \.png"):
-        draw(runs, "plain", "a title", tmp_path / "curves.pdf")
+        draw(runs, "plain", "a title", tmp_path / "curves.pdf", "list-2026-08")

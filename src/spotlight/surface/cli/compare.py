@@ -60,12 +60,13 @@ def compare(
         curves = run_all(contest, score, progress.report)
     comparison = compared(curves, contest.setups[0])
     picture = out / "compare.png"
-    draw(curves, contest.setups[0], f"{task}, {contest.kind.told} on {profile}, trace {trace}", picture)
+    title = f"{task}, {contest.kind.told} on {profile}, trace {trace}"
+    draw(curves, contest.setups[0], title, picture, contest.assumed.prices.name)
     if as_json:
         _print_json(comparison, curves, target, picture)
         return
     console = Console()
-    console.print(f"{task}, {contest.kind.told} on {profile}, trace {trace}", highlight=False)
+    console.print(title, highlight=False)
     show(comparison, console, contest.assumed.prices.name)
     if target is not None:
         _show_target(curves, target, console)

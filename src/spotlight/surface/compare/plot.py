@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 AXES: tuple[tuple[str, Callable[[CurvePoint], float]], ...] = (
     ("hours", lambda point: point.hours),
-    ("dollars, priced as if", lambda point: point.dollars),
+    ("dollars, priced by {prices}", lambda point: point.dollars),
 )
 
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C9", "C8")
 """Without the cycle's grey: that is the baseline's."""
 
 
-def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path) -> None:
-    """A thin line per run, a thick one per setup: the mean over its seeds, iteration by iteration."""
+def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path, prices: str) -> None:
+    """A thin line per run, a thick one per setup: the mean over its seeds, iteration by iteration.
+
+    `prices` names what dollars go by: they are of machines that were not paid for.
+    """
     if path.suffix.lower() != ".png":
         raise InputError(f"the picture {path} is not named as a PNG, which is all that is written; end it in .png.")
     import matplotlib
@@ -31,7 +34,7 @@ def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path) -> None
     figure, panels = plt.subplots(1, len(AXES), figsize=(11, 4.2), sharey=True)
     for axes, (name, value) in zip(panels, AXES, strict=True):
         _panel(axes, curves, baseline, value)
-        axes.set_xlabel(name)
+        axes.set_xlabel(name.format(prices=prices))
         axes.set_xlim(left=0)
     panels[0].set_ylabel(f"held-out {curves[0].score}")
     panels[0].legend(frameon=False, loc="lower right")
