@@ -7,6 +7,7 @@ properties of the collaborators, not branches here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Protocol
 
 from spotlight.control.run_state import RunState
@@ -98,7 +99,7 @@ class Loop:
                 iteration=iteration,
                 rollout_s=rollout_s,
                 train_s=train_s,
-                reward=sum(rewards) / len(rewards) if rewards else float("nan"),
+                reward=fmean(rewards) if rewards else float("nan"),
                 figures={"flat_groups": float(sum(len(set(group)) == 1 for group in compared.rewards))},
             )
         )

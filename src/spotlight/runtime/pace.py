@@ -4,6 +4,8 @@ Invariant (tests/unit/test_pace.py): a part-filled batch says little about a ful
 from batches at least half full; what a crew gains is the ratio of its steps to steps alone of as many rows.
 """
 
+from statistics import fmean
+
 WEIGHT = 0.1
 """Of a new measurement; an average over about ten steps."""
 
@@ -32,7 +34,7 @@ class Pace:
             for (seen, rows), seconds in sorted(self._seconds.items())
             if seen == degree and (1, rows) in self._seconds
         ]
-        return sum(ratios) / len(ratios) if ratios else None
+        return fmean(ratios) if ratios else None
 
     def row_steps_per_s(self, degree: int) -> float | None:
         """At a full batch; a crew's is the gain times that alone."""

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from math import inf, isinf
+from math import fsum, inf, isinf
 
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
@@ -289,7 +289,7 @@ class Assist:
         the others still have to draw the rest, and have that much less to do."""
         if rows <= self._scheduler.room(training):
             return 1.0
-        others, gang = (sum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training))
+        others, gang = (fsum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training))
         return gang / others
 
     def _unit_s(self) -> float:

@@ -12,6 +12,7 @@ All it knows is a fold of the run's events, so a resumed planner decides what th
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
@@ -170,7 +171,7 @@ class Planner:
         """What to preview while the coming training phase runs; its reason is a sentence for people."""
         measured = [speed for speed in given.speeds if speed]
         # A slot that has just joined is as quick as the others, as far as anyone knows.
-        speed = sum(measured) / len(measured) * len(given.speeds) if measured else None
+        speed = fmean(measured) * len(given.speeds) if measured else None
         trained_s = self.state.time.train_s
         budget_s = 0.0 if trained_s is None else trained_s * self.settings.planned_share
         if not given.speeds and not self.settings.is_drawn_afterwards:

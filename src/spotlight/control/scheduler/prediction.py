@@ -7,7 +7,7 @@ are free when it does.
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
-from math import inf
+from math import fsum, inf
 from typing import TypeAlias
 
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
@@ -61,12 +61,12 @@ def seconds_of_exact_work(
     if not able:
         return inf
     # Nobody works on what waits before it holds the weights.
-    lost = sum(
+    lost = fsum(
         worker.speed
         * min((fetching(worker.id, weights) for weights, row_steps in waiting.items() if row_steps), default=0)
         for worker in able
     )
-    return (held + sum(waiting.values()) + lost) / sum(worker.speed for worker in able)
+    return (held + sum(waiting.values()) + lost) / fsum(worker.speed for worker in able)
 
 
 def _able(team: Iterable[Worker]) -> list[Worker]:
