@@ -8,6 +8,7 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.control.explore.config import Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
@@ -55,7 +56,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         commit_every=config.cluster.commit_every,
         demands=Demands(facts.tokens),
         pipeline=config.pipeline,
-        previews_follow=config.explores,
+        previews_follow=config.explores and config.explore.timing is Timing.BESIDE,
     )
     hub = Hub(dispatcher, chronicle.clock, send)
     order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)

@@ -1,6 +1,7 @@
 """When the slots that train help to roll out: one spot worker, one that trains, arithmetic for the head."""
 
 from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
+from scheduled_world import CURRENT
 
 from spotlight.control.pipeline.assist import AssistState, Foreseen
 from spotlight.core import messages as m
@@ -229,3 +230,17 @@ def test_help_where_the_other_neither_works_nor_asks() -> None:
         tale.waits(groups[:1])
         tale.serve()
         assert tale.helps() is helps
+
+
+def test_helpers_leave_a_share_for_who_still_fetches() -> None:
+    """Alone the trainer takes 10 s for ten rows. The other one comes after 2 s: 6 s of the trainer's and 4 s of its own
+    make as much, and any round gives a row beyond the share."""
+    tale = Tale()
+    groups = tale.issue(1)
+    tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
+    tale.announced(fetch_s=2.0)
+    tale.scheduler.expect(CURRENT, [(SPOT, 2.0, 3.0)])
+    tale.asks(TRAINS)
+    tale.waits(groups, train_s=90.0)
+    tale.serve()
+    assert len(tale.given[TRAINS]) == 7

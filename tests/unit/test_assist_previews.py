@@ -1,7 +1,6 @@
 """Trainers that help where previews follow the rollouts: nobody who rolls out waits for training there."""
 
-from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
-from scheduled_world import CURRENT
+from assist_stories import SPOT, TRAINS, Tale
 
 from spotlight.control.pipeline.assist import Assist
 from spotlight.control.pipeline.config import PipelineConfig
@@ -39,18 +38,3 @@ def test_help_still_needs_a_bubble_that_is_longer_than_a_step() -> None:
         tale.waits(groups[:1], train_s=90.0)
         tale.serve()
         assert tale.helps() is helps
-
-
-def test_share_is_left_for_who_still_fetches() -> None:
-    """Alone the trainer takes 10 s for ten rows. The other one comes after 2 s: 6 s of the trainer's and 4 s of its own
-    make as much, and any round gives a row beyond the share."""
-    for previews_follow, taken in ((False, 10), (True, 7)):
-        tale = tale_of(previews_follow)
-        groups = tale.issue(1)
-        tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
-        tale.announced(fetch_s=2.0)
-        tale.scheduler.expect(CURRENT, [(SPOT, 2.0, 3.0)])
-        tale.asks(TRAINS)
-        tale.waits(groups, train_s=90.0)
-        tale.serve()
-        assert len(tale.given[TRAINS]) == taken

@@ -98,11 +98,14 @@ def test_who_comes_far_too_late_does_not_take_the_share_of_who_comes_soon():
     assert coming.level_s(8.0, speed=1.0, now=0.0) == soon == pytest.approx(4.5)
 
 
-def test_one_that_only_helps_leaves_nothing_to_who_fetches():
-    world, first, _ = first_holds_and_second_fetches(ready_at=1.0)
-    world.issue(*requests(8))
-    world.scheduler.pull(first, 8, 1.0, world.now, helps=True)
-    assert len(given_to(first, world.assign())) == 8
+def test_one_that_only_helps_leaves_as_much_as_anybody_to_who_fetches():
+    taken = []
+    for helps in (False, True):
+        world, first, _ = first_holds_and_second_fetches(ready_at=1.0)
+        world.issue(*requests(8))
+        world.scheduler.pull(first, 8, 1.0, world.now, helps=helps)
+        taken.append(len(given_to(first, world.assign())))
+    assert taken == [5, 5]
 
 
 def test_one_that_asks_no_more_or_works_on_something_else_is_left_nothing():

@@ -16,7 +16,7 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    trainable; else with what the others will not have begun by then: trainers leave when a part is trainable, and no
    part may wait for rows that they began and handed back.
    Where previews follow the rollouts there is always something that would be over sooner: who rolls out does not wait
-   for training, and previews in what it is spared.
+   for training, and previews in what it is spared. There help is with what comes next, whether it is finished or not.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
 Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
@@ -188,9 +188,9 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            # Where previews follow nobody's time is to spare, and who still fetches is left a share as by everybody.
-            helps, speed = not self._previews_follow, pull.row_steps_per_s
-            self._scheduler.pull(worker, pull.free_rows, speed, now, pull.answered, late_s, leaves, helps)
+            self._scheduler.pull(
+                worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves, helps=True
+            )
 
     def is_starved(self, now: float) -> bool:
         """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
@@ -276,7 +276,7 @@ class Assist:
         until_s = self._scheduler.seconds_until_each(following.groups, team, now, fetching)
         coming = sorted(zip(until_s, map(len, following.groups), strict=True))
         found, trained_s, drawn = (inf, 0), 0.0, 0
-        for start in range(0, len(coming) - following.count + 1, following.count):
+        for start in range(0, len(coming), following.count):
             part = coming[start : start + following.count]
             drawn += sum(rows for seconds, rows in part if seconds)
             wait = (part[-1][0] - trained_s, drawn)

@@ -306,7 +306,7 @@ class Scheduler:
     def seconds_until_each(
         self, groups: Iterable[Iterable[RequestId]], team: Iterable[WorkerId], now: float, fetching: Fetching
     ) -> list[float]:
-        """The same for each of the groups, as if it were first in line."""
+        """Until each of the groups is finished, as if it were first in line; infinite where nobody can tell."""
         tickets = [self._booking.unfinished(group) for group in groups]
         return prediction.seconds_until_each(tickets, self._known(team), self._settings, now, fetching)
 

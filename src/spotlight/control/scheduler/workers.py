@@ -47,8 +47,7 @@ class Worker:
     late_s: float = 0.0
     """Before it could begin with what it asks for."""
     helps: bool = False
-    """It trains and rolls out only while it waits: what it does not begin now it never begins, so it leaves no share to
-    who still fetches."""
+    """It trains and rolls out only while it waits: what it does not begin now it never begins."""
     is_paced: bool = False
     """Whether the next of its rows should begin when those that it has are farther."""
     awaited: bool = False

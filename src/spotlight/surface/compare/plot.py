@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 AXES: tuple[tuple[str, Callable[[CurvePoint], float]], ...] = (
     ("hours", lambda point: point.hours),
-    ("dollars, priced by {prices}", lambda point: point.dollars),
+    ("dollars, priced as if {prices}", lambda point: point.dollars),
 )
 
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C9", "C8")
