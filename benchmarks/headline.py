@@ -193,7 +193,7 @@ def contest_of(args: argparse.Namespace, profile: str, trace: str, setup: str, s
         task=task.recipe,
         setups=(setup,),
         seeds=(seed,),
-        overrides=(*changes, *args.overrides),
+        overrides=(*changes, *(each for each in args.overrides if not (setup in WITHOUT_SPOT and is_spot(each)))),
         assumed=Assumed(
             profile=Profile.load(profile), prices=PriceTable.load(None), trace=None if trace == STEADY else name
         ),
@@ -201,6 +201,11 @@ def contest_of(args: argparse.Namespace, profile: str, trace: str, setup: str, s
         learning=None,
         folder=args.out / "runs" / cell_name(args.family, profile, trace, setup, seed),
     )
+
+
+def is_spot(override: str) -> bool:
+    """Whether it says how many spot slots there are, which is none of those who have none."""
+    return override.startswith("cluster.spot=")
 
 
 def run_cell(

@@ -147,16 +147,26 @@ RATIOS: dict[str, Ratio] = {
     "cost_ratio_vs_dearest": lambda race, share, price: cost_ratio(race, max, share, price),
 }
 
+AGAINST = {
+    "speedup_vs_spot_no_explore": "spot-no-explore",
+    **dict.fromkeys(("speedup_vs_on_demand_all", "cost_ratio_vs_on_demand_all"), "on-demand-all"),
+}
+"""Whom some of them are against, who need not have run."""
+
 
 def ratios_of(field: Sequence[Race]) -> dict[str, Ratio]:
     """Those against all that ran in every race."""
-    ratios = dict(RATIOS)
+    ratios = {name: ratio for name, ratio in RATIOS.items() if all(_ran(name, race) for race in field)}
     for rival in KIN:
         if rival != field[0].ours and all(rival in race.cells for race in field):
             name = rival.replace("-", "_")
             ratios[f"speedup_vs_{name}"] = partial(_sooner, rival)
             ratios[f"cost_ratio_vs_{name}"] = partial(_cheaper, rival)
     return ratios
+
+
+def _ran(ratio: str, race: Race) -> bool:
+    return AGAINST.get(ratio, BASELINE) in race.cells
 
 
 def _sooner(rival: str, race: Race, share: float, price: Price) -> tuple[float, bool]:

@@ -1,0 +1,42 @@
+"""`benchmarks/headline.py`: whose machines a setting is about, and figures against those who ran."""
+
+import argparse
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import headline  # noqa: E402
+import headline_results  # noqa: E402
+from headline_cells import Cell, CellPoint  # noqa: E402
+
+
+def test_spot_slots_of_a_contest_are_not_given_to_who_has_none(tmp_path: Path) -> None:
+    overrides = ["cluster.spot=24", "seed=7"]
+    args = argparse.Namespace(
+        family="scenes", same_batches=False, device="cpu", overrides=overrides, numerics="model", out=tmp_path
+    )
+    for setup, spot in (("reserved-only", 0), ("on-demand-all", 0), ("spot-no-explore", 24)):
+        contest = headline.contest_of(args, "h200-qwen-image-512", headline.STEADY, setup, seed=0)
+        assert contest.config(setup, 0).cluster.spot == spot
+
+
+def cell(setup: str, hours: float, trace: str = "calm") -> Cell:
+    points = tuple(
+        CellPoint(iteration=number, hours=number * hours, reserved_hours=number * hours, spot_hours=0.0, score=number)
+        for number in range(3)
+    )
+    return Cell(
+        family="scenes", setup=setup, seed=0, profile="h200-512", profile_digest="", trace=trace, trace_digest="",
+        iterations=2, losses=0, previews=0, points=points, commit="", date="", hardware="", seconds=0.0,
+    )  # fmt: skip
+
+
+def test_figures_are_against_those_who_ran() -> None:
+    cells = [cell("reserved-only", 4.0, "steady"), cell("spotlight-fixed", 1.0), cell("pipelined", 2.0)]
+    names = set(headline_results.ratios_of(headline_results.races(cells, "spotlight-fixed")))
+    assert {"speedup_vs_reserved_only", "speedup_vs_pipelined"} <= names
+    assert not {"speedup_vs_spot_no_explore", "speedup_vs_on_demand_all"} & names
+    more = [*cells, cell("spot-no-explore", 3.0)]
+    assert "speedup_vs_spot_no_explore" in headline_results.ratios_of(headline_results.races(more, "spotlight-fixed"))
