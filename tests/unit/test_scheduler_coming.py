@@ -99,13 +99,11 @@ def test_who_comes_far_too_late_does_not_take_the_share_of_who_comes_soon():
 
 
 def test_one_that_only_helps_leaves_as_much_as_anybody_to_who_fetches():
-    taken = []
-    for helps in (False, True):
+    for helps, takes_all, taken in ((False, False, 5), (True, False, 5), (True, True, 8)):
         world, first, _ = first_holds_and_second_fetches(ready_at=1.0)
         world.issue(*requests(8))
-        world.scheduler.pull(first, 8, 1.0, world.now, helps=helps)
-        taken.append(len(given_to(first, world.assign())))
-    assert taken == [5, 5]
+        world.scheduler.pull(first, 8, 1.0, world.now, helps=helps, takes_all=takes_all)
+        assert len(given_to(first, world.assign())) == taken, "all only if it rolls out until the other comes"
 
 
 def test_one_that_asks_no_more_or_works_on_something_else_is_left_nothing():

@@ -188,9 +188,8 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(
-                worker, pull.free_rows, pull.row_steps_per_s, now, pull.answered, late_s, leaves, helps=True
-            )
+            rows, speed, at_once = pull.free_rows, pull.row_steps_per_s, self._at_once
+            self._scheduler.pull(worker, rows, speed, now, pull.answered, late_s, leaves, helps=True, takes_all=at_once)
 
     def is_starved(self, now: float) -> bool:
         """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""

@@ -125,7 +125,7 @@ class Balance:
 
     def _level_s(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
         """Rows that a batch has room for without taking longer are left to nobody."""
-        if len(worker.leases) < self._saturating_rows:
+        if worker.takes_all or len(worker.leases) < self._saturating_rows:
             return backlog.level_s(queue.row_steps)
         return backlog.shared_level_s(queue.row_steps, now)
 

@@ -93,13 +93,15 @@ class Scheduler:
         late_s: float = 0.0,
         leaves: int = 0,
         helps: bool = False,
+        takes_all: bool = False,
     ) -> None:
         """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
 
         A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
         is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
         it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `leaves`
-        how many of those first in line it leaves to others, `helps` that it trains and may have to stop at any time.
+        how many of those first in line it leaves to others, `helps` that it trains and may have to stop at any time,
+        `takes_all` that it leaves no share for who still fetches.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -108,7 +110,7 @@ class Scheduler:
         if answered is not None and answered < known.assignments:
             return
         known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s, known.leaves, known.helps = late_s, leaves, helps
+        known.late_s, known.leaves, known.helps, known.takes_all = late_s, leaves, helps, takes_all
         self._balance.measure(known, row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:

@@ -48,6 +48,8 @@ class Worker:
     """Before it could begin with what it asks for."""
     helps: bool = False
     """It trains and rolls out only while it waits: what it does not begin now it never begins."""
+    takes_all: bool = False
+    """It rolls out until others have fetched their weights, and leaves them no share of what it could begin."""
     is_paced: bool = False
     """Whether the next of its rows should begin when those that it has are farther."""
     awaited: bool = False
