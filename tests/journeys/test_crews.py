@@ -38,7 +38,9 @@ def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the
         story.until_crew(3)
         regrouped = story.said(Crewing)[-1]
         story.until_accepted(request)
-        assert regrouped.crews == ((leader, *others),)
+        (crew,) = regrouped.crews
+        assert crew[0] == leader
+        assert sorted(crew[1:]) == sorted(others)
         assert regrouped.epoch == epoch + 1
         assert victim in regrouped.reason
         assert 0 < regrouped.seconds < 0.1
@@ -160,7 +162,8 @@ def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> 
         began = story.world.now
         story.until_crew(3)
         assert story.world.now - began < 5.0
-        assert story.crew == (leader, first, third)
+        assert story.crew[0] == leader
+        assert set(story.crew[1:]) == {first, third}
         assert f"{hung} was killed, because it did not leave crew" in story.said(Crewing)[-1].reason
         assert story.is_undisturbed(request, story.end())
         assert [(lost.worker, lost.cause) for lost in story.said(WorkerLost)] == [(hung, "killed")]

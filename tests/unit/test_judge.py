@@ -1,7 +1,11 @@
 """The judge: every picture gets a verdict, though its reward raises, dies or hangs."""
 
 import asyncio
+import logging
 import math
+import multiprocessing
+import os
+import signal
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +14,8 @@ import numpy as np
 import pytest
 
 from spotlight.core.types import Prompt
-from spotlight.runtime.judge import Judge, Verdict
+from spotlight.runtime.judge import Judge, Picture, Verdict
+from spotlight.runtime.reward_process import RewardProcess
 
 PATIENT_S, IMPATIENT_S = 20.0, 1.0
 """The first is enough for a process to start on a busy machine, the second for nothing but hanging."""
@@ -57,25 +62,45 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def judged(reward: str, brightness: Sequence[int], timeout_s: float = PATIENT_S) -> list[Verdict]:
-    """The verdicts on pictures that arrive together."""
+async def verdicts_on(judge: Judge[Picture], brightness: Sequence[int]) -> list[Verdict]:
+    """Of pictures that arrive together."""
+    images = [np.full((8, 8, 3), value, np.uint8) for value in brightness]
+    return await asyncio.gather(*(judge.judge(Picture(image, PROMPT)) for image in images))
+
+
+def judged(
+    reward: str, brightness: Sequence[int], timeout_s: float = PATIENT_S, killed_before: int = 0
+) -> list[Verdict]:
+    """The verdicts; `killed_before`: so many times the idle reward process is killed before the pictures come."""
 
     async def sit() -> list[Verdict]:
-        judge = Judge(f"strange_rewards:{reward}", 1, timeout_s)
-        images = [np.full((8, 8, 3), value, np.uint8) for value in brightness]
+        judge = Judge([RewardProcess(f"strange_rewards:{reward}", timeout_s)], log_name="node.log")
         try:
-            return await asyncio.gather(*(judge.judge(image, PROMPT) for image in images))
+            for _ in range(killed_before):
+                await verdicts_on(judge, [GOOD])
+                kill_reward_processes()
+            return await verdicts_on(judge, brightness)
         finally:
             await judge.close()
 
     return asyncio.run(sit())
 
 
+def kill_reward_processes() -> None:
+    """Those that this test started; each is dead and gone when this returns."""
+    children = multiprocessing.active_children()
+    assert children
+    for child in children:
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+
+
 @pytest.mark.parametrize(
     ("reward", "says"),
     [
         ("Brightness", "too bright"),
-        ("Dying", "died without a word"),
+        ("Dying", "died without an error"),
         pytest.param("Hanging", "gave no answer within 20 s", marks=pytest.mark.slow),
     ],
 )
@@ -84,13 +109,27 @@ def test_picture_that_the_reward_fails_at_is_unscored_with_its_reason_and_the_ot
     assert (first.score.reward, last.score.reward) == (GOOD, GOOD + 1)
     assert math.isnan(poisoned.score.reward)
     assert says in poisoned.problem
+    assert "traceback is in node.log" in poisoned.problem
     assert not first.problem + last.problem
+
+
+def test_traceback_of_a_reward_that_raises_is_logged_with_the_line_that_raised(caplog):
+    caplog.set_level(logging.WARNING, "spotlight.judge")
+    judged("Brightness", [POISON])
+    assert 'raise ValueError("too bright")' in caplog.text
 
 
 def test_picture_whose_reward_process_died_once_is_scored_by_the_next_process():
     (verdict,) = judged("Faint", [POISON])
     assert verdict.score.reward == POISON
     assert not verdict.problem
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_pictures_after_the_idle_reward_process_was_killed_are_all_scored(kills):
+    verdicts = judged("Brightness", range(GOOD, GOOD + 40), killed_before=kills)
+    assert [verdict.score.reward for verdict in verdicts] == list(range(GOOD, GOOD + 40))
+    assert not any(verdict.problem for verdict in verdicts)
 
 
 def test_reward_that_hangs_at_everything_is_given_up_after_two_pictures():

@@ -38,11 +38,12 @@ from spotlight.core.work import RequestId, Work
 from spotlight.runtime import wire
 from spotlight.runtime.crews import NodeCrews
 from spotlight.runtime.group_store import GroupStore
-from spotlight.runtime.judge import Judge, no_verdict, unpack
+from spotlight.runtime.judge import Judge, Picture, unpack, unscored
 from spotlight.runtime.launch import AgentLaunch, AnyOrder, GiveNotice, KillWorker
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.lineage import die_with_parent
 from spotlight.runtime.nursery_client import NurseryClient
+from spotlight.runtime.reward_process import RewardProcess
 from spotlight.runtime.slot import Slot
 from spotlight.runtime.weight_cache import WeightCache
 from spotlight.runtime.written import Written
@@ -61,7 +62,8 @@ class Agent:
         self._launch = launch
         self._nursery = nursery
         self._controller = controller
-        self._judge = Judge(launch.reward, launch.reward_processes, launch.reward_timeout_s)
+        rewards = [RewardProcess(launch.reward, launch.reward_timeout_s) for _ in range(launch.reward_processes)]
+        self._judge: Judge[Picture] = Judge(rewards, log_name=f"{launch.logs}/{launch.node}.log")
         self._weights = WeightCache(Path(launch.store))
         self._written = Written()
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]
@@ -289,12 +291,12 @@ class Agent:
         try:
             parcel = unpack(blob)
         except RewardError as error:
-            verdict = no_verdict(str(error))
+            verdict = unscored(str(error))
         else:
             if granted is None:
-                verdict = no_verdict(f"node {self._launch.node} relayed no live lease of it, so its prompt is unknown.")
+                verdict = unscored(f"node {self._launch.node} relayed no live lease of it, so its prompt is unknown.")
             else:
-                verdict = await self._judge.judge(parcel.image, granted.prompt)
+                verdict = await self._judge.judge(Picture(parcel.image, granted.prompt))
             if parcel.payload is not None:
                 blob = parcel.payload
         if granted is not None and granted.request.work is Work.PREVIEW:

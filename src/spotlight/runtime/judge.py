@@ -1,36 +1,59 @@
-"""Scores finished pictures on their node, in reward processes, a few milliseconds' worth of arrivals at a time.
+"""Scores finished pictures on their node: one queue, several reward processes, one batch at a time in each.
 
-Invariant: every picture gets a verdict, in bounded time. Where the reward fails twice at a picture, that is a NaN with
-the reason, and the others of its batch are scored without it (tests/unit/test_judge.py, tests/processes/test_pool.py).
+    batch --scores--> a verdict for each picture
+      |--the reward raised, or its process died or hung--> each picture of the batch alone
+    picture alone --score--> its verdict
+      |--its process died--> again, in a new process, up to DEATHS_ALLOWED times
+      `--the reward raised, its process hung, or died too often--> unscored, with the reason
+
+The simulator drives the same class over simulated reward processes; `runtime/reward_process.py` is the real one.
+
+Invariants (tests/unit/test_judge.py, tests/processes/test_judges_killed.py, tests/storm): every picture gets a verdict
+in bounded time, and the death of a reward process, idle or busy, leaves no picture unscored.
 """
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from spotlight.compute.rewards.pool import RewardHung, RewardPool
+from spotlight.compute.rewards.pool import RewardHung, RewardProcessDied
 from spotlight.compute.rewards.protocol import Image, Scores
 from spotlight.core.errors import RewardError
 from spotlight.core.messages import Score
 from spotlight.core.types import Prompt
 
 GATHER_S = 0.004
-"""How long a picture waits for company: short against the 25 ms that reading one word takes."""
-BATCH = 64
-"""Pictures per batch; keeps the wait of the last one bounded."""
+"""How long a picture waits for others to share its batch: short against the 25 ms that reading one word takes."""
+BATCH = 16
+"""Pictures per batch: what the reading model is quickest at, and few enough to spread a burst over the processes."""
+DEATHS_ALLOWED = 4
+"""Processes that may die in a row over one picture alone: a fifth would only show again that the picture kills them."""
 HUNG_ALLOWED = 2
-"""Pictures of a batch that the reward may hang at before the rest of the batch is given up."""
+"""Pictures of a batch that the reward may hang at before the rest of the batch is left unscored."""
+TRACEBACKS_LOGGED = 20
+"""Per node: one broken reward raises at every picture."""
 IMAGE = "image"
 """Key of the picture among a result's tensors: uint8, height x width x 3."""
 PAYLOAD = "payload"
 """Key of the bytes that are trained on, where there are any: uint8."""
+
+log = logging.getLogger("spotlight.judge")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a reward sees."""
+
+    image: Image
+    prompt: Prompt
 
 
 @dataclass(frozen=True)
@@ -50,40 +73,55 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Case:
-    image: Image
-    prompt: Prompt
+class Scored:
+    """Scores of a batch, and the name and version of the reward that gave them."""
+
+    scores: Scores
+    scorer: str
+
+
+class ScoringProcess(Protocol[Item]):
+    """One reward process; it takes one batch at a time."""
+
+    async def score(self, items: Sequence[Item]) -> Scored:
+        """After RewardProcessDied or RewardHung the next call uses a new process."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Case(Generic[Item]):
+    item: Item
     verdict: asyncio.Future[Verdict]
 
 
-class Judge:
-    """One task per reward process takes batches from one queue; scoring itself waits in a thread."""
+class Judge(Generic[Item]):
+    """One task per reward process takes batches from the queue; `judge` waits for the verdict on one picture."""
 
-    def __init__(self, reward: str, processes: int, timeout_s: float) -> None:
-        self._reward = reward
+    def __init__(self, processes: Sequence[ScoringProcess[Item]], log_name: str = "") -> None:
+        """`log_name` is the file that tracebacks of the reward are written to, for the reasons of unscored pictures."""
         self._processes = processes
-        self._timeout_s = timeout_s
-        self._pool = RewardPool(processes, timeout_s)
-        self._scorer = ""
-        self._queue: asyncio.Queue[_Case] = asyncio.Queue()
-        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="judge")
-        # Loading a judge takes seconds: do it while the workers load their model.
-        self._threads.submit(self._warm_up)
-        self._tasks = [asyncio.create_task(self._sit()) for _ in range(processes)]
+        self._log_name = log_name
+        self._tracebacks = 0
+        self._queue: asyncio.Queue[_Case[Item]] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._serve(process)) for process in processes]
 
-    async def judge(self, image: Image, prompt: Prompt) -> Verdict:
-        case = _Case(image, prompt, asyncio.get_running_loop().create_future())
+    async def judge(self, item: Item) -> Verdict:
+        case = _Case(item, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(case)
         return await case.verdict
 
-    async def close(self) -> None:
+    def cancel(self) -> None:
+        """No verdict is given from now on."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._pool.close)
-        self._threads.shutdown()
 
-    async def _sit(self) -> None:
+    async def close(self) -> None:
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(process.close() for process in self._processes))
+
+    async def _serve(self, process: ScoringProcess[Item]) -> None:
         """Waits for pictures, which finished samples bring; ends with `close`."""
         while True:
             batch = [await self._queue.get()]
@@ -91,65 +129,70 @@ class Judge:
                 async with asyncio.timeout(GATHER_S):
                     while len(batch) < BATCH:
                         batch.append(await self._queue.get())
-            verdicts = await asyncio.get_running_loop().run_in_executor(self._threads, self._verdicts, batch)
+            verdicts = await self._verdicts(process, [case.item for case in batch])
             for case, verdict in zip(batch, verdicts, strict=True):
                 if not case.verdict.done():
                     case.verdict.set_result(verdict)
 
-    def _verdicts(self, batch: Sequence[_Case]) -> list[Verdict]:
-        """In a thread. A batch that fails is judged one by one, to find the pictures that the reward cannot take.
-
-        One that fails may have done nothing wrong: a process that another picture killed takes all shards with it. So
-        each gets a second try, in a new process if need be. If two of them hang, the reward does, and waiting for
-        every single one would take hours.
-        """
+    async def _verdicts(self, process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:
         try:
-            return self._scored(batch)
-        except Exception:  # a judge that stopped sitting would hold every later sample back
-            verdicts: list[Verdict] = []
-            hung = 0
-            for case in batch:
-                try:
-                    verdicts += self._scored([case])
-                except Exception as error:
-                    verdicts.append(no_verdict(str(error) or type(error).__name__, self._scorer))
-                    hung += isinstance(error, RewardHung)
-                if hung >= HUNG_ALLOWED:
-                    break
-            return verdicts + [verdicts[-1]] * (len(batch) - len(verdicts))
+            return await _scored(process, items)
+        except Exception as error:  # a task that ended here would hold every later sample back
+            self._log(error)
+        verdicts: list[Verdict] = []
+        hung = 0
+        for item in items:
+            try:
+                verdicts.append(await self._alone(process, item))
+            except Exception as error:
+                self._log(error)
+                verdicts.append(unscored(self._reason(error)))
+                hung += isinstance(error, RewardHung)
+            if hung >= HUNG_ALLOWED:
+                # Waiting for each of the others as well could take hours.
+                break
+        return verdicts + [verdicts[-1]] * (len(items) - len(verdicts))
 
-    def _scored(self, batch: Sequence[_Case]) -> list[Verdict]:
-        scores = self._score(batch)
-        return [
-            Verdict(
-                Score(
-                    reward=float(scores.total[index]),
-                    components={name: float(values[index]) for name, values in scores.components.items()},
-                    scorer=self._scorer,
-                )
+    async def _alone(self, process: ScoringProcess[Item], item: Item) -> Verdict:
+        """A process that died says nothing about the picture, unless it dies of this one every time."""
+        for remaining in reversed(range(DEATHS_ALLOWED)):
+            try:
+                (verdict,) = await _scored(process, [item])
+            except RewardProcessDied as error:
+                if not remaining:
+                    raise
+                self._log(error)
+            else:
+                return verdict
+        raise AssertionError("the last death is raised")
+
+    def _log(self, error: Exception) -> None:
+        if self._tracebacks < TRACEBACKS_LOGGED:
+            self._tracebacks += 1
+            log.warning("a reward failed: %s", error, exc_info=error)
+
+    def _reason(self, error: Exception) -> str:
+        reason = str(error) or type(error).__name__
+        return f"{reason} (its traceback is in {self._log_name})" if self._log_name else reason
+
+
+async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:
+    found = await process.score(items)
+    return [
+        Verdict(
+            Score(
+                reward=float(found.scores.total[index]),
+                components={name: float(values[index]) for name, values in found.scores.components.items()},
+                scorer=found.scorer,
             )
-            for index in range(len(batch))
-        ]
+        )
+        for index in range(len(items))
+    ]
 
-    def _warm_up(self) -> None:
-        with contextlib.suppress(Exception):  # the first picture tells
-            self._scorer = f"{self._reward} {self._pool.version(self._reward)}"
 
-    def _score(self, batch: Sequence[_Case]) -> Scores:
-        pool = self._pool
-        try:
-            self._scorer = self._scorer or f"{self._reward} {pool.version(self._reward)}"
-            return pool.score(self._reward, [case.image for case in batch], [case.prompt for case in batch])
-        except RewardError as error:
-            if isinstance(error, RewardHung) or isinstance(error.__cause__, BrokenProcessPool):
-                self._renew(pool)
-            raise
-
-    def _renew(self, broken: RewardPool) -> None:
-        """A pool that lost a process takes no more work; the next batch gets a new one."""
-        if self._pool is broken:
-            self._pool = RewardPool(self._processes, self._timeout_s)
-            broken.close()
+def unscored(problem: str) -> Verdict:
+    """The sample is kept, without a score."""
+    return Verdict(Score(reward=math.nan), problem)
 
 
 def unpack(blob: bytes) -> Parcel:
@@ -170,8 +213,3 @@ def unpack(blob: bytes) -> Parcel:
         )
     pixels = np.frombuffer(image["data"], dtype=np.uint8).reshape(image["shape"])
     return Parcel(pixels, bytes(payload["data"]) if payload is not None else None)
-
-
-def no_verdict(problem: str, scorer: str = "") -> Verdict:
-    """The sample is kept, unscored."""
-    return Verdict(Score(reward=math.nan, scorer=scorer), problem)

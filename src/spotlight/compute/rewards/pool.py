@@ -1,8 +1,9 @@
 """Rewards outside the training process: a few single-threaded reward processes that score shards of a batch.
 
 Invariant: what `score` returns has one finite total per image, in order; anything else is a RewardError that names
-the reward and the image. Nobody waits for ever: a process that gives no answer in time is killed
-(tests/unit/test_rewards_pool.py). A pool that lost a process, one way or the other, takes no more work.
+the reward and the image. Every wait is bounded: a process that gives no answer in time is killed
+(tests/unit/test_rewards_pool.py). A pool that lost a process takes no more work: every later call raises
+RewardProcessDied, and its owner replaces it.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +47,10 @@ class RewardHung(RewardError):
     """A reward process gave no answer in time, and was killed."""
 
 
+class RewardProcessDied(RewardError):
+    """A reward process ended by itself or was killed from outside, idle or busy: no verdict on any picture."""
+
+
 class RewardPool:
     """Scores batches by reward name; each process loads a reward at its first use."""
 
@@ -62,7 +67,7 @@ class RewardPool:
 
     def version(self, name: str) -> str:
         """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
-        return self._answer(name, self._executor.submit(_load_version, name))
+        return self._answer(name, self._submit(name, _load_version, name))
 
     def score(
         self,
@@ -75,7 +80,7 @@ class RewardPool:
         paired(images, prompts)
         starts = range(0, len(images), SHARD)
         futures = [
-            self._executor.submit(_score_shard, name, images[start : start + SHARD], prompts[start : start + SHARD])
+            self._submit(name, _score_shard, name, images[start : start + SHARD], prompts[start : start + SHARD])
             for start in starts
         ]
         parts = []
@@ -86,6 +91,13 @@ class RewardPool:
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, name: str, task: Callable[..., Answer], *arguments: Any) -> Future[Answer]:
+        try:
+            return self._executor.submit(task, *arguments)
+        except BrokenProcessPool as error:
+            # It died while it had nothing to do, so no task was there to report it.
+            raise _died(name) from error
 
     def _answer(self, name: str, future: Future[Answer]) -> Answer:
         """What a reward process found; whatever else goes wrong there is the reward's doing."""
@@ -103,10 +115,7 @@ class RewardPool:
         except SpotlightError:
             raise
         except BrokenProcessPool as error:
-            raise RewardError(
-                f"a process that ran the reward '{name}' died without a word, which is what running out of memory or a "
-                "crash in native code look like; free memory, use fewer reward processes, or fix the reward."
-            ) from error
+            raise _died(name) from error
         except Exception as error:
             raise raised(name, error) from error
 
@@ -123,6 +132,13 @@ class RewardPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _died(name: str) -> RewardProcessDied:
+    return RewardProcessDied(
+        f"a process that ran the reward '{name}' died without an error, as it does when it runs out of memory or "
+        "crashes in native code; free memory, use fewer reward processes, or fix the reward."
+    )
 
 
 def _found(name: str, done: Future[Answer]) -> Answer:

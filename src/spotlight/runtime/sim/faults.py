@@ -44,6 +44,7 @@ class Fault(StrEnum):
     STRAGGLER = "straggler"
     SILENCE = "silence, then a zombie"
     STALL = "connection stalled"
+    REWARD_KILLED = "reward process killed"
     DOUBLED = "message doubled"
     REPLAYED = "message replayed late"
     HAUNTED = "result of an attempt that had ended"
@@ -75,6 +76,7 @@ MACHINES = (
     Fault.STRAGGLER,
     Fault.SILENCE,
     Fault.STALL,
+    Fault.REWARD_KILLED,
 )
 """Those that strike at a time, not at an occasion."""
 PRESENT = 0.4
@@ -219,6 +221,7 @@ class Weather:
                 chance, lambda name: world.freeze(name, chance.uniform(1.0, 30.0))
             ),
             Fault.STALL: lambda chance: self._on_node(chance, lambda name: world.stall(name, chance.uniform(1, 25))),
+            Fault.REWARD_KILLED: lambda chance: self._on_node(chance, world.kill_reward_process),
         }
 
     async def rage(self, kind: Fault) -> None:

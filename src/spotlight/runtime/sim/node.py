@@ -12,6 +12,8 @@ from functools import partial
 from itertools import repeat
 from typing import Protocol
 
+import msgspec
+
 from spotlight import __version__
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
@@ -20,12 +22,14 @@ from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, WeightsId, Work
 from spotlight.runtime.crews import NodeCrews
+from spotlight.runtime.judge import Judge, Verdict
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fate import Calm
 from spotlight.runtime.sim.frames import Carry, Frame
 from spotlight.runtime.sim.moments import Moment
 from spotlight.runtime.sim.numerics import Numerics
+from spotlight.runtime.sim.reward_process import SimPicture, SimRewardProcess
 from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.storage import SimStorage
@@ -125,6 +129,10 @@ class SimNode:
         """The same."""
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
+        self._scoring: set[asyncio.Task[None]] = set()
+        self._reward_processes = [SimRewardProcess(fate.tempo.start_s)] if not fate.is_calm else []
+        self._judge = Judge[SimPicture](self._reward_processes) if not fate.is_calm else None
+        """None where nothing can happen to it: a score then takes a timer, not three tasks."""
         self.is_alive = True
         self._leases = Leases()
         self._rooms = world.rooms()
@@ -164,7 +172,9 @@ class SimNode:
         self.is_alive = False
         self.down.cut()
         self.crews.leave()
-        for task in (*self._slots, *self._lives.values()):
+        if self._judge is not None:
+            self._judge.cancel()
+        for task in (*self._slots, *self._lives.values(), *self._scoring):
             task.cancel()
         for known in (self._slots, self._lives, self.workers, self._by_name):
             known.clear()
@@ -230,21 +240,32 @@ class SimNode:
             self._leases.ended(worker.id, request.id, attempt)
             self.crews.changed()
         self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
-        is_lost = not worker.is_calm and self._fate.is_unscorable(request)
-        scored = m.Result(
-            request=request.id,
-            attempt=attempt,
-            digest=digest,
-            score=m.Score(float("nan")) if is_lost else self._world.numerics.score(request, digest),
-            problem="no reward" if is_lost else "",
-            steps=row.step - row.began,
-        )
+        result = m.Result(request=request.id, attempt=attempt, digest=digest, steps=row.step - row.began)
         tensors = b"" if request.work is PREVIEW else blob
-        self._loop.call_later(self._fate.score_s(request, self.id), self._judged, worker.id, scored, tensors)
+        seconds = self._fate.score_s(request, self.id)
+        if self._judge is None:
+            verdict = Verdict(self._world.numerics.score(request, digest))
+            self._loop.call_later(seconds, self._judged, worker.id, result, verdict, tensors)
+        else:
+            score = None if self._fate.is_unscorable(request) else self._world.numerics.score(request, digest)
+            judging = asyncio.create_task(self._score(worker.id, result, SimPicture(request, score, seconds), tensors))
+            self._scoring.add(judging)
+            judging.add_done_callback(self._scoring.discard)
 
-    def _judged(self, worker: WorkerId, scored: m.Result, tensors: bytes) -> None:
+    async def _score(self, worker: WorkerId, result: m.Result, picture: SimPicture, tensors: bytes) -> None:
+        assert self._judge is not None
+        self._judged(worker, result, await self._judge.judge(picture), tensors)
+
+    def _judged(self, worker: WorkerId, result: m.Result, verdict: Verdict, tensors: bytes) -> None:
         self._judging[worker] -= 1
-        self._send(worker, scored, tensors)
+        self._send(
+            worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors
+        )
+
+    def kill_reward_process(self) -> None:
+        """Idle or busy, as it happens to be."""
+        for process in self._reward_processes:
+            process.kill()
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.fate.misread(self._copied[load.weights][1], worker)

@@ -201,6 +201,11 @@ class World:
                     self._note(f"!! {worker} is {factor:g} times slower")
                     known.pace.slowness = factor
 
+    def kill_reward_process(self, name: str) -> None:
+        if name in self.nodes:
+            self._note(f"!! the reward process of {self.nodes[name].id} is killed")
+            self.nodes[name].kill_reward_process()
+
     def stall(self, name: str, seconds: float) -> None:
         """The connection stands still, both ways."""
         if name in self.nodes:
