@@ -12,6 +12,7 @@ from spotlight.control.explore.config import Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.control.setbacks import SCORINGS_ALLOWED
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
@@ -23,6 +24,7 @@ from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.payloads import Storage
 from spotlight.runtime.rollouts import Rollouts, Samples
+from spotlight.runtime.stall import Sight, StallWatch
 from spotlight.runtime.step import Schedule
 from spotlight.runtime.training import Training
 
@@ -72,6 +74,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     held_out_prompts = facts.world.held_out(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
+    hub.watch = _watch(chronicle, hub, gang)
     training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
     checkpoints = Checkpoints(hub, gang, training, chronicle.state, storage, cadence, emit)
@@ -94,6 +97,17 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     )
     _take_up(chronicle, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
+
+
+def _watch(chronicle: Chronicle, hub: Hub, gang: Gang) -> StallWatch:
+    config, dispatcher = chronicle.config, hub.dispatcher
+
+    def look() -> Sight:
+        leased = dispatcher.ledger.counts()[SampleState.LEASED]
+        scoring_s = SCORINGS_ALLOWED * config.reward.timeout_s if leased else 0.0
+        return Sight(dispatcher.signs, gang.is_busy, config.cluster.start_s + scoring_s)
+
+    return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(chronicle.folder.path / "logs"))
 
 
 def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
@@ -148,4 +162,9 @@ def _take_up(
             accepted = ledger.accepted(request.id)
             if not storage.is_whole(accepted.payload or "", accepted.payload_digest or ""):
                 ledger.reopen(request.id, "its tensors were lost or damaged")
+    for request in ledger.unscored():
+        # The reward may have been repaired since; what was compared or evaluated without the score stays so.
+        is_settled = state.evaluated if request.work is Work.EVALUATION else state.compared
+        if request.iteration not in is_settled:
+            ledger.reopen(request.id, "it has no score")
     dispatcher.requeue(ledger.queued(), list(prompts.values()))

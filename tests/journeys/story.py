@@ -21,7 +21,7 @@ from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.tally import AuditReport
 from spotlight.core.errors import Stopped
-from spotlight.core.events import AnyEvent, Record
+from spotlight.core.events import AnyEvent, ProblemNoted, Record
 from spotlight.core.journal import Disk, read
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
@@ -224,6 +224,15 @@ class Story:
         """The controller dies around the n-th record of this kind from now."""
         self.disk.doom(when, kind, number)
 
+    def resume(self) -> None:
+        """The controller ended with an error that was expected; start it again."""
+
+        async def start() -> None:
+            self._lives = asyncio.create_task(self._live_on())
+
+        assert self._lives.done()
+        self._loop.run_until_complete(start())
+
     def stop(self) -> None:
         """Somebody asks for it; the run is resumed a moment later."""
         self._wish.is_open = True
@@ -259,6 +268,11 @@ class Story:
         """Who lives on a node of one slot now."""
         (worker,) = self.world.nodes[name].worker_ids()
         return worker
+
+    @property
+    def problems(self) -> list[str]:
+        """What the journal has for people."""
+        return [event.problem for event in self.said(ProblemNoted)]
 
     @property
     def theta(self) -> str:

@@ -1,8 +1,19 @@
 """Samples that cannot be made or judged: the run says so and goes on with the others."""
 
-from story import Story
+import pytest
+from story import COMMIT_EVERY, Story
 
-from spotlight.core.events import Accepted, Compared, Dropped, Evaluated, StepCommitted
+from spotlight.core.errors import RewardError
+from spotlight.core.events import (
+    Accepted,
+    Compared,
+    Dropped,
+    Evaluated,
+    Released,
+    ReleaseReason,
+    Reopened,
+    StepCommitted,
+)
 from spotlight.core.work import RequestId
 
 FIRST, SECOND = RequestId("evaluation/0/0/0"), RequestId("evaluation/0/1/1")
@@ -43,9 +54,48 @@ def test_rollout_that_cannot_be_made_is_dropped_and_its_group_trains_without_it(
         assert len(story.said(StepCommitted)[0].requests) == 5
 
 
-def test_rollout_without_reward_is_not_learned_from() -> None:
+def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_learned_from() -> None:
     with Story() as story:
         story.fate.unscorable = {ROLLOUT}
-        story.end()
+        report = story.end()
         compared = story.said(Compared)[0]
         assert (compared.kept[0][0], compared.advantages[0][0]) == (False, 0.0)
+        (released,) = story.said(Released, request=ROLLOUT)
+        assert released.reason is ReleaseReason.UNSCORED
+        assert released.redone <= COMMIT_EVERY, "the second attempt resumes at the newest commit"
+        assert report.gaps.unscored == {ROLLOUT: "the reward raised at a picture."}
+        assert report.whole, "its group was trained without it"
+
+
+def test_rollout_that_a_second_attempt_can_score_is_learned_from() -> None:
+    with Story() as story:
+        story.fate.unscorable = {ROLLOUT}
+        story.until(lambda: story.said(Released, request=ROLLOUT))
+        story.fate.unscorable = set()
+        report = story.end()
+        assert story.said(Compared)[0].kept[0][0]
+        assert not report.gaps.exist
+
+
+def test_evaluation_that_has_no_score_leaves_the_run_incomplete() -> None:
+    with Story() as story:
+        story.fate.unscorable = {FIRST, SECOND}
+        report = story.end()
+        assert report.clean
+        assert not report.whole
+        assert "INCOMPLETE" in report.sentences()[-1]
+
+
+def test_reward_that_scores_nothing_stops_the_run_and_resume_scores_what_was_kept() -> None:
+    held_out = {RequestId(f"evaluation/0/{n}/{n}") for n in range(8)}
+    with Story(eval={"every": 10, "prompts": 8, "steps": 2}) as story:
+        story.fate.unscorable = set(held_out)
+        with pytest.raises(RewardError, match="none of the 8 held-out pictures of iteration 0 has a score"):
+            story.until(lambda: story.said(Evaluated))
+        assert not story.said(StepCommitted, iteration=1), "nothing more was trained in vain"
+        story.fate.unscorable = set()
+        story.resume()
+        report = story.end()
+        assert {event.request for event in story.said(Reopened)} == held_out
+        assert story.said(Evaluated, iteration=0)[0].scores
+        assert report.whole

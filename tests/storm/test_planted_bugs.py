@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spotlight.chronicle import Chronicle
+from spotlight.compute.rewards.pool import RewardProcessDied
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
@@ -21,10 +22,12 @@ from spotlight.control.scheduler import serving
 from spotlight.control.scheduler.booking import Booking
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.workers import Standing
+from spotlight.control.setbacks import Setbacks
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
 from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
+from spotlight.runtime.judge import Judge
 from spotlight.runtime.rollouts import Rollouts, Samples
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.storm import StormFailed, weather_one
@@ -307,6 +310,17 @@ def old_weights_dropped_when_new_ones_are_published(patch: pytest.MonkeyPatch) -
 def stale_groups_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Groups that are ahead are issued once more with the rest."""
     patch.setattr(Rollouts, "issued_groups", lambda self, iteration: set())
+
+
+@bug
+def picture_of_a_killed_reward_process_left_unscored(patch: pytest.MonkeyPatch) -> None:
+    """The first failure counts as the reward's own, on the node and at the controller."""
+
+    async def hasty(self: Any, process: Any, item: Any) -> Any:
+        raise RewardProcessDied("it died")
+
+    patch.setattr(Judge, "_alone", hasty)
+    patch.setattr(Setbacks, "unscored", lambda self, request, problem: False)
 
 
 @bug

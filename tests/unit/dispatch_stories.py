@@ -1,10 +1,12 @@
-"""A dispatcher with one node, over a ledger that tells nobody."""
+"""A dispatcher with one node, over a ledger without a journal."""
+
+from collections.abc import Callable
 
 from spotlight.control.dispatch import Dispatcher, Payloads
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
-from spotlight.core.events import SCHEMA
+from spotlight.core.events import SCHEMA, AnyEvent
 from spotlight.core.types import NodeId
 from spotlight.core.work import Request, SlotClass
 
@@ -14,9 +16,11 @@ class NoPayloads:
         return None
 
 
-def dispatcher_with(slot_class: SlotClass, payloads: Payloads | None = None) -> tuple[Dispatcher, NodeId]:
+def dispatcher_with(
+    slot_class: SlotClass, payloads: Payloads | None = None, emit: Callable[[AnyEvent], None] = lambda event: None
+) -> tuple[Dispatcher, NodeId]:
     ledger, payloads = Ledger(), payloads or NoPayloads()
-    dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, lambda event: None, lambda at: at, commit_every=1)
+    dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, emit, lambda at: at, commit_every=1)
     node = NodeId(f"{slot_class.value}-1.1")
     dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=slot_class, slots=1))
     return dispatcher, node

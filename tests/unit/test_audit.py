@@ -102,7 +102,7 @@ def test_an_eventful_but_correct_run_is_clean_at_every_record_and_counted():
     assert report.issued == {Work.ROLLOUT: 6, Work.AUDIT: 1, Work.EVALUATION: 1}
     assert report.states == {SampleState.TRAINED: 5, SampleState.DROPPED: 1, SampleState.ACCEPTED: 2}
     assert (report.steps, report.steps_undone, report.reopened, report.restarts) == (3, 1, 1, 1)
-    assert report.dropped == {"scoring failed 3 times": 1}
+    assert list(report.gaps.dropped.values()) == ["scoring failed 3 times"]
     assert report.refused == {RefusalReason.FENCED: 1}
     assert report.released == {ReleaseReason.LOST: 1}
     assert (report.workers_lost, report.workers_lost_noticed) == (1, 0)

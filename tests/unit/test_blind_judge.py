@@ -9,7 +9,7 @@ from test_rollout_requests import samples
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import RealClock
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import RewardError
 from spotlight.core.events import Accepted
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass, Work
@@ -45,8 +45,8 @@ class Run:
 def test_second_iteration_in_a_row_without_two_rewards_in_any_group_stops_the_run_and_says_why() -> None:
     run = Run()
     run.iterate(0, BLIND, BLIND, BLIND, BLIND)
-    run.dispatcher.problems.append("rollout/1/0/3: the far judge does not answer")
-    with pytest.raises(Stopped, match=r"iterations 0 and 1 .*the far judge does not answer.*repair the reward"):
+    run.dispatcher.setbacks.unscored_for = "the far judge does not answer"
+    with pytest.raises(RewardError, match=r"iterations 0 and 1 .*the far judge does not answer.*repair the reward"):
         run.iterate(1, BLIND, 0.5, BLIND, 0.5)
     assert 1 not in run.state.compared, "nothing of the blind iteration is learned from"
 

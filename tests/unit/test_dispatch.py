@@ -5,9 +5,9 @@ import pytest
 from dispatch_stories import dispatcher_with
 
 from spotlight.control.directory import PublishedSet
-from spotlight.control.dispatch import TROUBLES_ALLOWED
+from spotlight.control.setbacks import TROUBLES_ALLOWED
 from spotlight.core import messages as m
-from spotlight.core.events import SCHEMA
+from spotlight.core.events import SCHEMA, ProblemNoted
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 
@@ -24,10 +24,24 @@ def test_nodes_that_say_again_and_again_that_they_cannot_work_end_the_run_with_t
     assert "the weights file is truncated" in str(dispatcher.failure)
 
 
-def test_trouble_of_a_node_is_kept_for_people():
-    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_run_that_nodes_end_has_the_exit_code_of_their_error(code):
+    dispatcher, node = dispatcher_with(SlotClass.RESERVED)
+    while dispatcher.failure is None:
+        failed = m.Failed(problem="no CUDA device", fatal=True, exit_code=code)
+        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.1"), failed), b"", now=0.0)
+    assert dispatcher.failure.exit_code == code
+
+
+def test_trouble_of_a_node_is_journaled_with_its_source():
+    events = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
     dispatcher.handle(node, m.Envelope(None, m.Failed(problem="no room in shared memory")), b"", now=0.0)
-    assert list(dispatcher.problems) == [f"{node}: no room in shared memory"]
+    dispatcher.handle(node, m.Envelope(None, m.Noted(problem="weights go to the disk")), b"", now=0.0)
+    assert [event for event in events if isinstance(event, ProblemNoted)] == [
+        ProblemNoted(source=node, problem="no room in shared memory"),
+        ProblemNoted(source=node, problem="weights go to the disk"),
+    ]
     assert dispatcher.failure is None
 
 

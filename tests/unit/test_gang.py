@@ -89,7 +89,7 @@ def test_gang_that_hangs_in_a_step_is_killed_and_lost_and_the_reason_is_told() -
             await node.gang.step(train(0))
         assert asyncio.get_running_loop().time() - began == pytest.approx(TIMEOUT_S)
         assert node.killed == [FIRST]
-        (problem,) = node.hub.dispatcher.problems
+        (problem,) = node.hub.dispatcher.setbacks.problems
         assert f"{FIRST} gave no answer to Train within 100 s" in problem
         assert "train.timeout_s" in problem
         assert node.orders.get_nowait() == train(0)
@@ -115,7 +115,7 @@ def test_failure_ends_whatever_was_ordered() -> None:
         await node.restored(FIRST)
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
-        node.says(FIRST, m.Failed(problem="out of memory"))
+        node.says(FIRST, m.Failed(problem="out of memory", exit_code=4))
         with pytest.raises(Stopped, match="out of memory"):
             await ordered
 

@@ -105,7 +105,7 @@ def test_checkpoint_that_cannot_be_written_ends_itself_though_nothing_else_is_or
         await node.restored(FIRST)
         saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
         await node.orders.get()
-        node.says(FIRST, m.Failed(problem="the checkpoint cannot be written"))
+        node.says(FIRST, m.Failed(problem="the checkpoint cannot be written", exit_code=4))
         with pytest.raises(Stopped, match="the checkpoint cannot be written"):
             await saving
 
@@ -123,7 +123,7 @@ def test_checkpoint_that_is_never_written_costs_its_time_limit_and_the_worker() 
             with pytest.raises(GangLost):
                 await lost
         assert node.killed == [FIRST]
-        (problem,) = node.hub.dispatcher.problems
+        (problem,) = node.hub.dispatcher.setbacks.problems
         assert f"{FIRST} gave no answer to Save within 100 s" in problem
 
     told(story)

@@ -15,7 +15,7 @@ import pytest
 
 from spotlight.core.types import Prompt
 from spotlight.runtime.judge import Judge, Picture, Verdict
-from spotlight.runtime.reward_process import RewardProcess
+from spotlight.runtime.reward_process import RewardLog, RewardProcess
 
 PATIENT_S, IMPATIENT_S = 20.0, 1.0
 """The first is enough for a process to start on a busy machine, the second for nothing but hanging."""
@@ -74,7 +74,7 @@ def judged(
     """The verdicts; `killed_before`: so many times the idle reward process is killed before the pictures come."""
 
     async def sit() -> list[Verdict]:
-        judge = Judge([RewardProcess(f"strange_rewards:{reward}", timeout_s)], log_name="node.log")
+        judge = Judge([RewardProcess(f"strange_rewards:{reward}", timeout_s)], RewardLog("node.log"))
         try:
             for _ in range(killed_before):
                 await verdicts_on(judge, [GOOD])

@@ -6,7 +6,7 @@ Invariant: a sample's tensors are kept before its acceptance is recorded, and on
 accepted sample has its file, whatever is lost, doubled or late (tests/storm).
 """
 
-from collections import deque
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,9 +20,10 @@ from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.pipeline.assist import Assist
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
+from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crews
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import SpotlightError
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
@@ -37,15 +38,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
-from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
-
-FAILURES_ALLOWED = 3
-"""Attempts at one sample that may raise before it is dropped: more would only hide a broken model or judge."""
-TROUBLES_ALLOWED = {SlotClass.RESERVED: 3, SlotClass.SPOT: 20}
-"""Times that nodes of a class may say in a row that they cannot work, while no sample is accepted anywhere."""
-PROBLEMS_KEPT = 100
-LOSSES_ALLOWED = 20
-"""Workers that may die over one sample without a commit in between: beyond any market, it is the sample that kills."""
+from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 
 
 class Payloads(Protocol):
@@ -89,14 +82,11 @@ class Dispatcher:
         self._commit_every = commit_every
         self._demands = demands or Demands(tokens=1)
         self._flights = Flights()
-        self._failures: dict[RequestId, int] = {}
-        self._losses: dict[RequestId, int] = {}
+        self.setbacks = Setbacks(emit)
         self.outbox: list[Outgoing] = []
-        self._troubles: dict[SlotClass, int] = {}
-        self.failure: Stopped | None = None
+        self.failure: SpotlightError | None = None
         """Why the run cannot go on, once that is known."""
-        self.problems: deque[str] = deque(maxlen=PROBLEMS_KEPT)
-        """Sentences for people that no event tells."""
+        self._signs = 0
         self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
         """Replies of the training worker, for whoever commands it."""
         self._by_kind: Mapping[type[Message], Callable[[WorkerId, Any, bytes, float], None]] = {
@@ -145,6 +135,11 @@ class Dispatcher:
         """An order for the training worker."""
         self._send(worker, message)
 
+    @property
+    def signs(self) -> int:
+        """Signs of progress so far: samples, commits, steps, loaded weights, replies of the gang."""
+        return self._signs + self.scheduler.advances
+
     def take_outbox(self) -> list[Outgoing]:
         outbox, self.outbox = self.outbox, []
         return outbox
@@ -173,8 +168,7 @@ class Dispatcher:
         if known is None:
             return
         for request in self.scheduler.lose(worker, reason, now):
-            losses = self._losses[request] = self._losses.get(request, 0) + 1
-            if losses >= LOSSES_ALLOWED:
+            if losses := self.setbacks.lost(request):
                 self.scheduler.drop(request, f"{losses} workers died over it")
         self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
 
@@ -204,8 +198,13 @@ class Dispatcher:
                         seconds=message.seconds,
                     )
                 )
+            case m.Noted():
+                self.setbacks.note(worker or node, message.problem)
             case m.Failed() if worker is None or message.fatal:
-                self._trouble(node, message.problem)
+                known = self.directory.nodes.get(node)
+                if known is not None and self.failure is None:
+                    failure = Failure(message.problem, message.exit_code)
+                    self.failure = self.setbacks.trouble(node, known.slot_class, failure)
             case m.Hello() if worker is not None:
                 self._hello(worker, message, now)
             case _ if worker is not None and worker not in self.directory.workers:
@@ -214,6 +213,7 @@ class Dispatcher:
             case m.Failed() if worker is not None and message.request is not None:
                 self._attempt_failed(worker, message.request, message, now)
             case _ if worker is not None:
+                self._signs += 1
                 self.to_gang.append((worker, message))
 
     def tick(self, now: float) -> None:
@@ -290,22 +290,26 @@ class Dispatcher:
             self._send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
         elif fits:
             self._flights.keep(commit.request, commit.step, blob, commit.since)
-            self._losses.pop(commit.request, None)
+            self.setbacks.committed(commit.request)
+            self._signs += 1
         else:
             self._send(worker, m.Recall(requests=(commit.request,)))
 
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
-        """Accept once; everything else is refused by the ledger and told."""
+        """Accept once, and what has no score after a second attempt; the ledger refuses and counts everything else."""
         live = self.ledger.is_live(result.request, result.attempt)
         expected: str | None = None
         payload: tuple[str, str] | None = None
+        score = result.score or m.Score(reward=math.nan)
         if live:
             request = self.ledger.request(result.request)
             published = self.directory.weights.get(request.weights)
             expected = published.digest if published is not None else ""
             if expected == result.digest:
+                if not math.isfinite(score.reward) and self.setbacks.unscored(result.request, result.problem):
+                    self.scheduler.hand_back(worker, result.request, result.attempt, 0, now, ReleaseReason.UNSCORED)
+                    return
                 payload = self._payloads.keep(request, blob)
-        score = result.score or m.Score(reward=float("nan"))
         refusal = self.ledger.accept(
             Accepted(
                 request=result.request,
@@ -318,6 +322,7 @@ class Dispatcher:
                 payload=payload[0] if payload else None,
                 payload_digest=payload[1] if payload else None,
                 steps=result.steps,
+                problem="" if math.isfinite(score.reward) else result.problem,
             ),
             expected,
         )
@@ -325,12 +330,9 @@ class Dispatcher:
             # Finished, or made with wrong weights: either way nobody goes on from what was committed.
             self._flights.forget(result.request)
             self.scheduler.done(worker, result.request, now)
-        if result.problem:
-            self.problems.append(f"{result.request}: {result.problem}")
         if refusal is None:
-            self._troubles.clear()
-            self._failures.pop(result.request, None)
-            self._losses.pop(result.request, None)
+            self.setbacks.accepted(result.request)
+            self._signs += 1
 
     def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
@@ -341,16 +343,17 @@ class Dispatcher:
             # Work on other weights than it claims would be silent wrongness: this process may not go on.
             self._send(worker, m.Drain())
             return
+        self._signs += 1
         self.directory.holds(worker, held.weights, now)
         self._tell_scheduler(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
         if not self.ledger.is_live(request, failed.attempt):
             return
-        failures = self._failures[request] = self._failures.get(request, 0) + 1
+        failures = self.setbacks.failed(request, Failure(failed.problem, failed.exit_code))
         self._flights.forget(request)
         self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
-        if failures >= FAILURES_ALLOWED:
+        if failures:
             self.scheduler.drop(request, f"failed {failures} times, last: {failed.problem}")
 
     def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
@@ -368,16 +371,6 @@ class Dispatcher:
         """What a worker under notice cannot finish in time; it may turn out slower than it seemed."""
         if doomed := self.scheduler.must_hand_back(worker, now):
             self._send(worker, m.Recall(requests=tuple(doomed)))
-
-    def _trouble(self, node: NodeId, problem: str) -> None:
-        """A node cannot work. Others may; but if this goes on and nothing is finished, waiting would be for ever."""
-        self.problems.append(f"{node}: {problem}")
-        known = self.directory.nodes.get(node)
-        if known is None:
-            return
-        count = self._troubles[known.slot_class] = self._troubles.get(known.slot_class, 0) + 1
-        if count >= TROUBLES_ALLOWED[known.slot_class]:
-            self.failure = Stopped(f"{known.slot_class.value} nodes cannot work, {count} times in a row: {problem}")
 
     # -- small things --------------------------------------------------------------------------------------------------
 

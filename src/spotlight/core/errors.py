@@ -23,6 +23,7 @@ A message is one sentence in three parts: what is wrong, with the values; why; w
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -68,6 +69,22 @@ class Diverged(Stopped):
     pass
 
 
+def error_of(exit_code: int, sentence: str) -> SpotlightError:
+    """An error of another process, raised again here: with the exit code that it had there."""
+    kinds: dict[int, type[SpotlightError]] = {2: InputError, 3: EnvironmentProblem, 4: Stopped}
+    return kinds.get(exit_code, SpotlightError)(sentence)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """What the command returns for it; a full disk and exhausted memory are the environment's, other errors ours."""
+    if isinstance(error, SpotlightError):
+        return error.exit_code
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM)
+    # torch.OutOfMemoryError, which this module must not import.
+    is_out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return EnvironmentProblem.exit_code if is_full or is_out_of_memory else SpotlightError.exit_code
+
+
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """The "did you mean" half of an error message: the closest known name, else all of them."""
     names = sorted(known)
@@ -76,5 +93,5 @@ def suggestion(wrong: str, known: Iterable[str]) -> str:
 
 
 def told(error: Exception) -> str:
-    """For whoever reads it elsewhere: our own sentences as they are, others with their kind."""
+    """For a message to another process: our own sentences as they are, other errors with their class."""
     return str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"

@@ -54,6 +54,16 @@ class RunResumed(Event, frozen=True, kw_only=True):
 class RunStopped(Event, frozen=True, kw_only=True):
     reason: str
     finished: bool = False
+    failed: bool = False
+    """Whether an error ended it; else it finished, or was asked to stop, or its budget was spent."""
+
+
+class ProblemNoted(Event, frozen=True, kw_only=True):
+    """Something went wrong that the run survives, or is about to stop for; a sentence for people."""
+
+    source: str
+    """A node, a worker or a part of the controller."""
+    problem: str
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -86,6 +96,8 @@ class ReleaseReason(StrEnum):
     """Its worker was fenced after silence."""
     FAILED = "failed"
     """The attempt raised an error."""
+    UNSCORED = "unscored"
+    """It was finished, but no reward could score it: another attempt resumes at the newest commit."""
     RESTART = "restart"
     """The controller restarted; flights are volatile."""
 
@@ -115,6 +127,8 @@ class Accepted(Event, frozen=True, kw_only=True):
     payload_digest: str | None = None
     steps: int = 0
     """Denoising steps that this attempt ran itself."""
+    problem: str = ""
+    """Why it has no score, where `reward` is NaN."""
 
 
 class RefusalReason(StrEnum):
@@ -349,7 +363,7 @@ class Worked(Event, frozen=True, kw_only=True):
 
 
 AnyEvent: TypeAlias = (
-    RunStarted | RunResumed | RunStopped
+    RunStarted | RunResumed | RunStopped | ProblemNoted
     | Issued | Leased | Released | Accepted | Refused | Dropped | Reopened
     | Compared | StepCommitted | Published | Checkpointed | Restored | IterationDone | Evaluated
     | Planned | Previewed | ExplorationClosed | Selected | Fidelity

@@ -5,7 +5,7 @@ bytes. Unknown fields are refused, and a `Hello` of another schema or code versi
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
     the training worker    Accumulated, Stepped, PublishedWeights, Saved
-    agent  -> controller   NodeHello, Gone, Warned
+    agent  -> controller   NodeHello, Gone, Warned, Noted
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
     within a node          what `core/crews.py` lists
@@ -164,6 +164,14 @@ class Failed(Message, frozen=True, kw_only=True):
     request: RequestId | None = None
     attempt: int = 0
     fatal: bool = False
+    exit_code: int = 1
+    """Of the error: what the command returns if the run ends because of it."""
+
+
+class Noted(Message, frozen=True, kw_only=True):
+    """Something that people should know; the sender goes on."""
+
+    problem: str
 
 
 # -- agent -> controller -----------------------------------------------------------------------------------------------
@@ -310,6 +318,7 @@ class Rejected(Message, frozen=True, kw_only=True):
 
 AnyMessage: TypeAlias = (
     Hello | Pull | Commit | HandBack | Result | Alive | Held | Accumulated | Stepped | PublishedWeights | Saved | Failed
+    | Noted
     | NodeHello | Gone | Warned
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered

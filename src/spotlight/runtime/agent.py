@@ -43,7 +43,7 @@ from spotlight.runtime.launch import AgentLaunch, AnyOrder, GiveNotice, KillWork
 from spotlight.runtime.leases import Leases
 from spotlight.runtime.lineage import die_with_parent
 from spotlight.runtime.nursery_client import NurseryClient
-from spotlight.runtime.reward_process import RewardProcess
+from spotlight.runtime.reward_process import RewardLog, RewardProcess
 from spotlight.runtime.slot import Slot
 from spotlight.runtime.weight_cache import WeightCache
 from spotlight.runtime.written import Written
@@ -63,7 +63,7 @@ class Agent:
         self._nursery = nursery
         self._controller = controller
         rewards = [RewardProcess(launch.reward, launch.reward_timeout_s) for _ in range(launch.reward_processes)]
-        self._judge: Judge[Picture] = Judge(rewards, log_name=f"{launch.logs}/{launch.node}.log")
+        self._judge: Judge[Picture] = Judge(rewards, RewardLog(f"{launch.logs}/{launch.node}.log"))
         self._weights = WeightCache(Path(launch.store))
         self._written = Written()
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]

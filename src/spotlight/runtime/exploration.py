@@ -263,7 +263,7 @@ class Exploration:
         seconds = self._patience.seconds(self._hub.clock.now() - self._began)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._hub.until(lambda: self._is_drawn(iteration))
+                await self._hub.until(lambda: self._is_drawn(iteration), f"previews for iteration {iteration}")
 
     def _select(self, iteration: int, issued: list[Request]) -> None:
         previews = self._previews(iteration)

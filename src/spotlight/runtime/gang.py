@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import Stopped, error_of
 from spotlight.core.message import Message
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
@@ -119,8 +119,13 @@ class Gang:
 
     async def present(self) -> bool:
         """Wait for a gang; whether it is the one that was restored last."""
-        await self._hub.until(self._is_here)
+        await self._hub.until(self._is_here, f"the gang's {self._ranks} training workers")
         return self.life == self._restored
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an order is under way, which has a time limit of its own."""
+        return bool(self._underway)
 
     def is_restored(self) -> bool:
         """Whether the gang that is here is the one that was restored last."""
@@ -158,7 +163,7 @@ class Gang:
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._hub.until(ended)
+                await self._hub.until(ended, f"{type(ordered.order).__name__} by {ordered.worker}")
         except TimeoutError:
             await self._end_hang(ordered)
         finally:
@@ -169,7 +174,7 @@ class Gang:
             raise GangLost(f"the training worker {ordered.worker} died during {name}")
         self._deaths.pop(name, None)
         if isinstance(answer, m.Failed):
-            raise Stopped(f"training stopped: {answer.problem}")
+            raise error_of(answer.exit_code, f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
             raise TypeError(f"{name} was answered by {type(answer).__name__}")
         return answer
@@ -194,9 +199,10 @@ class Gang:
         """Its heart may go on beating, so nobody but whoever waits for an answer can tell that it hangs."""
         worker, name = ordered.worker, type(ordered.order).__name__
         what = f"the training worker {worker} gave no answer to {name} within {self._timeout_s:g} s"
-        self._hub.dispatcher.problems.append(
+        self._hub.dispatcher.setbacks.note(
+            worker,
             f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
-            "train.timeout_s if it needs that long."
+            "train.timeout_s if it needs that long.",
         )
         await self._end([worker], ordered.life, what)
 
@@ -211,7 +217,7 @@ class Gang:
 
         try:
             async with asyncio.timeout(KILL_S):
-                await self._hub.until(is_dead)
+                await self._hub.until(is_dead, f"the end of {', '.join(workers)}, which was killed")
         except TimeoutError:
             raise Stopped(
                 f"{what} and could not be killed within {KILL_S:g} s, so there is nobody to train; look at its node, "

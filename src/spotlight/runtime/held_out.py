@@ -14,6 +14,7 @@ from spotlight.core.events import Accepted, AnyEvent, Evaluated
 from spotlight.core.types import Prompt, Sample, Size, Version
 from spotlight.core.work import Policy, Request, Work
 from spotlight.runtime.hub import Hub
+from spotlight.runtime.rollouts import check_any_scored
 from spotlight.runtime.training import Training
 
 
@@ -59,12 +60,17 @@ class HeldOut:
         if not self.is_due(iteration):
             return
         ledger = self._hub.dispatcher.ledger
-        await self._hub.until(lambda: not ledger.outstanding(iteration, Work.EVALUATION))
+        await self._hub.until(
+            lambda: not ledger.outstanding(iteration, Work.EVALUATION),
+            lambda: f"{ledger.outstanding(iteration, Work.EVALUATION)} held-out pictures of iteration {iteration}",
+        )
         pictures = [
             (self._prompts[request.group], ledger.accepted(request.id))
             for request in ledger.iteration(iteration, Work.EVALUATION)
             if ledger.state(request.id) is SampleState.ACCEPTED
         ]
+        # Before it is recorded: a run that stops for it scores the same pictures again when it is resumed.
+        check_any_scored(f"held-out pictures of iteration {iteration}", [one.reward for _, one in pictures], self._hub)
         self._emit(Evaluated(iteration=iteration, scores=_scores(pictures)))
 
     def _requests(self, iteration: int) -> list[Request]:

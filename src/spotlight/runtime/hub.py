@@ -1,7 +1,7 @@
-"""The controller's ear and mouth: feeds the dispatcher, sends what it says, wakes whoever waits for a change.
+"""The controller's link to all nodes: feeds the dispatcher, sends what it answers, wakes coroutines that wait.
 
-One per run. Consumes messages and losses. What an `until` waits for is looked at after every message, loss and tick,
-and whoever waits is woken only when it is so. The simulator drives the same class through `receive` and its own `send`;
+One per run. Consumes messages and losses. The condition of an `until` is evaluated after every message, loss and tick,
+and its waiter is woken only when it holds. The simulator drives the same class through `receive` and its own `send`;
 `SocketDoor` is the real door.
 """
 
@@ -18,6 +18,7 @@ from spotlight.core.clock import Clock
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.runtime import wire
+from spotlight.runtime.stall import StallWatch
 
 TICK_S = 0.25
 """Between looks at silent workers and stragglers; a tenth of the shortest silence that is worth fencing for."""
@@ -25,10 +26,12 @@ TICK_S = 0.25
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiter:
-    """One that waits, and what for."""
+    """A coroutine that waits."""
 
     is_so: Callable[[], bool]
     woken: asyncio.Future[None]
+    what: str | Callable[[], str]
+    """What the run waits for, in a few words; empty for background work."""
 
 
 class Hub:
@@ -41,6 +44,7 @@ class Hub:
         self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
         """Ends a worker's process for good; the pool's, once there is one."""
         self.tick_s = TICK_S
+        self.watch: StallWatch | None = None
         self._waiters: list[_Waiter] = []
         self._failure: BaseException | None = None
 
@@ -77,22 +81,25 @@ class Hub:
                 waiter.woken.set_result(None)
 
     def fail(self, failure: BaseException) -> None:
-        """Whoever waits gets this instead: nothing that dies in the background may leave the run hanging.
+        """Fail every waiter with this error, so that nothing that dies in the background leaves the run hanging.
 
-        From now on nothing that arrives is acted on: what failed may have left a decision half made, and only a
-        restart, which releases everything, puts that right.
+        Messages that arrive from now on are ignored: the failed decision may be half made, and only a restart, which
+        releases everything, puts that right.
         """
         self._failure = self._failure or failure
         for waiter in self._waiters:
             if not waiter.woken.done():
                 waiter.woken.set_result(None)
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until it is so; looked at after every change, and once more by who waited: it may have passed."""
+    async def until(self, is_so: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
+        """Wait until the condition holds, evaluated after every change and once more by the waiter.
+
+        `what` names for people what the run waits for; background work leaves it empty.
+        """
         while not is_so():
             if self._failure is not None:
                 raise self._failure
-            waiter = _Waiter(is_so, asyncio.get_running_loop().create_future())
+            waiter = _Waiter(is_so, asyncio.get_running_loop().create_future(), what)
             self._waiters.append(waiter)
             try:
                 await waiter.woken
@@ -101,16 +108,24 @@ class Hub:
         if self._failure is not None:
             raise self._failure
 
+    def waiting_for(self) -> str:
+        """What the run waits for now, in a few words; empty where it waits for nothing that has a name."""
+        named = [waiter.what if isinstance(waiter.what, str) else waiter.what() for waiter in self._waiters]
+        return "; ".join(dict.fromkeys(filter(None, named)))
+
     async def tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self.tick_s)
             if self._failure is None:
-                self.dispatcher.tick(self.clock.now())
+                now = self.clock.now()
+                self.dispatcher.tick(now)
                 self._speak()
+                if self.watch is not None and (stalled := self.watch.tick(now)) is not None:
+                    self.fail(stalled)
 
 
 async def _nobody_kills(worker: WorkerId) -> None:
-    """Whoever waits for the death gives up after a while and says so."""
+    """Before there is a pool: the caller's own time limit ends its wait."""
 
 
 class SocketDoor:
@@ -146,7 +161,7 @@ class SocketDoor:
                 pass
             except wire.WireError as error:
                 # A stranger at the door, or a damaged agent: its node is lost, the run goes on.
-                hub.dispatcher.problems.append(str(error))
+                hub.dispatcher.setbacks.note("controller", str(error))
             except Exception as error:
                 hub.fail(error)
             finally:

@@ -14,9 +14,8 @@ in bounded time, and the death of a reward process, idle or busy, leaves no pict
 
 import asyncio
 import contextlib
-import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -37,15 +36,13 @@ DEATHS_ALLOWED = 4
 """Processes that may die in a row over one picture alone: a fifth would only show again that the picture kills them."""
 HUNG_ALLOWED = 2
 """Pictures of a batch that the reward may hang at before the rest of the batch is left unscored."""
-TRACEBACKS_LOGGED = 20
-"""Per node: one broken reward raises at every picture."""
 IMAGE = "image"
 """Key of the picture among a result's tensors: uint8, height x width x 3."""
 PAYLOAD = "payload"
 """Key of the bytes that are trained on, where there are any: uint8."""
 
-log = logging.getLogger("spotlight.judge")
 Item = TypeVar("Item")
+Taken = TypeVar("Taken", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -80,10 +77,10 @@ class Scored:
     scorer: str
 
 
-class ScoringProcess(Protocol[Item]):
+class ScoringProcess(Protocol[Taken]):
     """One reward process; it takes one batch at a time."""
 
-    async def score(self, items: Sequence[Item]) -> Scored:
+    async def score(self, items: Sequence[Taken]) -> Scored:
         """After RewardProcessDied or RewardHung the next call uses a new process."""
 
     async def close(self) -> None: ...
@@ -98,11 +95,10 @@ class _Case(Generic[Item]):
 class Judge(Generic[Item]):
     """One task per reward process takes batches from the queue; `judge` waits for the verdict on one picture."""
 
-    def __init__(self, processes: Sequence[ScoringProcess[Item]], log_name: str = "") -> None:
-        """`log_name` is the file that tracebacks of the reward are written to, for the reasons of unscored pictures."""
+    def __init__(self, processes: Sequence[ScoringProcess[Item]], report: Callable[[Exception], str] = str) -> None:
+        """`report` keeps an error's traceback and returns the reason that an unscored picture is given."""
         self._processes = processes
-        self._log_name = log_name
-        self._tracebacks = 0
+        self._report = report
         self._queue: asyncio.Queue[_Case[Item]] = asyncio.Queue()
         self._tasks = [asyncio.create_task(self._serve(process)) for process in processes]
 
@@ -138,15 +134,14 @@ class Judge(Generic[Item]):
         try:
             return await _scored(process, items)
         except Exception as error:  # a task that ended here would hold every later sample back
-            self._log(error)
+            self._report(error)
         verdicts: list[Verdict] = []
         hung = 0
         for item in items:
             try:
                 verdicts.append(await self._alone(process, item))
             except Exception as error:
-                self._log(error)
-                verdicts.append(unscored(self._reason(error)))
+                verdicts.append(unscored(self._report(error)))
                 hung += isinstance(error, RewardHung)
             if hung >= HUNG_ALLOWED:
                 # Waiting for each of the others as well could take hours.
@@ -161,19 +156,10 @@ class Judge(Generic[Item]):
             except RewardProcessDied as error:
                 if not remaining:
                     raise
-                self._log(error)
+                self._report(error)
             else:
                 return verdict
         raise AssertionError("the last death is raised")
-
-    def _log(self, error: Exception) -> None:
-        if self._tracebacks < TRACEBACKS_LOGGED:
-            self._tracebacks += 1
-            log.warning("a reward failed: %s", error, exc_info=error)
-
-    def _reason(self, error: Exception) -> str:
-        reason = str(error) or type(error).__name__
-        return f"{reason} (its traceback is in {self._log_name})" if self._log_name else reason
 
 
 async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:

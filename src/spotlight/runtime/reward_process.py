@@ -5,11 +5,32 @@ Scoring waits in a thread, because the answer of another process is waited for t
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spotlight.compute.rewards.pool import RewardHung, RewardPool, RewardProcessDied
 from spotlight.runtime.judge import Picture, Scored
+
+TRACEBACKS_LOGGED = 20
+"""Per node: a broken reward raises at every picture."""
+
+log = logging.getLogger("spotlight.judge")
+
+
+class RewardLog:
+    """Writes tracebacks of the reward to the log of its node; called with each error, returns the reason to give."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the file that this process logs to."""
+        self._name = name
+        self._tracebacks = 0
+
+    def __call__(self, error: Exception) -> str:
+        if self._tracebacks < TRACEBACKS_LOGGED:
+            self._tracebacks += 1
+            log.warning("a reward failed: %s", error, exc_info=error)
+        return f"{str(error) or type(error).__name__} (its traceback is in {self._name})"
 
 
 class RewardProcess:

@@ -12,12 +12,14 @@ from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
 from spotlight.control.explore.config import SelectedNoise, Solver
 from spotlight.control.run_state import RunState
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import RewardError
 from spotlight.core.events import AnyEvent, Compared, Selected
 from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Version
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.runtime.hub import Hub
 
+SCORES_EXPECTED = 8
+"""Of so many samples or more at least one has a score, unless the reward is broken."""
 SEEDS_PER_PROMPT = 1 << 20
 """Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
 
@@ -175,7 +177,11 @@ class Rollouts:
         self._hub.flush()
 
     async def finished(self, iteration: int) -> None:
-        await self._hub.until(partial(self._hub.dispatcher.ledger.is_made, iteration))
+        ledger = self._hub.dispatcher.ledger
+        await self._hub.until(
+            partial(ledger.is_made, iteration),
+            lambda: f"{ledger.outstanding(iteration, Work.ROLLOUT)} rollouts of iteration {iteration}",
+        )
 
     def are_finished(self, iteration: int) -> bool:
         return self._hub.dispatcher.ledger.is_made(iteration)
@@ -223,15 +229,15 @@ class Rollouts:
         )
 
     def _check_judge(self, iteration: int, rewards: list[np.ndarray]) -> None:
-        """One iteration without a group to compare is bad luck; a second one in a row is a broken judge."""
+        """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a reward that
+        is broken. Nothing is recorded, so that the samples are scored again when the run is resumed."""
+        check_any_scored(f"rollouts of iteration {iteration}", np.concatenate(rewards), self._hub)
         before = self._state.compared.get(iteration - 1)
         was_blind = before is not None and not any(any(group) for group in before.kept)
         if was_blind and not comparable_groups(rewards):
-            problems = self._hub.dispatcher.problems
-            raise Stopped(
-                f"in iterations {iteration - 1} and {iteration} no group has two samples with a reward, so training "
-                f"would go on with nothing; the last problem was: {problems[-1] if problems else 'none told'}; repair "
-                "the reward and start again from the newest checkpoint."
+            raise RewardError(
+                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so training "
+                f"would go on with nothing; {last_reason(self._hub)}; repair the reward, then resume."
             )
 
     def requests_by_group(self, iteration: int) -> list[list[Request]]:
@@ -246,3 +252,17 @@ class Rollouts:
     def _reward(self, request: RequestId) -> float:
         accepted = self._hub.dispatcher.ledger.result(request)
         return float("nan") if accepted is None else accepted.reward
+
+
+def check_any_scored(what: str, rewards: Sequence[float] | np.ndarray, hub: Hub) -> None:
+    """Raises RewardError where no reward of many is finite."""
+    if len(rewards) >= SCORES_EXPECTED and not np.isfinite(np.asarray(rewards, dtype=np.float64)).any():
+        raise RewardError(
+            f"none of the {len(rewards)} {what} has a score, so there is nothing to go by; {last_reason(hub)}; repair "
+            "the reward, then resume."
+        )
+
+
+def last_reason(hub: Hub) -> str:
+    problem = hub.dispatcher.setbacks.unscored_for
+    return f"the last reason was: {problem}" if problem else "no reason was reported"

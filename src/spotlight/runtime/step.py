@@ -22,7 +22,7 @@ from spotlight.control.pipeline.parts import Awaited, Part, Parts, turns
 from spotlight.control.scheduler.booking import Turn, by_number
 from spotlight.control.updates import groups_by_update
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import SpotlightError, error_of
 from spotlight.core.events import Accepted, Compared, StepCommitted
 from spotlight.core.work import Request, Work
 from spotlight.runtime.gang import Gang, GangLost
@@ -180,7 +180,7 @@ class Steps:
         if not is_there():
             self._wait(step, lambda: parts)
             self._hub.flush()
-            await self._hub.until(is_there)
+            await self._hub.until(is_there, f"groups of iteration {iteration} to train on")
         if not found:
             raise GangLost("the gang went while it waited for groups to train on")
         await self._head_start(step, parts, found[0])
@@ -278,9 +278,13 @@ class Steps:
     def _check_any(self, step: int, underway: _Underway) -> None:
         if not underway.items:
             iteration, update = divmod(step, self._schedule.updates)
-            raise Stopped(
-                f"every sample of update {update} of iteration {iteration} was given up, so there is nothing to train "
-                "on; look at why in the journal's last records and the workers' logs."
+            last = self._hub.dispatcher.setbacks.last
+            reason = last.problem.rstrip(".") if last is not None else "`spotlight audit` has the reasons"
+            raise error_of(
+                last.exit_code if last is not None else SpotlightError.exit_code,
+                f"every sample of update {update} of iteration {iteration} was given up ({reason}), so there is "
+                "nothing to train on and the update cannot be skipped; remove the cause, then start a new run from "
+                "the newest weights of this one (`spotlight train --model.name RUN`).",
             )
 
 

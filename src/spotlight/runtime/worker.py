@@ -7,6 +7,7 @@ outbox thread decodes and sends finished samples while the next steps run.
 The main loop consumes the inbox; it waits there only when no sample is in flight. A Grant, Load or order unblocks it.
 """
 
+import contextlib
 import os
 import queue
 import socket
@@ -39,7 +40,7 @@ from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import crews
 from spotlight.core import messages as m
-from spotlight.core.errors import SpotlightError, told
+from spotlight.core.errors import SpotlightError, exit_code_of, told
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, Policy, RequestId, Work
@@ -66,10 +67,6 @@ def own_device(device: str, slot: int) -> str:
     number = slot % torch.cuda.device_count()
     torch.cuda.set_device(number)
     return f"cuda:{number}"
-
-
-def device_kind(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 TrainingOrder: TypeAlias = m.Train | m.Publish | m.Save | m.Restore
@@ -116,7 +113,8 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
     shared = SharedAdapter(adapter, say, resident)
     engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=settings.deterministic)
-    return Equipment(adapter, shared, resident, engine, role, device_kind(adapter.device))
+    kind = torch.cuda.get_device_name(adapter.device) if adapter.device.type == "cuda" else adapter.device.type
+    return Equipment(adapter, shared, resident, engine, role, kind)
 
 
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
@@ -162,8 +160,10 @@ class Worker:
                 self._turn()
         except Disconnected:
             os._exit(0)
-        except SpotlightError as error:
-            self._send(m.Failed(problem=str(error), fatal=True))
+        except Exception as error:
+            # The next worker of this slot would fail in the same way: the controller counts, and stops the run.
+            with contextlib.suppress(Disconnected):
+                self._send(m.Failed(problem=told(error), fatal=True, exit_code=exit_code_of(error)))
             raise
 
     # -- the model's thread --------------------------------------------------------------------------------------------
@@ -290,7 +290,8 @@ class Worker:
             try:
                 self._engine.admit(lease.request, lease.prompt, lease.attempt, lease.commit_every, flight)
             except SpotlightError as error:
-                self._send(m.Failed(problem=str(error), request=lease.request.id, attempt=lease.attempt))
+                code, request = error.exit_code, lease.request.id
+                self._send(m.Failed(problem=str(error), request=request, attempt=lease.attempt, exit_code=code))
             else:
                 if self._membership.follows:
                     # It was granted before the controller knew; a follower has no samples of its own.
@@ -315,7 +316,7 @@ class Worker:
         except Exception as error:
             # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
             traceback.print_exc()
-            reply = m.Failed(problem=told(error))
+            reply = m.Failed(problem=told(error), exit_code=exit_code_of(error))
         if isinstance(reply, m.PublishedWeights):
             self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:

@@ -192,7 +192,7 @@ class TrainingRole:
             self._write(taken, self._run_folder / order.path)
         except Exception as error:
             traceback.print_exc()
-            self._say(m.Failed(problem=errors.told(error)))
+            self._say(m.Failed(problem=errors.told(error), exit_code=errors.exit_code_of(error)))
         else:
             self._say(m.Saved(step=order.step, path=order.path))
 

@@ -5,6 +5,7 @@ Invariant: what is counted here (outstanding, counts, claims) always equals what
 """
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 
 from spotlight.control.ledger import frontier as frontiers
 from spotlight.control.ledger.entries import Batch, Entry, Group
@@ -90,6 +91,17 @@ class Book:
             if entry.request.weights == weights
             and entry.batch.work is not Work.PREVIEW
             and entry.state not in (SampleState.TRAINED, SampleState.DROPPED)
+        ]
+
+    def unscored(self) -> list[Request]:
+        """Accepted without a score, in issue order; no previews."""
+        return [
+            entry.request
+            for entry in self._entries.values()
+            if entry.state is SampleState.ACCEPTED
+            and entry.batch.work is not Work.PREVIEW
+            and entry.accepted is not None
+            and not isfinite(entry.accepted.reward)
         ]
 
     def asked_for(self, iteration: int | None = None) -> list[WeightsId]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spotlight.control.ledger.findings import Finding
+from spotlight.control.ledger.gaps import Gaps
 from spotlight.control.ledger.history import History
 from spotlight.control.ledger.states import SampleState
 from spotlight.core.events import (
     Accepted,
-    Dropped,
     Leased,
     Record,
     RefusalReason,
@@ -40,7 +40,7 @@ class Waste:
     moved: int = 0
     """Lost when a straggler's or a drained worker's sample moved."""
     failed: int = 0
-    """Done by attempts that raised or used wrong weights."""
+    """Done by attempts that raised, used wrong weights, or ended without a score."""
     restart: int = 0
     """In flights that went with the controller, as far as they had been told to it."""
     useful: int = 0
@@ -73,18 +73,22 @@ class AuditReport:
     """Surviving optimizer steps."""
     steps_undone: int
     reopened: int
-    dropped: dict[str, int]
-    """By reason."""
     refused: dict[RefusalReason, int]
     released: dict[ReleaseReason, int]
     workers_lost: int
     workers_lost_noticed: int
     restarts: int
     waste: Waste
+    gaps: Gaps
 
     @property
     def clean(self) -> bool:
         return not self.findings
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is wrong, and no group and no evaluation is missing."""
+        return self.clean and self.gaps.whole
 
     def sentences(self) -> list[str]:
         """For people: what was counted, then what is wrong."""
@@ -100,10 +104,9 @@ class AuditReport:
             f"{self.waste.moved} moved, {self.waste.failed} failed, {self.waste.restart} by a restart; one preemption "
             f"cost a flight at most {self.waste.largest}.",
         ]
-        if self.dropped:
-            said.append(f"Dropped: {_told(self.dropped)}.")
+        said += self.gaps.sentences()
         if self.clean:
-            return [*said, "Clean: nothing lost, nothing doubled, every invariant holds."]
+            return [*said, self.gaps.verdict()]
         said.append(f"NOT CLEAN: {len(self.findings)} findings.")
         said += [str(finding) for finding in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
@@ -121,7 +124,7 @@ class Tally:
     restarts: int = 0
     workers_lost: int = 0
     workers_lost_noticed: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    gaps: Gaps = field(default_factory=Gaps)
     refused: Counter[RefusalReason] = field(default_factory=Counter)
     released: Counter[ReleaseReason] = field(default_factory=Counter)
     waste: Counter[str] = field(default_factory=Counter)
@@ -129,6 +132,7 @@ class Tally:
 
     def count(self, record: Record, history: History) -> None:
         self.records += 1
+        self.gaps.count(record.event)
         match record.event:
             case Leased() as event:
                 life = history.lives.get(event.request)
@@ -141,8 +145,6 @@ class Tally:
                 self.waste["useful"] += life.request.sample.sampling.steps if life is not None else 0
             case Refused() as event:
                 self.refused[event.reason] += 1
-            case Dropped() as event:
-                self.dropped[event.reason] += 1
             case Reopened():
                 self.reopened += 1
             case Restored() as event:
@@ -162,7 +164,7 @@ class Tally:
         match event.reason:
             case ReleaseReason.RESTART:
                 cause = "restart"
-            case ReleaseReason.FAILED:
+            case ReleaseReason.FAILED | ReleaseReason.UNSCORED:
                 cause = "failed"
             case ReleaseReason.LOST | ReleaseReason.SILENT:
                 cause = "with_notice" if noticed else "without_notice"
@@ -181,13 +183,13 @@ class Tally:
             steps=len(history.steps),
             steps_undone=self.steps_undone,
             reopened=self.reopened,
-            dropped=dict(self.dropped),
             refused=dict(self.refused),
             released=dict(self.released),
             workers_lost=self.workers_lost,
             workers_lost_noticed=self.workers_lost_noticed,
             restarts=self.restarts,
             waste=Waste(largest=self.largest, **self.waste),
+            gaps=self.gaps,
         )
 
 

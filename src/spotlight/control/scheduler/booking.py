@@ -41,6 +41,8 @@ class Booking:
         self._places = 0
         self.waiting = 0
         """Tickets in queues."""
+        self.advances = 0
+        """Times that a live attempt was reported at a later step than before."""
         self._shortest: float | None = None
         """Known until a ticket is queued or taken."""
 
@@ -91,6 +93,7 @@ class Booking:
         if step <= ticket.reached:
             ticket.holder.lags = True
             return
+        self.advances += 1
         before = ticket.remaining
         ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now

@@ -345,6 +345,11 @@ class Scheduler:
         return sum([backlog.unfinished[work.rank] for backlog in self._booking.backlogs()])
 
     @property
+    def advances(self) -> int:
+        """Times that a live attempt was reported at a later step than before."""
+        return self._booking.advances
+
+    @property
     def all_waiting(self) -> int:
         """Requests of any kind that nobody holds."""
         return self._booking.waiting

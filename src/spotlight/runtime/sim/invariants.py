@@ -5,6 +5,7 @@ files were damaged). From the live objects, after every event: ledger, scheduler
 At a restart: the journal alone gives the ledger, the state, the planner and the meter that the dead controller had.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -155,9 +156,11 @@ class Invariants:
             self.problems.append(f"{event.request} is leased to {event.worker}, which may only preview")
 
     def _reopened(self, event: Reopened) -> None:
-        name = self._accepted[event.request].payload
-        if name not in self.damaged:
-            self.problems.append(f"{event.request} is made again although nothing happened to its file {name}")
+        accepted = self._accepted[event.request]
+        if accepted.payload not in self.damaged and math.isfinite(accepted.reward):
+            self.problems.append(
+                f"{event.request} is made again although it has a score and its file {accepted.payload} is whole"
+            )
 
     def _committed(self, event: StepCommitted) -> None:
         self._steps.append(event)

@@ -258,9 +258,7 @@ class SimNode:
 
     def _judged(self, worker: WorkerId, result: m.Result, verdict: Verdict, tensors: bytes) -> None:
         self._judging[worker] -= 1
-        self._send(
-            worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors
-        )
+        self._send(worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors)
 
     def kill_reward_process(self) -> None:
         """Idle or busy, as it happens to be."""

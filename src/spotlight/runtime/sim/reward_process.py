@@ -81,5 +81,3 @@ def _joined(items: Sequence[SimPicture]) -> Scores:
 def _settle(busy: "asyncio.Future[None]") -> None:
     if not busy.done():
         busy.set_result(None)
-
-

@@ -188,7 +188,7 @@ async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: f
     try:
         saved = trainer.save(order, snapshot)
     except Stopped as problem:
-        worker.say(m.Failed(problem=str(problem)))
+        worker.say(m.Failed(problem=str(problem), exit_code=problem.exit_code))
         return
     worker.come_to(Moment.SAVED)
     worker.say(saved)

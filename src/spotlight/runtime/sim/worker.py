@@ -354,7 +354,7 @@ class SimWorker:
                 self._rolls = order.last or order.samples is not None
             await carry_out(order, trainer, self.pace, self)
         except Stopped as problem:
-            self.say(m.Failed(problem=str(problem)))
+            self.say(m.Failed(problem=str(problem), exit_code=problem.exit_code))
         if switch_s is not None:
             self._spans.trained(began, self._loop.time(), switch_s)
         else:

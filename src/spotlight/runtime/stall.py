@@ -1,0 +1,88 @@
+"""Notices that a run no longer progresses, says so, and stops it before it is paid for in vain.
+
+    MOVING --half the bound without a sign of progress--> QUIET --the bound--> STALLED: the run stops, resumably
+       ^----------------------- a sign --------------------'
+
+A sign is an accepted sample, a committed or reported denoising step, loaded weights, or a reply of the gang. The bound
+is what the settings allow a single operation to take without any sign (starting a worker; scoring, where samples are
+leased), and FACTOR times the longest time between two signs that this run has had. An order to the gang has a limit of
+its own (train.timeout_s).
+
+Time is counted by ticks, so that a controller that stood still itself does not blame its workers
+(tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spotlight.core.errors import Stopped
+
+FACTOR = 10
+"""Times the longest wait so far: what was not seen in ten times that will hardly come."""
+LONGEST_TICK_S = 2.0
+"""Of the time between two ticks no more counts: the rest was this process's own."""
+
+
+class Movement(StrEnum):
+    MOVING = "moving"
+    QUIET = "quiet"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the watch sees at a tick."""
+
+    signs: int
+    """Counted since the controller started."""
+    is_bounded_elsewhere: bool
+    """The gang works on an order, which has a time limit."""
+    allowed_s: float
+    """What the settings allow a single operation to take without a sign."""
+
+
+class StallWatch:
+    """Owned by the hub, which calls `tick`."""
+
+    def __init__(
+        self, look: Callable[[], Sight], waits_for: Callable[[], str], note: Callable[[str, str], None], logs: str
+    ) -> None:
+        """`note` journals a problem under a source; `logs` is the folder that an error names."""
+        self._look = look
+        self._waits_for = waits_for
+        self._note = note
+        self._logs = logs
+        self.state = Movement.MOVING
+        self.quiet_s = 0.0
+        """Since the last sign."""
+        self.longest_s = 0.0
+        """Between two signs so far."""
+        self._signs = 0
+        self._ticked_at: float | None = None
+
+    def tick(self, now: float) -> Stopped | None:
+        """The reason to stop, once there is one."""
+        elapsed = 0.0 if self._ticked_at is None else min(now - self._ticked_at, LONGEST_TICK_S)
+        self._ticked_at = now
+        sight = self._look()
+        if sight.signs != self._signs or sight.is_bounded_elsewhere:
+            if sight.signs != self._signs:
+                self.longest_s = max(self.longest_s, self.quiet_s)
+            self._signs, self.quiet_s, self.state = sight.signs, 0.0, Movement.MOVING
+            return None
+        self.quiet_s += elapsed
+        bound = sight.allowed_s + FACTOR * self.longest_s
+        if self.quiet_s >= bound:
+            self.state = Movement.STALLED
+            return Stopped(f"{self._sentence()}, so the run stops; look at the logs in {self._logs}, then resume it.")
+        if self.quiet_s >= bound / 2 and self.state is Movement.MOVING:
+            self.state = Movement.QUIET
+            self._note("controller", f"{self._sentence()}; the run stops if that goes on for {bound / 2:.0f} s more.")
+        return None
+
+    def _sentence(self) -> str:
+        return (
+            f"nothing has progressed for {self.quiet_s:.0f} s while the run waited for "
+            f"{self._waits_for() or 'its next event'} (the longest wait before was {self.longest_s:.0f} s)"
+        )

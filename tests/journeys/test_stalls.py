@@ -1,0 +1,47 @@
+"""Nothing waits for ever: a run in which nothing moves any more says what it waits for, and stops resumably."""
+
+import pytest
+from story import Story
+
+from spotlight.core import messages as m
+from spotlight.core.events import Accepted, ProblemNoted, RunStopped
+from spotlight.core.types import WorkerId
+from spotlight.runtime.sim.node import SimNode
+
+CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0}
+
+
+def test_run_whose_nodes_lose_the_weights_without_a_word_is_noted_and_stops_with_what_it_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Story(cluster=CLUSTER) as story, monkeypatch.context() as patch:
+
+        def lose(node: SimNode, load: m.Load, worker: WorkerId | None) -> None:
+            """Neither delivered nor reported."""
+
+        patch.setattr(SimNode, "_load", lose)
+        story.expects = "nothing has progressed"
+        story.until(lambda: story.said(RunStopped))
+        patch.undo()
+        (stopped,) = story.said(RunStopped)
+        assert "waited for 6 rollouts of iteration 0" in stopped.reason
+        assert not story.said(Accepted)
+        (noted,) = story.said(ProblemNoted)
+        assert noted.source == "controller"
+        assert "the run stops if that goes on" in noted.problem
+        story.end()
+
+
+@pytest.mark.parametrize("kills", [1, 5])
+def test_reward_processes_killed_idle_or_busy_leave_every_sample_scored_and_the_same_weights(kills: int) -> None:
+    with Story() as story:
+        story.end()
+        undisturbed = story.theta
+    with Story() as story:
+        for seen in range(kills):
+            story.until(lambda seen=seen: len(story.said(Accepted)) > 2 * seen)
+            for name in story.world.names():
+                story.world.kill_reward_process(name)
+        report = story.end()
+        assert not report.gaps.exist
+        assert story.theta == undisturbed
