@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import StopRequested
 from spotlight.core.section import Section
 
 
@@ -30,18 +30,18 @@ class Budget:
         self.drain_asked = False
 
     def check(self) -> None:
-        """Raises Stopped when it is spent, or when somebody asked the run to drain."""
+        """Raises StopRequested when it is spent, or when the run was asked to drain."""
         hours = self._hours()
         if self.drain_asked:
-            raise Stopped(f"the run was asked to drain; `spotlight resume {self._name}` goes on.")
+            raise StopRequested(f"the run was asked to drain; `spotlight resume {self._name}` goes on.")
         if self._config.max_hours is not None and hours >= self._config.max_hours:
-            raise Stopped(
+            raise StopRequested(
                 f"the run has used {hours:.2f} of its {self._config.max_hours:g} hours (budget.max_hours), so it "
                 f"stops; `spotlight resume {self._name} --set budget.max_hours=H` goes on."
             )
         # What a run has cost is added up only where somebody wants to know.
         if self._config.max_dollars is not None and (dollars := self._dollars()) >= self._config.max_dollars:
-            raise Stopped(
+            raise StopRequested(
                 f"the run has cost ${dollars:.2f} of its ${self._config.max_dollars:g} (budget.max_dollars), so it "
                 f"stops; `spotlight resume {self._name} --set budget.max_dollars=D` goes on."
             )

@@ -15,7 +15,7 @@ from spotlight.control.market.cost import CostMeter
 from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
-from spotlight.core.errors import InputError, Stopped
+from spotlight.core.errors import InputError, NothingToDo
 from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
 from spotlight.core.journal import Disk, Journal, read
 from spotlight.folder import RunFolder, config_digest
@@ -96,7 +96,7 @@ class Chronicle:
                 "first file back, or start a new run."
             )
         if self.state.finished and self.state.iterations_done >= self.config.iterations:
-            raise Stopped(
+            raise NothingToDo(
                 f"the run {self.folder.name} has done its {self.config.iterations} iterations, so nothing is left to "
                 "do; look at its report, or resume it with --set iterations=N."
             )

@@ -12,10 +12,8 @@ Whatever ends a run, resume is the same: fold the journal, release what was leas
 import asyncio
 import random
 import secrets
-import signal
-import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
@@ -25,11 +23,12 @@ from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.clock import RealClock
-from spotlight.core.errors import ConfigError, Stopped
+from spotlight.core.errors import ConfigError, SpotlightError, Stopped, StopRequested
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
+from spotlight.presence import Presence
 from spotlight.runtime.hub import Hub, SocketDoor
 from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
 from spotlight.runtime.market import StandIns, bring_spot
@@ -39,6 +38,7 @@ from spotlight.runtime.payloads import PayloadFolder
 from spotlight.runtime.pool import Departure, NodeDown
 from spotlight.runtime.sim.profiled import NEEDED, TrainingCost
 from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
+from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
 
@@ -51,6 +51,7 @@ class Run:
         self.folder = chronicle.folder
         self.prices = prices
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
+        self._is_end_recorded = False
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable) -> "Run":
@@ -67,18 +68,36 @@ class Run:
         return cls(Chronicle.reopen(config, folder, RealClock()), prices)
 
     async def execute(self) -> None:
-        """To the end, or to a reason to stop; either way the journal says which, and nobody is left behind."""
-        door = SocketDoor(secrets.token_hex(16))
-        storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
-        wired = wire(self.chronicle, door.send, storage, self._budget)
+        """To the end, or to a reason to stop; either way the journal records which, and every process is ended."""
         try:
-            with self._signals(wired.hub):
-                async with self._machines(door, wired.hub) as pool:
-                    await self._work(wired, pool)
+            await self._live()
+        except BaseException as error:
+            self._record_end(error)
+            raise
         finally:
             self.chronicle.close()
 
-    async def _work(self, wired: Wired, pool: LocalPool) -> None:
+    async def _live(self) -> None:
+        door = SocketDoor(secrets.token_hex(16))
+        storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
+        wired = wire(self.chronicle, door.send, storage, self._budget)
+        presence = Presence(self.folder.path, wired.hub.waiting_for, wired.hub.quiet_s)
+        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
+        with presence, stopping:
+            try:
+                async with self._machines(door, wired.hub) as pool:
+                    stopping.started()
+                    await self._work(wired, pool, presence, stopping)
+            except asyncio.CancelledError:
+                if stopping.stopped is None:
+                    raise
+                raise stopping.stopped from None
+
+    def _drain_s(self) -> float:
+        """What two of the longest iterations and the start of a worker take."""
+        return self.config.cluster.start_s + 2 * self.chronicle.state.longest_iteration_s
+
+    async def _work(self, wired: Wired, pool: LocalPool, presence: Presence, stopping: Stopping) -> None:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
         stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
@@ -89,23 +108,36 @@ class Run:
             bring_spot(cluster, market, pool, haste=market.speed),
             stand_ins.keep(),
             _watch(pool),
-            self._orders(pool, hub),
+            presence.keep(),
+            self._orders(pool, hub, stopping),
         )
         tasks = [asyncio.create_task(_guarded(job, hub)) for job in jobs]
         try:
             await wired.loop.run()
-            self.chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
-            # Machines that are let go now are no losses.
+            self._record_end(None)
+            # Machines that are released now are no losses.
             hub.fail(Stopped("the run is over"))
-        except Stopped as stopped:
-            hub.fail(stopped)
-            with suppress(JournalUnwritable):
-                self.chronicle.emit(RunStopped(reason=str(stopped)))
+        except BaseException as error:
+            hub.fail(error)
+            # Before the machines are released: that may take a while, and may be cut short.
+            self._record_end(error)
             raise
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _record_end(self, error: BaseException | None) -> None:
+        """How this life ended, once; None: all iterations are done."""
+        if self._is_end_recorded or isinstance(error, asyncio.CancelledError):
+            return
+        self._is_end_recorded = True
+        stopped = RunStopped(reason="all iterations are done", finished=True)
+        if error is not None:
+            reason = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
+            stopped = RunStopped(reason=reason, failed=not isinstance(error, StopRequested))
+        with suppress(JournalUnwritable):
+            self.chronicle.emit(stopped)
 
     @asynccontextmanager
     async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
@@ -139,14 +171,14 @@ class Run:
             await pool.stop()
             await door.close()
 
-    async def _orders(self, pool: LocalPool, hub: Hub) -> None:
-        """What other terminals ask for."""
+    async def _orders(self, pool: LocalPool, hub: Hub, stopping: Stopping) -> None:
+        """Serves requests from other terminals."""
 
         async def obey(order: RunOrder) -> Done:
             match order:
                 case DrainRun():
-                    self._budget.drain_asked = True
-                    return Done("the run stops when its iteration is done")
+                    seconds = stopping.drain()
+                    return Done(f"the run stops when its iteration is done, at the latest in {seconds:.0f} s")
                 case DrillRun():
                     return await self._drill(order, pool, hub)
 
@@ -196,26 +228,6 @@ class Run:
             spot_speed=cluster.spot_speed,
         )
 
-    @contextmanager
-    def _signals(self, hub: Hub) -> Iterator[None]:
-        """The first Ctrl-C drains at the end of the iteration; the second stops at once. Both can be resumed."""
-        loop = asyncio.get_running_loop()
-
-        def asked() -> None:
-            if not self._budget.drain_asked:
-                sys.stderr.write("stopping at the end of the iteration; once more stops at once\n")
-            else:
-                hub.fail(Stopped(f"stopped at once; `spotlight resume {self.folder.name}` goes on."))
-            self._budget.drain_asked = True
-
-        for which in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(which, asked)
-        try:
-            yield
-        finally:
-            for which in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(which)
-
     def _hours(self) -> float:
         return self.chronicle.run_time() / 3600
 
@@ -230,6 +242,10 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
             "cluster.gang=1, or use `spotlight sim`."
         )
+    if not config.reward.processes:
+        raise ConfigError(
+            "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
+        )
     prices.require(config.market.billed_by(config.cluster.spot))
 
 
@@ -242,7 +258,7 @@ def _check_pace(config: RunConfig, recipe: str) -> None:
 
 
 async def _watch(pool: LocalPool) -> None:
-    """A reserved node that is given up ends the run: nobody could train."""
+    """A reserved node that is given up ends the run: the gang cannot form without it."""
     async for event in pool.events():
         if not isinstance(event, NodeDown) or event.returns or event.departure is not Departure.CRASHED:
             continue

@@ -49,6 +49,7 @@ class RunState:
     published: dict[WeightsId, Published] = field(default_factory=dict)
     checkpoints: list[Checkpointed] = field(default_factory=list)
     restores: int = 0
+    longest_iteration_s: float = 0.0
     finished: bool = False
 
     @classmethod
@@ -90,6 +91,7 @@ class RunState:
                 self.restores += 1
             case IterationDone():
                 self.iterations_done = event.iteration + 1
+                self.longest_iteration_s = max(self.longest_iteration_s, event.rollout_s + event.train_s)
                 self._forget_before(event.iteration)
             case _:
                 pass

@@ -10,9 +10,11 @@
     |   |-- SealError             a flight or payload that is damaged or another sample's (compute/rollout/sealed.py)
     |   `-- JournalCorrupt        a damaged record in the middle of a journal (core/segments.py)
     |-- EnvironmentProblem (3)    something to install or to free
-    |-- Stopped (4)               stopped on purpose, resumable
+    |-- Stopped (4)               stopped, and resumable
+    |   |-- StopRequested         asked to stop, or a budget is spent
     |   |-- Diverged              the model produces or trains on non-finite numbers
     |   `-- JournalUnwritable     the disk is full or fails (core/journal.py)
+    |-- NothingToDo (0)           what was asked for is done already
     |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
     |-- WireError                 bytes on a socket that are no frame of ours (runtime/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
@@ -65,8 +67,16 @@ class Stopped(SpotlightError):
     exit_code = 4
 
 
+class StopRequested(Stopped):
+    pass
+
+
 class Diverged(Stopped):
     pass
+
+
+class NothingToDo(SpotlightError):
+    exit_code = 0
 
 
 def error_of(exit_code: int, sentence: str) -> SpotlightError:

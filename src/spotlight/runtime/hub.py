@@ -108,6 +108,10 @@ class Hub:
         if self._failure is not None:
             raise self._failure
 
+    def quiet_s(self) -> float:
+        """Seconds since the last sign of progress."""
+        return self.watch.quiet_s if self.watch is not None else 0.0
+
     def waiting_for(self) -> str:
         """What the run waits for now, in a few words; empty where it waits for nothing that has a name."""
         named = [waiter.what if isinstance(waiter.what, str) else waiter.what() for waiter in self._waiters]

@@ -16,11 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import Evaluated, IterationDone, Record, RunStopped
+from spotlight.core.events import Evaluated, IterationDone, ProblemNoted, Record, RunStopped
 from spotlight.core.work import SlotClass
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.previews import done_of
 from spotlight.surface.report.text import count, dollars, duration, percent, score, score_name
+from spotlight.surface.run_state import RunStanding
 from spotlight.surface.timeline import Row, SlotState
 
 REFRESH_HZ = 4
@@ -133,23 +134,31 @@ def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> 
             ]
             return f"{duration(record.at):>12}  " + "  ".join(parts)
         case Evaluated() as seen:
-            scores = ", ".join(
-                f"{score_name(name)} {score(value)} ({score(low)} to {score(high)})"
-                for name, (value, low, high) in seen.scores.items()
+            scores = (
+                ", ".join(
+                    f"{score_name(name)} {score(value)} ({score(low)} to {score(high)})"
+                    for name, (value, low, high) in seen.scores.items()
+                )
+                or "no picture has a score"
             )
             return f"{duration(record.at):>12}  held out after {count(seen.iteration, 'iteration')}: {scores}"
         case RunStopped() as stopped:
-            return f"{duration(record.at):>12}  {'finished' if stopped.finished else 'stopped'}: {stopped.reason}"
+            how = "finished" if stopped.finished else "failed" if stopped.failed else "stopped"
+            return f"{duration(record.at):>12}  {how}: {stopped.reason}"
+        case ProblemNoted() as noted:
+            return f"{duration(record.at):>12}  {noted.source}: {noted.problem}"
         case _:
             return None
 
 
-def panel(view: RunView, iterations: int, prices: PriceTable) -> RenderableType:
-    """The whole panel at this instant."""
+def panel(view: RunView, iterations: int, prices: PriceTable, standing: RunStanding | None = None) -> RenderableType:
+    """The whole panel at this instant; `standing` is what `status` knows beyond the journal."""
     done = len(view.iterations)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
+    if standing is not None:
+        grid.add_row("state", state_line(standing))
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
         ProgressBar(total=iterations, completed=done, width=30), f"{done}/{iterations}", _left(view, iterations)
@@ -163,8 +172,25 @@ def panel(view: RunView, iterations: int, prices: PriceTable) -> RenderableType:
     grid.add_row("preemptions", _losses(view))
     grid.add_row("previews", _previews(view))
     grid.add_row("cost", _cost(view, prices))
+    if view.gaps.exist:
+        grid.add_row("missing", Text("; ".join(view.gaps.counts()), style="bold red"))
+    if view.problems:
+        newest = view.problems[-1]
+        grid.add_row("problems", Text(f"{len(view.problems)}, the newest of {newest.source}: {newest.problem}"))
     title = f"Spotlight · {view.facts.recipe} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
     return Panel(Group(grid, _key()), title=Text(title), title_align="left", border_style="dim", padding=(1, 2))
+
+
+def state_line(standing: RunStanding) -> Text:
+    """The state, why, and what a live run waits for."""
+    line = Text(standing.state.value, style="bold")
+    if standing.reason:
+        line.append(f": {standing.reason}", style="")
+    if standing.waiting_for:
+        line.append(f"; waiting for {standing.waiting_for}", style="dim")
+    if standing.last_progress_s is not None:
+        line.append(f"; last progress {duration(standing.last_progress_s)} ago", style="dim")
+    return line
 
 
 def _left(view: RunView, iterations: int) -> Text:

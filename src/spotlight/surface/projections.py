@@ -11,6 +11,7 @@ from typing import Self
 
 import msgspec
 
+from spotlight.control.ledger.gaps import Gaps
 from spotlight.control.market.bill import Bill, settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.cost import CostMeter
@@ -18,21 +19,17 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
-    Dropped,
+    Checkpointed,
     Evaluated,
     ExplorationClosed,
     Fidelity,
     Issued,
     IterationDone,
-    Leased,
     Planned,
     Previewed,
+    ProblemNoted,
     Published,
     Record,
-    Refused,
-    Released,
-    Reopened,
-    Restored,
     RunResumed,
     RunStarted,
     RunStopped,
@@ -40,7 +37,8 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.types import PromptId
-from spotlight.core.work import RequestId, SlotClass, Work
+from spotlight.core.work import SlotClass, Work
+from spotlight.surface.sample_counts import SampleCounts, work_of
 from spotlight.surface.staleness import StaleView
 from spotlight.surface.timeline import Timeline
 
@@ -48,8 +46,9 @@ HEADLINES = ("exact", "geneval", "reward")
 """Held-out scores by how well people understand them; the first that a run has is its headline."""
 PICTURE_SUFFIX = ".png"
 """An accepted evaluation whose payload ends so is a picture of the gallery."""
-REMEMBERED_STEPS = 64
-"""Optimizer steps whose sample ids are kept, in case the gang falls back behind them."""
+PROBLEMS_KEPT = 20
+PROGRESS = (Accepted, StepCommitted, Published, Checkpointed, Evaluated, Selected, IterationDone)
+"""Events that show that a run gets on."""
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
@@ -64,6 +63,14 @@ class RunFacts(msgspec.Struct, kw_only=True):
     stopped: str | None = None
     """Why it stopped; None while it runs."""
     finished: bool = False
+    failed: bool = False
+    """Whether an error stopped it."""
+    is_issued: bool = False
+    """Whether anything was asked of its workers since the controller last started."""
+    wall_offset: float | None = None
+    """Wall-clock time less run time, since the controller last started."""
+    progress_at: float = 0.0
+    """Run time of the last result, step, publication or evaluation."""
     version: int = 0
     """Newest published policy."""
     iteration: int = 0
@@ -124,108 +131,12 @@ class Picture(msgspec.Struct, kw_only=True):
     reward: float
 
 
-class WorkCounts(msgspec.Struct):
-    """Requests of one kind."""
+class ProblemView(msgspec.Struct, kw_only=True):
+    """Something that went wrong, as a sentence."""
 
-    issued: int = 0
-    accepted: int = 0
-    dropped: int = 0
-
-
-class SampleCounts(msgspec.Struct, kw_only=True):
-    """What became of everything that was asked for."""
-
-    by_work: dict[Work, WorkCounts] = {}
-    leased: dict[RequestId, tuple[int, int]] = {}
-    """Live attempts, and the steps that they began with."""
-    waiting: set[RequestId] = set()
-    """Rollouts that are accepted and not trained on."""
-    trained: int = 0
-    released: dict[str, int] = {}
-    refused: dict[str, int] = {}
-    steps_done: int = 0
-    """Denoising steps that count: of accepted attempts, and those that others could go on from."""
-    redone_by: dict[str, int] = {}
-    """Steps that must be done again, by why the attempt ended."""
-    step_sizes: list[int] = []
-    last_steps: dict[int, tuple[RequestId, ...]] = {}
-
-    def apply(self, event: AnyEvent) -> None:
-        match event:
-            case Issued(requests=requests):
-                for request in requests:
-                    self._of(request.id).issued += 1
-            case Leased(request=request, attempt=attempt, step=step):
-                self.leased[request] = (attempt, step)
-            case Released() as released:
-                self._release(released)
-            case Accepted() as accepted:
-                self._accept(accepted)
-            case Refused(reason=reason):
-                self.refused[reason.value] = self.refused.get(reason.value, 0) + 1
-            case Dropped(request=request):
-                self.leased.pop(request, None)
-                self._take_back(request)
-                self._of(request).dropped += 1
-            case Reopened(request=request):
-                self._take_back(request)
-            case StepCommitted() as step:
-                self.step_sizes.append(len(step.requests))
-                self.last_steps[len(self.step_sizes) - 1] = step.requests
-                self.last_steps.pop(len(self.step_sizes) - 1 - REMEMBERED_STEPS, None)
-                self.trained += len(step.requests)
-                self.waiting.difference_update(step.requests)
-            case Restored(step=step):
-                for undone in range(step, len(self.step_sizes)):
-                    self.trained -= self.step_sizes[undone]
-                    self.waiting.update(self.last_steps.pop(undone, ()))
-                del self.step_sizes[step:]
-            case RunResumed():
-                self.leased.clear()
-            case _:
-                pass
-
-    def rollouts(self) -> dict[str, int]:
-        """Every rollout ever issued, by where it is now."""
-        counts = self.by_work.get(Work.ROLLOUT, WorkCounts())
-        leased = sum(work_of(request) is Work.ROLLOUT for request in self.leased)
-        waiting = counts.accepted - self.trained
-        queued = counts.issued - leased - counts.accepted - counts.dropped
-        return {
-            "queued": queued,
-            "leased": leased,
-            "accepted": waiting,
-            "trained": self.trained,
-            "dropped": counts.dropped,
-        }
-
-    @property
-    def redone(self) -> int:
-        return sum(self.redone_by.values())
-
-    def _of(self, request: RequestId) -> WorkCounts:
-        return self.by_work.setdefault(work_of(request), WorkCounts())
-
-    def _take_back(self, request: RequestId) -> None:
-        if request in self.waiting:
-            self.waiting.remove(request)
-            self._of(request).accepted -= 1
-
-    def _release(self, released: Released) -> None:
-        attempt, began = self.leased.get(released.request, (0, 0))
-        if attempt == released.attempt:
-            del self.leased[released.request]
-            self.steps_done += max(0, released.step - began)
-        reason = released.reason.value
-        self.released[reason] = self.released.get(reason, 0) + 1
-        self.redone_by[reason] = self.redone_by.get(reason, 0) + released.redone
-
-    def _accept(self, accepted: Accepted) -> None:
-        self.leased.pop(accepted.request, None)
-        self._of(accepted.request).accepted += 1
-        self.steps_done += accepted.steps
-        if work_of(accepted.request) is Work.ROLLOUT:
-            self.waiting.add(accepted.request)
+    at: float
+    source: str
+    problem: str
 
 
 class RunView(msgspec.Struct, kw_only=True):
@@ -244,6 +155,9 @@ class RunView(msgspec.Struct, kw_only=True):
     """Of issued evaluations whose picture may still come, by request."""
     gallery: list[Picture] = []
     meter: CostMeter = msgspec.field(default_factory=CostMeter)
+    gaps: Gaps = msgspec.field(default_factory=Gaps)
+    problems: list[ProblemView] = []
+    """The newest ones."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -268,6 +182,9 @@ class RunView(msgspec.Struct, kw_only=True):
         self.meter.apply(record)
         self.samples.apply(record.event)
         self.stale.apply(record.event)
+        self.gaps.count(record.event)
+        if isinstance(record.event, PROGRESS):
+            self.facts.progress_at = record.at
         self._apply_run(record)
         self._apply_exploration(record.event)
 
@@ -297,13 +214,20 @@ class RunView(msgspec.Struct, kw_only=True):
             case RunStarted() as started:
                 facts.recipe, facts.seed, facts.code = started.recipe, started.run_seed, started.code
                 facts.config_digest, facts.started_wall = started.config_digest, started.wall
-            case RunResumed(attempt=attempt):
-                facts.attempts, facts.stopped, facts.finished = attempt, None, False
-            case RunStopped(reason=reason, finished=finished):
-                facts.stopped, facts.finished = reason, finished
+                facts.wall_offset = started.wall - record.at
+            case RunResumed() as resumed:
+                facts.attempts, facts.stopped, facts.finished = resumed.attempt, None, False
+                facts.failed = facts.is_issued = False
+                facts.wall_offset = resumed.wall - record.at
+            case RunStopped() as stopped:
+                facts.stopped, facts.finished, facts.failed = stopped.reason, stopped.finished, stopped.failed
+            case ProblemNoted() as noted:
+                self.problems.append(ProblemView(at=record.at, source=noted.source, problem=noted.problem))
+                del self.problems[:-PROBLEMS_KEPT]
             case Published(weights=weights):
                 facts.version = weights.version
             case Issued(requests=requests):
+                facts.is_issued = True
                 for request in requests:
                     if request.work is Work.ROLLOUT:
                         facts.iteration = max(facts.iteration, request.iteration)
@@ -371,8 +295,3 @@ class RunView(msgspec.Struct, kw_only=True):
                 reward=accepted.reward,
             )
         )
-
-
-def work_of(request: RequestId) -> Work:
-    """A request's id begins with what it is for."""
-    return Work(request.partition("/")[0])

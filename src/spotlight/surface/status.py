@@ -6,7 +6,15 @@ from spotlight.control.market.bubbles import bubbles_of
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
-from spotlight.surface.projections import EvaluationView, ExplorationView, IterationView, RunFacts, RunView
+from spotlight.surface.projections import (
+    EvaluationView,
+    ExplorationView,
+    IterationView,
+    ProblemView,
+    RunFacts,
+    RunView,
+)
+from spotlight.surface.run_state import RunStanding, State, standing_of
 from spotlight.surface.timeline import row_name
 
 
@@ -62,7 +70,26 @@ class CostStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What each activity cost; they add up to the rounded dollars."""
 
 
+class GapStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run did not get; see `control/ledger/gaps.py`."""
+
+    whole: bool
+    """Whether no group and no evaluation is missing."""
+    groups_skipped: int
+    evaluations_empty: list[int]
+    samples_dropped: int
+    samples_unscored: int
+    previews_unscored: int
+    sentences: list[str]
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
+    state: State
+    reason: str | None
+    pid: int | None
+    pid_alive: bool
+    last_progress_s: float | None
+    waiting_for: str | None
     run: RunFacts
     seq: int
     seconds: float
@@ -74,15 +101,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     losses: LossStatus
     crews: CrewStatus
     samples: SampleStatus
+    gaps: GapStatus
+    problems: list[ProblemView]
     cost: CostStatus
     idle_share: dict[Tenure, float]
     """Of the time that slots of a class were held."""
 
 
-def status(view: RunView, prices: PriceTable) -> Status:
+def status(view: RunView, prices: PriceTable, standing: RunStanding | None = None) -> Status:
+    """Without `standing` as after the journal's last record: no controller works on the run."""
     bill, line = view.bill(prices), view.timeline
     noticed = sum(taken.noticed for taken in line.preemptions)
     return Status(
+        **msgspec.structs.asdict(standing or standing_of(view)),
         run=view.facts,
         seq=view.seq,
         seconds=view.at,
@@ -113,6 +144,8 @@ def status(view: RunView, prices: PriceTable) -> Status:
             steps_redone=view.samples.redone_by,
             waste=view.waste,
         ),
+        gaps=gap_status(view),
+        problems=view.problems,
         cost=CostStatus(
             priced_as_if=bill.table,
             date=bill.date,
@@ -129,5 +162,18 @@ def status(view: RunView, prices: PriceTable) -> Status:
     )
 
 
-def as_json(view: RunView, prices: PriceTable) -> str:
-    return msgspec.json.encode(status(view, prices)).decode()
+def gap_status(view: RunView) -> GapStatus:
+    gaps = view.gaps
+    return GapStatus(
+        whole=gaps.whole,
+        groups_skipped=sum(gaps.skipped.values()),
+        evaluations_empty=gaps.empty_evaluations,
+        samples_dropped=len(gaps.dropped),
+        samples_unscored=len(gaps.unscored),
+        previews_unscored=gaps.unscored_previews,
+        sentences=gaps.sentences(),
+    )
+
+
+def as_json(view: RunView, prices: PriceTable, standing: RunStanding | None = None) -> str:
+    return msgspec.json.encode(status(view, prices, standing)).decode()

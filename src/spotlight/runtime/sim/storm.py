@@ -22,7 +22,7 @@ from rich.progress import track
 from spotlight.control.ledger import SampleState
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.run_state import RunState
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import NothingToDo, Stopped
 from spotlight.core.events import Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
@@ -132,7 +132,7 @@ class Tempest:
                 raise Broken(f"the run stopped, though its disk was never full: {controller.reason}")
         except PowerCut:
             ending = Ending.DIED
-        except Stopped:
+        except (Stopped, NothingToDo):
             is_over = RunState.replay(record.event for record in read(self._folder.journal)).finished
             ending = Ending.FINISHED if is_over else Ending.STOPPED
         self.world.note(f"the controller {ending.value}")

@@ -1,6 +1,7 @@
 """The `spotlight` command. Verbs import what is heavy only after their arguments are parsed.
 
-Exit codes: 0 done, 2 the user's input, 3 the environment, 4 stopped but resumable.
+Exit codes: 0 done; 1 a run that ended with a group, an evaluation or an invariant missing, or a defect of ours; 2 the
+user's input; 3 the environment; 4 stopped, and resumable.
 """
 
 import os
@@ -11,7 +12,7 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import compare, evaluate, orders, plan, pretrain, profile, report, rewards, sim, train
+from spotlight.surface.cli import compare, evaluate, orders, plan, pretrain, profile, report, rewards, runs, sim, train
 
 app = typer.Typer(
     name="spotlight",
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train.train)
 app.command("resume")(train.resume)
+app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
 app.command("audit")(report.audit)

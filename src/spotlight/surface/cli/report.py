@@ -45,30 +45,35 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest
     from spotlight.surface.panel import panel
+    from spotlight.surface.run_state import standing_of
     from spotlight.surface.status import as_json as status_json
 
     folder = RunFolder.find(run)
     table = prices_for(folder, prices)
     view = latest(folder.journal)
+    standing = standing_of(view, folder.path)
     if as_json:
-        print(status_json(view, table))
+        print(status_json(view, table, standing))
         return
     from rich.console import Console
 
-    Console().print(panel(view, folder.read_config()["iterations"], table))
+    Console().print(panel(view, folder.read_config()["iterations"], table, standing))
 
 
 def audit(run: RunName, as_json: AsJson = False) -> None:
-    """Check from the journal alone that no sample was lost, doubled or trained wrongly; exit code 1 if one was."""
+    """Check from the journal alone that no sample was lost, doubled or trained wrongly, and that none is missing.
+
+    Exit code 1 if one was, or if a group or an evaluation is missing.
+    """
     from spotlight.folder import RunFolder
 
     found = verdict(RunFolder.find(run))
     if as_json:
-        print(json.dumps({"clean": found.clean, "sentences": found.sentences()}))
+        print(json.dumps({"clean": found.clean, "whole": found.whole, "sentences": found.sentences()}))
     else:
         for sentence in found.sentences():
             typer.echo(sentence)
-    if not found.clean:
+    if not found.whole:
         raise typer.Exit(1)
 
 

@@ -97,7 +97,12 @@ def watched(run: "Run") -> None:
             typer.echo(f"report: {write(run.folder, run.prices)}")
         raise
     typer.echo(f"report: {write(run.folder, run.prices)}")
-    typer.echo(f"audit: {verdict(run.folder).sentences()[-1]}")
+    found = verdict(run.folder)
+    for sentence in found.gaps.sentences():
+        typer.echo(sentence)
+    typer.echo(f"audit: {found.sentences()[-1]}")
+    if not found.whole:
+        raise typer.Exit(1)
 
 
 def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfig":

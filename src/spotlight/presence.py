@@ -1,0 +1,102 @@
+"""Which process works on a run, and what it waits for: one small file in the run's folder, rewritten every second.
+
+    RUN/controller.json   written by the controller while it lives, removed when it ends; a killed one leaves it behind
+
+A process counts as alive if its id and its start time are those in the file, so that another process with the same id
+is not taken for it. On another machine that cannot be asked, and the age of the file decides.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+NAME = "controller.json"
+EVERY_S = 1.0
+OLD_S = 30.0
+"""A file of another machine that is older than this is a dead controller's."""
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller says of itself."""
+
+    pid: int
+    born: int
+    """Start of the process, in the kernel's ticks since boot."""
+    host: str
+    wall: float
+    is_draining: bool = False
+    waiting_for: str = ""
+    quiet_s: float = 0.0
+    """Since the last sign of progress."""
+
+    @property
+    def is_alive(self) -> bool:
+        if self.host != socket.gethostname():
+            return time.time() - self.wall < OLD_S
+        return born_at(self.pid) == self.born
+
+
+class Presence:
+    """Writes the file; a context manager, so that it is removed however the run ends."""
+
+    def __init__(self, folder: Path, waiting_for: Callable[[], str], quiet_s: Callable[[], float]) -> None:
+        self._path = folder / NAME
+        self._waiting_for = waiting_for
+        self._quiet_s = quiet_s
+        self.is_draining = False
+
+    def __enter__(self) -> Self:
+        self.write()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    async def keep(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self.write()
+
+    def write(self) -> None:
+        """A full disk must not end the run here: the journal will, with its own words."""
+        beat = Beat(
+            pid=os.getpid(),
+            born=born_at(os.getpid()) or 0,
+            host=socket.gethostname(),
+            wall=time.time(),
+            is_draining=self.is_draining,
+            waiting_for=self._waiting_for(),
+            quiet_s=self._quiet_s(),
+        )
+        scratch = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            scratch.write_bytes(msgspec.json.encode(beat))
+            scratch.replace(self._path)
+
+
+def read_beat(folder: Path) -> Beat | None:
+    """None where no controller works on the run, or it ended by itself."""
+    try:
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=Beat)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def born_at(pid: int) -> int | None:
+    """When the process started; None where there is none, or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

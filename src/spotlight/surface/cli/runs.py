@@ -1,0 +1,81 @@
+"""`spotlight list`: all runs of a folder, with their states."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotlight.surface.cli.report import AsJson
+
+if TYPE_CHECKING:
+    from spotlight.folder import RunFolder
+    from spotlight.surface.projections import RunView
+    from spotlight.surface.run_state import RunStanding
+
+Folder = Annotated[str, typer.Argument(help="Folder of all runs.")]
+
+
+def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
+    """List the runs of a folder: state, iterations, score, and why each stopped."""
+    from spotlight.core.errors import InputError
+    from spotlight.folder import RunFolder
+    from spotlight.surface.kept_view import latest
+    from spotlight.surface.run_state import standing_of
+
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"there is no folder {folder}, so there are no runs in it; start one with `spotlight train`.")
+    found = []
+    for config in sorted(root.glob("*/config.json")):
+        run = RunFolder(config.parent)
+        view = latest(run.journal)
+        found.append(_row(run, view, standing_of(view, run.path)))
+    if as_json:
+        print(json.dumps(found))
+        return
+    _print(found)
+
+
+def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str, object]:
+    name = view.headline()
+    curve = view.curve(name) if name is not None else []
+    return {
+        "run": run.name,
+        "state": standing.state.value,
+        "reason": standing.reason,
+        "pid_alive": standing.pid_alive,
+        "last_progress_s": standing.last_progress_s,
+        "waiting_for": standing.waiting_for,
+        "recipe": view.facts.recipe,
+        "iterations": len(view.iterations),
+        "of": run.read_config()["iterations"],
+        "score": name,
+        "value": curve[-1][1].value if curve else None,
+        "whole": view.gaps.whole,
+    }
+
+
+def _print(found: list[dict[str, object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from spotlight.surface.report.text import duration, score, score_name
+
+    if not found:
+        typer.echo("no runs yet; start one with `spotlight train`.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "state", "iterations", "held out", "last progress", "why, or what it waits for"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        value, since = row["value"], row["last_progress_s"]
+        table.add_row(
+            str(row["run"]),
+            str(row["state"]) + ("" if row["whole"] else ", incomplete"),
+            f"{row['iterations']}/{row['of']}",
+            f"{score_name(str(row['score']))} {score(value)}" if isinstance(value, float) else "–",
+            f"{duration(since)} ago" if isinstance(since, float) else "–",
+            str(row["reason"] or row["waiting_for"] or ""),
+        )
+    Console().print(table)
