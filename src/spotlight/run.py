@@ -107,7 +107,7 @@ class Run:
             self.chronicle.sync_forever(),
             bring_spot(cluster, market, pool, haste=market.speed),
             stand_ins.keep(),
-            _watch(pool),
+            _watch(pool, hub),
             presence.keep(),
             self._orders(pool, hub, stopping),
         )
@@ -257,11 +257,12 @@ def _check_pace(config: RunConfig, recipe: str) -> None:
         profile.seconds(Operation.OPTIMIZER_STEP, degree=config.cluster.gang)
 
 
-async def _watch(pool: LocalPool) -> None:
-    """A reserved node that is given up ends the run: the gang cannot form without it."""
+async def _watch(pool: LocalPool, hub: Hub) -> None:
+    """A reserved node that is given up ends the run: the gang cannot form without it. A spot node is noted."""
     async for event in pool.events():
         if not isinstance(event, NodeDown) or event.returns or event.departure is not Departure.CRASHED:
             continue
+        hub.dispatcher.setbacks.note(event.node, f"the node is given up: {event.cause}.")
         if event.spec.slot_class is SlotClass.RESERVED and not is_stand_in(event.spec.name):
             raise Stopped(f"the reserved node {event.node} cannot be kept alive ({event.cause}); look there.")
 

@@ -67,6 +67,12 @@ class LiveRun:
         os.kill(worker.pid, signal.SIGKILL)
         return worker
 
+    def agents(self) -> set[int]:
+        """Children of the controller that run an agent."""
+        assert self._controller is not None
+        children = Path(f"/proc/{self._controller.pid}/task/{self._controller.pid}/children").read_text().split()
+        return {int(pid) for pid in children if b"spotlight.runtime.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
     def living(self) -> list[WorkerJoined]:
         lost = {event.worker for event in self.events(WorkerLost)}
         return [event for event in self.events(WorkerJoined) if event.worker not in lost and _is_alive(event.pid)]

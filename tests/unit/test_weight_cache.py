@@ -1,14 +1,16 @@
 """A node's copies of weights: when they come, what late workers hear, and when they may go."""
 
 import asyncio
+import errno
+import shutil
 
 import pytest
 
-from spotlight.core.errors import WeightsError
+from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.messages import Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.runtime.weight_cache import WeightCache
+from spotlight.runtime.weight_cache import HEADROOM, WeightCache
 
 SLOW, QUICK = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 
@@ -27,6 +29,10 @@ def announced(tmp_path):
     return announce
 
 
+def cache_in(folder, warn=lambda problem: None) -> WeightCache:
+    return WeightCache(folder, folder.parent / "disk", warn)
+
+
 def taken(cache: WeightCache, load: Load, *workers: WorkerId) -> Load:
     return asyncio.run(cache.take(load, lambda: workers))
 
@@ -36,7 +42,7 @@ def files(folder) -> list[str]:
 
 
 def test_published_file_is_copied_once_and_a_late_worker_hears_of_the_copy(tmp_path, announced):
-    cache = WeightCache(tmp_path / "node")
+    cache = cache_in(tmp_path / "node")
     local = taken(cache, announced(1))
     assert local.path == str(tmp_path / "node" / "behaviour-1.safetensors")
     assert (tmp_path / "node" / "behaviour-1.safetensors").read_bytes() == bytes([1]) * 1000
@@ -46,7 +52,7 @@ def test_published_file_is_copied_once_and_a_late_worker_hears_of_the_copy(tmp_p
 
 
 def test_file_that_is_not_kept_stays_until_every_worker_went_past_it(tmp_path, announced):
-    cache = WeightCache(tmp_path / "node")
+    cache = cache_in(tmp_path / "node")
     taken(cache, announced(1), SLOW, QUICK)
     second = taken(cache, announced(2), SLOW, QUICK)
     assert cache.current() == (second,)
@@ -58,7 +64,7 @@ def test_file_that_is_not_kept_stays_until_every_worker_went_past_it(tmp_path, a
 
 
 def test_set_that_is_wanted_again_while_its_file_waits_to_go_stays(tmp_path, announced):
-    cache = WeightCache(tmp_path / "node")
+    cache = cache_in(tmp_path / "node")
     taken(cache, announced(1), SLOW)
     taken(cache, announced(2), SLOW)
     taken(cache, announced(1, 2), SLOW)
@@ -68,7 +74,7 @@ def test_set_that_is_wanted_again_while_its_file_waits_to_go_stays(tmp_path, ann
 
 
 def test_answer_to_an_early_announcement_does_not_free_what_was_announced_after_it(tmp_path, announced):
-    cache = WeightCache(tmp_path / "node")
+    cache = cache_in(tmp_path / "node")
     taken(cache, announced(1), SLOW)
     taken(cache, announced(2, 1), SLOW)
     taken(cache, announced(1, 2), SLOW)
@@ -80,7 +86,7 @@ def test_answer_to_an_early_announcement_does_not_free_what_was_announced_after_
 
 
 def test_publishers_own_file_is_neither_copied_nor_deleted(tmp_path, announced):
-    cache = WeightCache(tmp_path / "publisher")
+    cache = cache_in(tmp_path / "publisher")
     load = announced(1)
     assert taken(cache, load) == load
     taken(cache, announced(2))
@@ -88,10 +94,50 @@ def test_publishers_own_file_is_neither_copied_nor_deleted(tmp_path, announced):
 
 
 def test_missing_file_is_told_and_leaves_nothing_behind(tmp_path, announced):
-    cache = WeightCache(tmp_path / "node")
+    cache = cache_in(tmp_path / "node")
     load = announced(1)
     (tmp_path / "publisher" / "behaviour-1.safetensors").unlink()
-    with pytest.raises(WeightsError, match="could not be copied"):
+    with pytest.raises(EnvironmentProblem, match=r"could not be copied .*No such file"):
         taken(cache, load)
     assert cache.current() == ()
     assert files(tmp_path / "node") == []
+
+
+@pytest.fixture
+def crowded(tmp_path, monkeypatch):
+    """The store has room for less than a copy and its headroom; the disk has plenty."""
+    usage, node = shutil.disk_usage, tmp_path / "node"
+
+    def free(folder):
+        real = usage(folder)
+        return real._replace(free=HEADROOM + 999) if folder == node else real
+
+    monkeypatch.setattr(shutil, "disk_usage", free)
+    return node
+
+
+def test_copy_that_the_store_has_no_room_for_goes_to_disk_with_one_warning_and_goes_when_it_may(crowded, announced):
+    warnings = []
+    cache = cache_in(crowded, warnings.append)
+    disk = crowded.parent / "disk"
+    local = taken(cache, announced(1), SLOW)
+    assert local.path == str(disk / "behaviour-1.safetensors")
+    assert files(crowded) == []
+    second = taken(cache, announced(2), SLOW)
+    assert cache.current() == (second,)
+    cache.caught_up(SLOW, WeightsId(Version(2)))
+    assert files(disk) == ["behaviour-2.safetensors"]
+    (warning,) = warnings
+    assert "weights go to" in warning
+    assert "cluster.store" in warning
+
+
+def test_copy_that_has_room_nowhere_is_an_error_with_what_is_free(crowded, announced, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("spotlight.runtime.weight_cache.copy_file", full)
+    cache = cache_in(crowded)
+    with pytest.raises(EnvironmentProblem, match=r"No space left on device.*are free in.*set cluster.store"):
+        taken(cache, announced(1))
+    assert cache.current() == ()

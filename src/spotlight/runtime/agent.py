@@ -31,7 +31,7 @@ from spotlight import __version__
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core.crews import AskNeighbour, Crewed, Demand, Offered
-from spotlight.core.errors import EnvironmentProblem, RewardError, SpotlightError, WeightsError
+from spotlight.core.errors import EnvironmentProblem, RewardError, SpotlightError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import RequestId, Work
@@ -48,6 +48,8 @@ from spotlight.runtime.slot import Slot
 from spotlight.runtime.weight_cache import WeightCache
 from spotlight.runtime.written import Written
 
+DELIVERY_PAUSES_S = (0.5, 2.0)
+"""Before a second and a third try to copy weights: room may become free meanwhile."""
 VERDICTS_S = 5.0
 """How long the news of a death waits for verdicts on what the worker had finished; they spare doing it again."""
 
@@ -62,16 +64,19 @@ class Agent:
         self._launch = launch
         self._nursery = nursery
         self._controller = controller
+        self._loop = asyncio.get_running_loop()
         rewards = [RewardProcess(launch.reward, launch.reward_timeout_s) for _ in range(launch.reward_processes)]
         self._judge: Judge[Picture] = Judge(rewards, RewardLog(f"{launch.logs}/{launch.node}.log"))
-        self._weights = WeightCache(Path(launch.store))
+        self._weights = WeightCache(Path(launch.store), Path(launch.spill), self._warn)
         self._written = Written()
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]
         self._leases = Leases()
         self._verdicts: defaultdict[WorkerId, set[asyncio.Task[None]]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain = asyncio.Event()
-        self._store = GroupStore(Path(f"{launch.store}.groups"))
+        # Beside the nursery's socket, because a unix socket's path must be short and the store's may be long.
+        self._store = GroupStore(Path(launch.nursery).with_name(f"{launch.spec.name}.groups"))
+        self._cannot_work: asyncio.Future[str] = self._loop.create_future()
         self._crews = NodeCrews(
             launch.node,
             ElasticConfig.model_validate_json(launch.elastic),
@@ -106,6 +111,7 @@ class Agent:
                 self._hear_controller(reader),
                 self._hear_pool(orders),
                 self._miss_nursery(),
+                self._miss_weights(),
                 self._keep_slots(),
             )
         ]
@@ -218,6 +224,9 @@ class Agent:
         await self._nursery.lost.wait()
         return "the nursery is gone"
 
+    async def _miss_weights(self) -> str:
+        return await self._cannot_work
+
     async def _keep_slots(self) -> str:
         """Ends only when drained: then nobody lives here any more, and every verdict is sent."""
         keeping = [asyncio.create_task(slot.keep()) for slot in self._slots]
@@ -275,15 +284,31 @@ class Agent:
         self._spawn(self._load(load, worker))
 
     async def _load(self, load: m.Load, worker: WorkerId | None) -> None:
+        """A node that cannot hold the weights cannot work: it reports why and ends, and the pool starts it again."""
         try:
-            local = await self._weights.take(load, self._workers)
-        except WeightsError as error:
-            log.error("%s", error)
-            await self._send(m.Failed(problem=str(error)))
+            local = await self._delivered(load)
+        except SpotlightError as error:
+            await self._send(m.Failed(problem=str(error), exit_code=error.exit_code))
+            if not self._cannot_work.done():
+                self._cannot_work.set_result(str(error))
             return
         finally:
             self._written.arrived(load)
         self._relay(worker, local, b"")
+
+    async def _delivered(self, load: m.Load) -> m.Load:
+        for pause_s in DELIVERY_PAUSES_S:
+            try:
+                return await self._weights.take(load, self._workers)
+            except SpotlightError as error:
+                log.warning("%s", error)
+                await asyncio.sleep(pause_s)
+        return await self._weights.take(load, self._workers)
+
+    def _warn(self, problem: str) -> None:
+        """Called by the thread that copies."""
+        log.warning("%s", problem)
+        asyncio.run_coroutine_threadsafe(self._send(m.Noted(problem=problem)), self._loop)
 
     async def _score(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:
         """On goes what is trained on, or else the picture for the gallery; of a preview, the score alone."""

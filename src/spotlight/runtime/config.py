@@ -43,6 +43,9 @@ class ClusterConfig(Section):
     """Seconds that a worker may take to load the model."""
     drain_s: float = Field(default=20.0, gt=0)
     """Seconds that workers may take to hand back and exit."""
+    store: str | None = None
+    """Folder for the nodes' copies of published weights; None: shared memory. Weights that it has no room for go to the
+    run's folder, with a warning."""
     pace: str | None = None
     """A profile, shipped or a file, whose durations the workers wait for instead of computing: real processes, sockets
     and kills on a machine that could not compute that much. None computes."""

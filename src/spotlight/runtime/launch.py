@@ -19,7 +19,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     heartbeat_s: float
     """An Alive is due this often, whatever else the worker does."""
     store: str
-    """Folder of the node's weights; every Load names a file in it."""
+    """Folder of the node's weights."""
     settings: bytes
     """What the run tells all its workers."""
     patience_s: float = 12.0
@@ -50,6 +50,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nursery: str
     token: str
     store: str
+    spill: str
+    """Folder on disk for weights that the store has no room for."""
     logs: str
     reward: str
     reward_processes: int

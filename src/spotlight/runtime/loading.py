@@ -20,6 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -150,7 +151,9 @@ class Loading:
         return True
 
     def _from_store(self, load: Load) -> None:
-        self._tell(load.weights, self._resident.load(self._store.open(load.weights)))
+        """From the folder that the announcement names: weights that shared memory has no room for are on disk."""
+        store = NodeStore(Path(load.path).parent) if load.path else self._store
+        self._tell(load.weights, self._resident.load(store.open(load.weights)))
 
     def _tell(self, weights: WeightsId, digest: str) -> None:
         self._say(Held(weights=weights, digest=digest), b"")

@@ -14,9 +14,9 @@ import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,13 @@ from spotlight.runtime.config import ClusterConfig
 from spotlight.runtime.launch import AgentLaunch, GiveNotice, KillWorker, Order
 from spotlight.runtime.nursery import READY
 from spotlight.runtime.pool import Departure, NodeDown, NodeSpec, NodeUp, PoolEvent
+from spotlight.runtime.process_groups import REAP_S, close_stdin, group_is_dead, kill_group, wait_or_kill
 
 SHARED_MEMORY = Path("/dev/shm")
+SPILL = "store"
+"""Folder in the run's, for weights that have no room elsewhere."""
 PRELOAD_S = 300.0
 """Until the nursery serves: its imports take seconds on a quiet machine, minutes on a cold and busy one."""
-REAP_S = 10.0
-"""Until killed processes are gone; the kernel needs milliseconds."""
 GOOD_LIFE_S = 30.0
 """An agent that lived this long did not fail to start."""
 RESTARTS = 5
@@ -71,9 +72,18 @@ class LocalPoolSettings:
 
 
 def sockets(run: Path) -> Path:
-    """The run's folder in shared memory: short, because a unix socket's path has at most 107 bytes, and private."""
+    """The run's private folder in shared memory, or in the temporary folder where there is none.
+
+    Short, because a unix socket's path has at most 107 bytes.
+    """
+    has_shared_memory = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
+    return (SHARED_MEMORY if has_shared_memory else Path(tempfile.gettempdir())) / private_name(run)
+
+
+def private_name(run: Path) -> str:
+    """A folder name that no other run on this machine has."""
     name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
-    return SHARED_MEMORY / f"spotlight-{run.resolve().name[:32]}-{name}"
+    return f"spotlight-{run.resolve().name[:32]}-{name}"
 
 
 @dataclass
@@ -109,6 +119,8 @@ class LocalPool:
         self._settings.run.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(exist_ok=True)
         self._lock = _claim(self._shared, keep=self._settings.controller)
+        for left in (self._spill, *((self._stores,) if self._stores != self._shared else ())):
+            shutil.rmtree(left, ignore_errors=True)
         await self._need_nursery()
 
     async def events(self) -> AsyncIterator[PoolEvent]:
@@ -127,8 +139,8 @@ class LocalPool:
         if spec.name in self._nodes:
             return self._nodes[spec.name].node
         node = spec.incarnation(self._counts.next(spec.name))
-        store = self._shared / spec.name
-        store.mkdir(mode=0o700, exist_ok=True)
+        store = self._stores / spec.name
+        _make(store, "cluster.store")
         process = self._start_agent(spec, node, store)
         loop = asyncio.get_running_loop()
         here = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
@@ -154,7 +166,7 @@ class LocalPool:
             here.is_killed = True
             # The agent by itself too: in its first moments it does not lead its group yet.
             here.process.kill()
-            _kill_group(here.process.pid)
+            kill_group(here.process.pid)
         await here.gone.wait()
 
     async def drain_node(self, node: NodeId) -> None:
@@ -173,16 +185,27 @@ class LocalPool:
             self._forget_restart(name)
         await asyncio.gather(*(self.kill_node(node) for node in self.nodes()))
         if self._nursery is not None:
-            _close(self._nursery)
-            await asyncio.to_thread(_wait_or_kill, self._nursery)
+            close_stdin(self._nursery)
+            await asyncio.to_thread(wait_or_kill, self._nursery)
             self._nursery = None
         if self._lock is not None:
-            shutil.rmtree(self._shared, ignore_errors=True)
+            for folder in (self._shared, self._stores, self._spill):
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(self._lock)
             self._lock = None
             self._events.put_nowait(None)
 
     # -- processes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _stores(self) -> Path:
+        """Folder of all nodes' weights."""
+        chosen = self._settings.cluster.store
+        return self._shared if chosen is None else Path(chosen).resolve() / private_name(self._settings.run)
+
+    @property
+    def _spill(self) -> Path:
+        return self._settings.run / SPILL
 
     @property
     def _logs(self) -> Path:
@@ -231,6 +254,7 @@ class LocalPool:
             nursery=str(self._nursery_socket),
             token=settings.token,
             store=str(store),
+            spill=str(self._spill / spec.name),
             logs=str(self._logs),
             reward=settings.reward,
             reward_processes=settings.reward_processes,
@@ -261,17 +285,18 @@ class LocalPool:
         """The agent is dead, but not reaped yet: until it is, its process group cannot be another's."""
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
-        _kill_group(here.process.pid)
+        kill_group(here.process.pid)
         status = here.process.wait()
-        _close(here.process)
+        close_stdin(here.process)
         burial = asyncio.create_task(self._bury(here, status))
         self._burials.add(burial)
         burial.add_done_callback(self._burials.discard)
 
     async def _bury(self, here: _Node, status: int) -> None:
-        await _group_is_dead(here.process.pid)
-        shutil.rmtree(here.store, ignore_errors=True)
+        await group_is_dead(here.process.pid)
         name = here.spec.name
+        for copies in (here.store, self._spill / name):
+            shutil.rmtree(copies, ignore_errors=True)
         del self._nodes[name]
         departure = Departure.KILLED if here.is_killed else Departure.LEFT if status == 0 else Departure.CRASHED
         has_lived = asyncio.get_running_loop().time() - here.born > GOOD_LIFE_S
@@ -351,49 +376,11 @@ def _claim(folder: Path, keep: Path) -> int:
     return lock
 
 
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
-        os.killpg(group, signal.SIGKILL)
-
-
-async def _group_is_dead(group: int) -> None:
-    """Waits until the kernel has ended all of a killed group."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(REAP_S):
-            while _has_members(group) and _living_members(group):
-                await asyncio.sleep(0.005)
-
-
-def _has_members(group: int) -> bool:
-    """Zombies count. Signal 0 hurts nobody, even if the number is another's by now."""
+def _make(folder: Path, setting: str) -> None:
     try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _living_members(group: int) -> list[int]:
-    """Zombies do not count: orphaned judges are reaped by init, which takes its time in some containers."""
-    living = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                state, _, member_of = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
-                if int(member_of) == group and state not in "ZX":
-                    living.append(int(entry))
-    return living
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-
-
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(REAP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the folder {folder} for a node's weights cannot be made ({error.strerror}); free room there, or choose "
+            f"another with {setting}."
+        ) from error

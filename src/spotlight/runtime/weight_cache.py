@@ -1,20 +1,24 @@
-"""A node's copies of published weights: each file is copied once, and late workers are told of the newest.
+"""A node's copies of published weights: each file is copied once, and late workers receive the newest announcements.
+
+A copy goes to the node's store, usually shared memory, or to a folder on disk where it would not leave HEADROOM free in
+the store: containers often have 64 MB of shared memory, and a full one breaks every process that needs some.
 
 Invariants (tests/unit/test_weight_cache.py): a file under its final name has the size of the published one; what its
 bytes say is checked by the worker, which can compute the digest. A file that is no longer wanted is deleted only when
-every worker that was told of it has gone past it, so that none finds it missing. Free of torch: the agent only moves
-bytes.
+every worker that was given its path has gone past it, so that none finds it missing. Free of torch: the agent only
+moves bytes.
 """
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from spotlight.core.errors import WeightsError
+from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.file_copy import copy_file
 from spotlight.core.messages import Load
 from spotlight.core.types import WorkerId
@@ -30,11 +34,19 @@ class _Retired:
     waits_for: set[WorkerId]
 
 
+HEADROOM = 16 << 20
+"""Bytes that a copy leaves free in the store, for semaphores and shared memory of other processes."""
+
+
 class WeightCache:
     """The node's store folder, as its agent keeps it. One copy at a time, in the order of the announcements."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spill: Path, warn: Callable[[str], None]) -> None:
+        """`spill` is the folder on disk; `warn` is called once, when it is used for the first time."""
         self._folder = folder
+        self._spill = spill
+        self._warn = warn
+        self._is_warned = False
         folder.mkdir(parents=True, exist_ok=True)
         self._loads: dict[WeightsId, Load] = {}
         self._copied: dict[WeightsId, Path] = {}
@@ -79,13 +91,35 @@ class WeightCache:
         source = Path(load.path)
         if source.parent == self._folder:
             return load
-        target = self._folder / source.name
-        known = self._loads.get(load.weights)
-        if known is None or known.digest != load.digest or not target.exists():
-            await asyncio.to_thread(_copy, source, target)
+        known, target = self._loads.get(load.weights), self._copied.get(load.weights)
+        if known is None or known.digest != load.digest or target is None or not target.exists():
+            target = await asyncio.to_thread(self._copy, source)
             self._copied[load.weights] = target
             self._retired = [retired for retired in self._retired if retired.path != target]
         return msgspec.structs.replace(load, path=str(target))
+
+    def _copy(self, source: Path) -> Path:
+        """Into the store where that leaves headroom, else to disk; the path of the copy."""
+        try:
+            if source.stat().st_size + HEADROOM <= shutil.disk_usage(self._folder).free:
+                return _copied(source, self._folder)
+            self._spilling(source)
+            self._spill.mkdir(parents=True, exist_ok=True)
+            return _copied(source, self._spill)
+        except (OSError, RuntimeError) as error:
+            raise EnvironmentProblem(
+                f"the weights {source} could not be copied to this node ({error}), so that no worker of it gets them; "
+                f"{_free(self._folder)} and {_free(self._spill)}; free some, or set cluster.store."
+            ) from error
+
+    def _spilling(self, source: Path) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            self._warn(
+                f"{source.name} ({_shown(source.stat().st_size)}) would leave less than {_shown(HEADROOM)} free in the "
+                f"store ({_free(self._folder)}), so weights go to {self._spill} on disk, which is slower; enlarge "
+                "shared memory (docker run --shm-size), or set cluster.store."
+            )
 
     def _retire(self, weights: WeightsId, workers: set[WorkerId]) -> None:
         """Only what was copied here: on the publisher's node the store is the publisher's."""
@@ -103,9 +137,10 @@ class WeightCache:
         self._retired = [retired for retired in self._retired if retired.waits_for]
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copied(source: Path, folder: Path) -> Path:
+    target = folder / source.name
     # A hidden name of its own kind: a store's sweep of half-written files leaves it alone.
-    incoming = target.with_name(f".{target.name}.incoming")
+    incoming = folder / f".{source.name}.incoming"
     try:
         size = source.stat().st_size
         copy_file(source, incoming)
@@ -115,10 +150,17 @@ def _copy(source: Path, target: Path) -> None:
                 "copied; publish under a new name and rename."
             )
         os.replace(incoming, target)
-    except (OSError, RuntimeError) as error:
-        raise WeightsError(
-            f"the weights {source} could not be copied to {target.parent} ({error}), so that no worker of this node "
-            "gets them; check that they were published and that the node has room."
-        ) from error
     finally:
         incoming.unlink(missing_ok=True)
+    return target
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f"{_shown(shutil.disk_usage(folder).free)} are free in {folder}"
+    except OSError:
+        return f"{folder} cannot be used"
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

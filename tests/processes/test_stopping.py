@@ -1,0 +1,107 @@
+"""How a live run ends, and what `status` says of it: asked once, asked in vain, killed, failed, finished."""
+
+import json
+import os
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+from command_line import spotlight
+from live_run import RECIPE, LiveRun
+
+from spotlight.core.events import Accepted, Issued, RunStopped
+from spotlight.presence import read_beat
+
+pytestmark = pytest.mark.timeout(600)
+HANGING = """
+import time
+from spotlight.compute.rewards.protocol import Scores
+
+class Hanging:
+    name, version = "hanging", "1"
+    def score(self, images, prompts):
+        time.sleep(3600)
+"""
+
+
+def status(run: LiveRun) -> dict:
+    shown = spotlight("status", str(run.run), "--json")
+    assert shown.code == 0, shown.err
+    return json.loads(shown.out)
+
+
+def test_run_that_is_killed_is_dead_then_resumed_then_finished_and_resuming_it_again_is_no_error(
+    tmp_path: Path,
+) -> None:
+    run = LiveRun(tmp_path, iterations=1)
+    try:
+        run.start()
+        run.wait_for(lambda: read_beat(run.run))
+        assert status(run)["state"] in ("starting", "running")
+        run.wait_for_event(Accepted)
+        told = status(run)
+        assert (told["state"], told["pid_alive"], told["reason"]) == ("running", True, None)
+        assert told["last_progress_s"] < 60
+        run.kill_controller()
+        told = status(run)
+        assert (told["state"], told["pid_alive"]) == ("dead", False)
+        assert "ended without a record" in told["reason"]
+        assert "spotlight resume run" in told["reason"]
+        run.resume()
+        assert run.finish() == 0, run.log()
+    finally:
+        run.close()
+    told = status(run)
+    assert (told["state"], told["pid_alive"], told["reason"]) == ("finished", False, None)
+    again = spotlight("resume", str(run.run))
+    assert again.code == 0
+    assert "has done its 1 iterations" in again.err + again.out
+    (listed,) = json.loads(spotlight("list", str(tmp_path / "runs"), "--json").out)
+    assert (listed["run"], listed["state"], listed["iterations"], listed["of"]) == ("run", "finished", 1, 1)
+
+
+def test_signal_to_stop_is_obeyed_within_its_bound_though_the_iteration_never_ends(tmp_path: Path) -> None:
+    (tmp_path / "never.py").write_text(textwrap.dedent(HANGING))
+    recipe = RECIPE.format(iterations=1).replace(
+        "reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}"
+    )
+    recipe = recipe.replace("heartbeat_s: 0.2", "heartbeat_s: 0.2, start_s: 30.0")
+    run = LiveRun(tmp_path, recipe)
+    try:
+        run.start()
+        run.wait_for_event(Issued)
+        run.interrupt()
+        assert run.finish() == 4, run.log()
+    finally:
+        run.close()
+    (stopped,) = run.events(RunStopped)
+    assert not stopped.failed
+    assert "had not ended 30 s after it was asked to stop" in stopped.reason
+    assert status(run)["state"] == "stopped"
+
+
+def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    run = LiveRun(tmp_path, iterations=1)
+    try:
+        run.start()
+        beat = run.wait_for(lambda: read_beat(run.run))
+        os.kill(beat.pid, signal.SIGTERM)
+        run.wait_for(lambda: "once more stops at once" in run.log())
+        os.kill(beat.pid, signal.SIGTERM)
+        assert run.finish() == 4, run.log()
+    finally:
+        run.close()
+    told = status(run)
+    assert told["state"] == "stopped"
+    assert "stopped at once" in told["reason"]
+
+
+def test_run_whose_nodes_have_no_place_for_weights_fails_with_the_environments_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    run = LiveRun(tmp_path, iterations=1)
+    run.start("--cluster.store", str(tmp_path / "a file"))
+    assert run.finish() == 3, run.log()
+    told = status(run)
+    assert told["state"] == "failed"
+    assert "choose another with cluster.store" in told["reason"]
