@@ -6,7 +6,9 @@ RUN/config.json            the resolved recipe
    /weights/               published weights that may still be asked for
    /checkpoints/STEP/      the trainer's whole state
    /images/ITERATION/      evaluation pictures
-   /logs/ATTEMPT/          one file per process
+   /logs/                  one file per process
+   /controller.json        the process that works on it, while there is one
+   /store/                 nodes' copies of weights that shared memory has no room for, while the run lives
    /report.html
 """
 

@@ -16,12 +16,16 @@ from spotlight.presence import read_beat
 pytestmark = pytest.mark.timeout(600)
 HANGING = """
 import time
+from pathlib import Path
+import numpy as np
 from spotlight.compute.rewards.protocol import Scores
 
 class Hanging:
     name, version = "hanging", "1"
     def score(self, images, prompts):
-        time.sleep(3600)
+        while Path(__file__).with_name("hang").exists():
+            time.sleep(0.1)
+        return Scores(total=np.zeros(len(images)))
 """
 
 
@@ -63,13 +67,13 @@ def test_run_that_is_killed_is_dead_then_resumed_then_finished_and_resuming_it_a
 
 def test_signal_to_stop_is_obeyed_within_its_bound_though_the_iteration_never_ends(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text(textwrap.dedent(HANGING))
-    recipe = RECIPE.format(iterations=1).replace(
-        "reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}"
-    )
-    recipe = recipe.replace("heartbeat_s: 0.2", "heartbeat_s: 0.2, start_s: 30.0")
+    recipe = RECIPE.format(iterations=1).replace("heartbeat_s: 0.2", "heartbeat_s: 0.2, start_s: 30.0")
+    recipe = recipe.replace("reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}")
     run = LiveRun(tmp_path, recipe)
     try:
         run.start()
+        run.wait_for(lambda: read_beat(run.run))
+        (tmp_path / "hang").touch()
         run.wait_for_event(Issued)
         run.interrupt()
         assert run.finish() == 4, run.log()

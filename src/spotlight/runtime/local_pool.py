@@ -236,6 +236,11 @@ class LocalPool:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), nursery.stdout)
         try:
             ready = await asyncio.wait_for(reader.readline(), PRELOAD_S)
+        except TimeoutError as error:
+            raise EnvironmentProblem(
+                f"the process that workers are forked from did not finish its imports within {PRELOAD_S:g} s, so that "
+                f"no worker can start; see whether the disk or the machine is overloaded, and {log}."
+            ) from error
         finally:
             transport.close()
         if ready != READY:
