@@ -43,6 +43,7 @@ from spotlight.core.types import PromptId
 from spotlight.core.work import RequestId, SlotClass, Work
 from spotlight.surface.staleness import StaleView
 from spotlight.surface.timeline import Timeline
+from spotlight.surface.training_figures import TrainingView
 
 HEADLINES = ("exact", "geneval", "reward")
 """Held-out scores by how well people understand them; the first that a run has is its headline."""
@@ -240,6 +241,7 @@ class RunView(msgspec.Struct, kw_only=True):
     timeline: Timeline = msgspec.field(default_factory=Timeline)
     samples: SampleCounts = msgspec.field(default_factory=SampleCounts)
     stale: StaleView = msgspec.field(default_factory=StaleView)
+    training: TrainingView = msgspec.field(default_factory=TrainingView)
     prompts: dict[str, PromptId] = {}
     """Of issued evaluations whose picture may still come, by request."""
     gallery: list[Picture] = []
@@ -268,6 +270,7 @@ class RunView(msgspec.Struct, kw_only=True):
         self.meter.apply(record)
         self.samples.apply(record.event)
         self.stale.apply(record.event)
+        self.training.apply(record.event)
         self._apply_run(record)
         self._apply_exploration(record.event)
 

@@ -14,6 +14,7 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import IterationView, RunView
 from spotlight.surface.report.bubbles import bubbles_section
 from spotlight.surface.report.curves import gain_sentence, interval, score_section
+from spotlight.surface.report.learning import learning_section
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.money import cost_section
 from spotlight.surface.report.pictures import gallery_section
@@ -44,10 +45,15 @@ def write_report(
     *,
     prices: PriceTable | None = None,
     prompts: Mapping[str, str] = NO_PROMPTS,
+    trained_on: int = 0,
     verdict: Verdict | None = None,
 ) -> None:
-    """Write the page; `prompts` gives texts by prompt id, `verdict` the outcome of an audit if one was made."""
-    page = render(view, run_folder, prices or PriceTable.load(), prompts, verdict)
+    """Write the page.
+
+    `prompts` gives texts by prompt id, `trained_on` says how many held-out prompts are also trained on, `verdict` is
+    the outcome of an audit if one was made.
+    """
+    page = render(view, run_folder, prices or PriceTable.load(), prompts, trained_on, verdict)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(page, encoding="utf-8")
@@ -55,11 +61,17 @@ def write_report(
 
 
 def render(
-    view: RunView, run_folder: Path, prices: PriceTable, prompts: Mapping[str, str], verdict: Verdict | None
+    view: RunView,
+    run_folder: Path,
+    prices: PriceTable,
+    prompts: Mapping[str, str],
+    trained_on: int,
+    verdict: Verdict | None,
 ) -> str:
     name = safe(run_folder.resolve().name)
     sections = (
-        score_section(view),
+        score_section(view, trained_on),
+        learning_section(view),
         gallery_section(view, run_folder, prompts),
         timeline_section(view),
         bubbles_section(view),
@@ -87,7 +99,7 @@ def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
         return (
             "The run has just started: no evaluation yet."
             if view.facts.stopped is None
-            else (f"The run stopped before its first evaluation: {view.facts.stopped}.")
+            else "The run stopped before its first evaluation."
         )
     said = gain_sentence(headline, view.curve(headline))
     said = f"{said[:1].upper()}{said[1:]} in {count(len(view.iterations), 'iteration')} and {duration(view.at)}"
@@ -102,14 +114,15 @@ def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
 
 def _facts(view: RunView) -> str:
     facts = view.facts
-    state = "running" if facts.stopped is None else ("finished" if facts.finished else f"stopped: {facts.stopped}")
+    state = "running" if facts.stopped is None else ("finished" if facts.finished else "stopped")
     parts = [f"recipe {facts.recipe or '–'}", f"seed {facts.seed}", state, f"policy version {facts.version}"]
     if facts.started_wall is not None:
         began = datetime.datetime.fromtimestamp(facts.started_wall, tz=datetime.UTC)
         parts.append(f"started {began:%Y-%m-%d %H:%M} UTC")
     if facts.attempts > 1:
         parts.append(f"resumed {count(facts.attempts - 1, 'time')}")
-    return f'<p class="facts">{" · ".join(map(safe, parts))}</p>'
+    reason = f'<p class="reason">Stopped: {safe(facts.stopped)}</p>' if state == "stopped" else ""
+    return f'{reason}<p class="facts">{" · ".join(map(safe, parts))}</p>'
 
 
 def _tiles(view: RunView, prices: PriceTable, verdict: Verdict | None) -> str:
