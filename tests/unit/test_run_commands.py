@@ -7,6 +7,8 @@ import pytest
 from command_line import spotlight
 from story_journal import story
 
+from spotlight.compute.data.prompts import run_prompts
+from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
@@ -21,7 +23,9 @@ def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """A run that was told long ago, as its folder."""
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(OutputConfig(), "words-nft")
-    folder.write_config(load_config("words-nft").model_dump(mode="json"))
+    config = load_config("words-nft")
+    folder.write_config(config.model_dump(mode="json"))
+    folder.write_prompts(run_prompts(config.data, world(config.model.name)))
     now = 0.0
     with Journal.create(folder.journal, lambda: now) as journal:
         for record in story():
