@@ -80,9 +80,9 @@ def test_entry_points_are_rewards_by_name(installed):
     [
         ("ocr_gradd", "did you mean 'ocr_graded'"),
         ("third_party:Missing", "'third_party:Missing' cannot be imported .*package.module:function"),
-        ("broken", "'broken' cannot be imported .No module named 'gone'"),
+        ("broken", "'broken' cannot be imported .ModuleNotFoundError: No module named 'gone'"),
         ("no_such_package:f", "No module named 'no_such_package'"),
-        ("third_party:nothing", "gave a object, which has no score"),
+        ("third_party:nothing", "gave a object without score"),
     ],
 )
 def test_what_is_not_a_reward_is_refused(installed, name, message):
