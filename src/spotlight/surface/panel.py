@@ -21,6 +21,7 @@ from spotlight.core.work import SlotClass
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.previews import done_of
 from spotlight.surface.report.text import count, dollars, duration, percent, score, score_name
+from spotlight.surface.startup import Startup
 from spotlight.surface.timeline import Row, SlotState
 
 REFRESH_HZ = 4
@@ -73,6 +74,7 @@ class LivePanel:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
+        self._startup = Startup()
         self._iterations, self._prices = iterations, prices
         # The panel is drawn by a thread of its own, which must not see a half-folded record.
         self._lock = threading.Lock()
@@ -90,20 +92,23 @@ class LivePanel:
     def apply(self, record: Record) -> None:
         with self._lock:
             self.view.apply(record)
+            self._startup.apply(record.event)
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return panel(self.view, self._iterations, self._prices)
+            return panel(self.view, self._iterations, self._prices, self._startup.line())
 
 
 class Lines:
-    """One line per finished iteration, evaluation and stop."""
+    """One line per finished iteration, evaluation and stop, and per stage of the start."""
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
+        self._startup = Startup()
         self._iterations, self._prices, self._console = iterations, prices, console
 
     def __enter__(self) -> Self:
+        self._tell(self._startup.line())
         return self
 
     def __exit__(
@@ -113,9 +118,13 @@ class Lines:
 
     def apply(self, record: Record) -> None:
         self.view.apply(record)
-        line = told(self.view, record, self._iterations, self._prices)
+        if self._startup.apply(record.event):
+            self._tell(self._startup.line())
+        self._tell(told(self.view, record, self._iterations, self._prices))
+
+    def _tell(self, line: str | None) -> None:
         if line is not None:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
@@ -131,21 +140,21 @@ def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> 
                 count(len(view.timeline.preemptions), "preemption"),
                 f"priced as if {dollars(view.bill(prices).dollars)}",
             ]
-            return f"{duration(record.at):>12}  " + "  ".join(parts)
+            return "  ".join(parts)
         case Evaluated() as seen:
             scores = ", ".join(
                 f"{score_name(name)} {score(value)} ({score(low)} to {score(high)})"
                 for name, (value, low, high) in seen.scores.items()
             )
-            return f"{duration(record.at):>12}  held out after {count(seen.iteration, 'iteration')}: {scores}"
+            return f"held out after {count(seen.iteration, 'iteration')}: {scores}"
         case RunStopped() as stopped:
-            return f"{duration(record.at):>12}  {'finished' if stopped.finished else 'stopped'}: {stopped.reason}"
+            return f"{'finished' if stopped.finished else 'stopped'}: {stopped.reason}"
         case _:
             return None
 
 
-def panel(view: RunView, iterations: int, prices: PriceTable) -> RenderableType:
-    """The whole panel at this instant."""
+def panel(view: RunView, iterations: int, prices: PriceTable, startup: str | None = None) -> RenderableType:
+    """The whole panel at this instant; `startup` is what a run waits for that has just started."""
     done = len(view.iterations)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -155,6 +164,8 @@ def panel(view: RunView, iterations: int, prices: PriceTable) -> RenderableType:
         ProgressBar(total=iterations, completed=done, width=30), f"{done}/{iterations}", _left(view, iterations)
     )
     grid.add_row("iterations", bar)
+    if startup is not None:
+        grid.add_row("now", Text(startup))
     grid.add_row("held out", _scores(view))
     for slot_class in SlotClass:
         rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]
