@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.core.errors import ConfigError, InputError
+from spotlight.surface.cli.overrides import Overrides, dotted
 from spotlight.surface.cli.plan import dry_run_lines
 from spotlight.surface.cli.report import Prices
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
-
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
-]
 
 
 def train(
@@ -110,21 +106,4 @@ def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfi
         # JSON is YAML: the one loader checks both.
         path = Path(folder) / "resumed.yaml"
         path.write_text(json.dumps(before))
-        return load_config(str(path), overrides)
-
-
-def dotted(arguments: list[str]) -> list[str]:
-    """`--section.key value` and `--section.key=value` as overrides."""
-    overrides = []
-    rest = list(arguments)
-    while rest:
-        flag = rest.pop(0)
-        name, equals, value = flag.removeprefix("--").partition("=")
-        if not flag.startswith("--") or ("." not in name and name not in ("seed", "iterations", "deterministic")):
-            raise InputError(f"'{flag}' is not an option here; change a setting with --section.key value.")
-        if not equals:
-            if not rest:
-                raise ConfigError(f"'{flag}' has no value; write {flag} VALUE.")
-            value = rest.pop(0)
-        overrides.append(f"{name}={value}")
-    return overrides
+        return load_config(str(path), overrides, is_stored=True)
