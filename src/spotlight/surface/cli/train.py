@@ -27,7 +27,7 @@ def train(
         str | None, typer.Option(metavar="PROFILE", help="Compute nothing: workers wait as long as this profile says.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved settings and a forecast, and stop.")
+        bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")
     ] = False,
     profile: Annotated[
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
@@ -43,7 +43,7 @@ def train(
         # A flag in the recipe's place is a flag: the recipe was left out.
         arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
     paced = [] if pace is None else [f"cluster.pace={pace}"]
-    config = load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced])
+    config = with_reward_folder(load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced]))
     table = PriceTable.load(prices)
     if dry_run:
         from rich.console import Console
@@ -51,10 +51,15 @@ def train(
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         # Beside the settings, not among them: standard output is one JSON object.
         dry_run_lines(config, recipe, profile, table, Console(stderr=True))
-        return
-    from spotlight.run import Run
+    from spotlight.compute.rewards.registry import importing_from
+    from spotlight.preflight import Subject, preflight
+    from spotlight.run import Run, check
 
-    watched(Run.start(config, recipe, table))
+    with importing_from(config.reward.folder):
+        check(config, table)
+        preflight(Subject.new(config, recipe), _remark)
+        if not dry_run:
+            watched(Run.start(config, recipe, table))
 
 
 def resume(
@@ -63,15 +68,36 @@ def resume(
     prices: Prices = None,
 ) -> None:
     """Go on with a run that was stopped, killed, or lost its machine."""
+    from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
-    from spotlight.run import Run
+    from spotlight.preflight import Subject, preflight
+    from spotlight.run import Run, check
 
     folder = RunFolder.find(run)
     before = folder.read_config()
     config = resumed_config(before, overrides or [])
     check_unchanged(before, config.model_dump(mode="json"))
-    watched(Run.resume(folder, config, PriceTable.load(prices)))
+    table = PriceTable.load(prices)
+    with importing_from(config.reward.folder):
+        check(config, table)
+        preflight(Subject.resumed(config, folder), _remark)
+        watched(Run.resume(folder, config, table))
+
+
+def with_reward_folder(config: "RunConfig") -> "RunConfig":
+    """A reward by path is imported from `reward.folder`, or else from the working folder: the run keeps which."""
+    from spotlight.compute.rewards.registry import is_path
+
+    reward = config.reward
+    if reward.name is None or not is_path(reward.name):
+        return config
+    folder = str(Path(reward.folder or "").resolve())
+    return config.model_copy(update={"reward": reward.model_copy(update={"folder": folder})})
+
+
+def _remark(line: str) -> None:
+    typer.echo(f"preflight: {line}", err=True)
 
 
 def watched(run: "Run") -> None:
