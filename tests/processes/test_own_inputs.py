@@ -54,7 +54,7 @@ def test_run_on_own_prompts_and_reward_goes_on_from_another_folder_without_the_p
     assert "workers have loaded the model" in started
     for name in ("mine.txt", "held.jsonl"):
         (here / name).unlink()
-    spotlight(elsewhere, "resume", str(here / "runs/run"), "--set", "iterations=2", "eval.every=1")
+    spotlight(elsewhere, "resume", str(here / "runs/run"), "--set", "iterations=2", f"reward.folder={here}")
 
     events = [record.event for record in read(here / "runs/run/journal")]
     held_out = [Prompt(text=f'the word "{word}"').id for word in ("kettle", "lantern")]

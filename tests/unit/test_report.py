@@ -169,6 +169,7 @@ def test_headline_of_a_run_that_failed_early_is_one_line_and_its_reason_stands_b
     source = (tmp_path / "report.html").read_text()
     assert re.findall(r"<h1>(.*?)</h1>", source) == ["The run stopped before its first evaluation."]
     assert f"Stopped: {' '.join(reason.split())}" in made.text
+    assert "No evaluation yet" not in made.text
 
 
 def captions(folder: Path) -> list[str]:

@@ -35,7 +35,7 @@ class PromptSet:
 
     @property
     def repeated(self) -> int:
-        """Prompts that came before."""
+        """How many repeat an earlier one."""
         return len(self.prompts) - len(set(self.prompts))
 
 

@@ -13,8 +13,9 @@ class RewardConfig(Section):
     name: str | None = None
     """A reward's name or package.module:function (docs/data_and_rewards.md); None takes the family's own."""
     folder: str | None = None
-    """Folder that package.module:function is imported from, beside what is installed. None takes the working folder of
-    `train`, which the run keeps for when it is resumed from another one."""
+    """Folder that package.module:function is imported from, beside what is installed; None takes the working folder.
+    The run keeps it, and `resume` from another working folder must name it again, because a run folder does not decide
+    whose code is run."""
     judge: str | None = None
     """A second judge that is only reported; None takes the family's own."""
     processes: int = Field(default=2, ge=0)

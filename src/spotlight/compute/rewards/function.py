@@ -3,6 +3,7 @@
 None: a factory, which returns a Reward. Two: a scoring function, called as f(images, prompts). Others are refused.
 """
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -44,8 +45,9 @@ def is_scoring_function(name: str, found: Any) -> bool:
     by_keyword = [each.name for each in parameters if each.name in needed and each.kind is each.KEYWORD_ONLY]
     if len(needed) not in (0, 2) or by_keyword:
         raise RewardError(
-            f"'{name}' takes {len(needed)} arguments ({', '.join(needed)}), but a scoring function takes two, images "
-            "and prompts, and a function that returns a reward takes none; give the others default values."
+            f"'{name}' has {len(needed)} parameters without a default ({', '.join(needed)}), but a scoring function "
+            "has two, images and prompts, which are passed by position, and a function that returns a reward has none; "
+            "give the others defaults."
         )
     return bool(needed)
 
@@ -55,8 +57,11 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def source_version(function: Callable[..., object]) -> str:
     """Digest of the file that the function is in: any change there may change a score. Imported files do not count."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
     try:
-        path = inspect.getsourcefile(inspect.unwrap(function))
+        path = inspect.getsourcefile(function if inspect.isfunction(function) else type(function))
     except TypeError:
         path = None
     if path is None or not Path(path).is_file():

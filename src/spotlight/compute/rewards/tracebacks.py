@@ -12,8 +12,8 @@ from spotlight.core.errors import RewardError
 
 FRAME = re.compile(r'File "([^"<>]+)", line (\d+)')
 OURS = (str(Path(spotlight.__file__).parent), str(Path(os.__file__).parent / "concurrent"))
-"""Frames of every call in a reward process; imports of the standard library have no frame of their own interest."""
-IMPORTING = f"{os.sep}importlib{os.sep}"
+"""Frames of every call in a reward process."""
+IMPORTING, LIBRARIES = (f"{os.sep}{folder}{os.sep}" for folder in ("importlib", "site-packages"))
 
 
 @contextmanager
@@ -42,9 +42,11 @@ def _remote_traceback(error: BaseException | None) -> str:
 def _last_place(traceback: str) -> str | None:
     """`my_reward.py line 7`: the innermost frame of the reward's code; None where the error is our own."""
     frames = [
-        (path, line) for path, line in FRAME.findall(traceback) if not path.startswith(OURS) and IMPORTING not in path
+        frame for frame in FRAME.findall(traceback) if not frame[0].startswith(OURS) and IMPORTING not in frame[0]
     ]
-    return f"{frames[-1][0]} line {frames[-1][1]}" if frames else None
+    # Where a library raised, the line that called it says more.
+    own = [frame for frame in frames if LIBRARIES not in frame[0]] or frames
+    return f"{own[-1][0]} line {own[-1][1]}" if own else None
 
 
 def _written(traceback: str) -> Path:

@@ -14,16 +14,23 @@ def rewards(
 ) -> None:
     """List rewards, with what each means and its version."""
     from spotlight.compute.rewards import registry
+    from spotlight.core.errors import RewardError
 
-    chosen = names or registry.names()
-    loaded = {name: registry.create(name) for name in chosen}
-    found = {
-        name: {"version": reward.version, "description": registry.description(name, reward)}
-        for name, reward in loaded.items()
-    }
+    found: dict[str, dict[str, str]] = {}
+    for name in names or registry.names():
+        try:
+            reward = registry.create(name)
+        except RewardError as error:
+            # One package that is broken must not hide the others; what was asked for by name is another matter.
+            if names:
+                raise
+            found[name] = {"problem": str(error)}
+        else:
+            found[name] = {"version": reward.version, "description": registry.description(name, reward)}
     if as_json:
         print(json.dumps(found))
         return
     for name, told in found.items():
-        print(f"{name:16} {told['description']}")
-        print(f"{'':16} version {told['version']}")
+        print(f"{name:16} {told.get('problem', told.get('description'))}")
+        if "version" in told:
+            print(f"{'':16} version {told['version']}")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.core.errors import ConfigError
 from spotlight.surface.cli.overrides import Overrides, dotted
 from spotlight.surface.cli.plan import dry_run_lines
 from spotlight.surface.cli.report import Prices
 
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
+    from spotlight.folder import RunFolder
     from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
@@ -78,11 +80,22 @@ def resume(
     before = folder.read_config()
     config = resumed_config(before, overrides or [])
     check_unchanged(before, config.model_dump(mode="json"))
+    config = with_reward_folder(config)
+    check_reward_folder(config, any(each.startswith("reward.folder=") for each in overrides or ()), folder)
     table = PriceTable.load(prices)
     with importing_from(config.reward.folder):
         check(config, table)
-        preflight(Subject.resumed(config, folder), _remark)
+        if not _is_done(folder, config):
+            preflight(Subject.resumed(config, folder), _remark)
         watched(Run.resume(folder, config, table))
+
+
+def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
+    """Whether nothing is left to do; then what the run would need is not checked, because it may be gone."""
+    from spotlight.surface.kept_view import latest
+
+    view = latest(folder.journal)
+    return view.facts.finished and len(view.iterations) >= config.iterations
 
 
 def with_reward_folder(config: "RunConfig") -> "RunConfig":
@@ -94,6 +107,27 @@ def with_reward_folder(config: "RunConfig") -> "RunConfig":
         return config
     folder = str(Path(reward.folder or "").resolve())
     return config.model_copy(update={"reward": reward.model_copy(update={"folder": folder})})
+
+
+def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -> None:
+    """A run folder may come from anywhere, so it does not decide whose code is run.
+
+    A reward is imported from the working folder, or from a folder that this call names, and never from the run folder.
+    """
+    folder = config.reward.folder
+    if folder is None:
+        return
+    if not is_named and Path(folder) != Path.cwd():
+        raise ConfigError(
+            f"the reward '{config.reward.name}' of this run is imported from {folder}, which is not the working "
+            "folder, and a run folder does not decide whose code is run; resume from there, or allow it with --set "
+            f"reward.folder={folder}."
+        )
+    if Path(folder).is_relative_to(run.path):
+        raise ConfigError(
+            f"the reward '{config.reward.name}' would be imported from {folder}, which is in the run folder, and no "
+            "code is run from there; set reward.folder to another folder."
+        )
 
 
 def _remark(line: str) -> None:

@@ -17,6 +17,8 @@ def score_section(view: RunView, trained_on: int = 0) -> str:
     """The headline first, then the other scores; a score with the curve of another one is not drawn again."""
     headline = view.headline()
     if headline is None:
+        if view.facts.stopped is not None:
+            return empty("Held-out score", "No evaluation: the run stopped before its first one was done.")
         return empty("Held-out score", "No evaluation yet: the first one appears here when it is done.")
     names = {name for evaluation in view.evaluations for name in evaluation.scores}
     ordered = sorted(names, key=lambda name: (name != headline, name != "reward", name))

@@ -8,8 +8,8 @@ from spotlight.surface.report import svg
 from spotlight.surface.report.markup import figure, section
 from spotlight.surface.training_figures import SHOWN
 
-WIDTH, HEIGHT = 560, 240
-LEFT, RIGHT, TOP, BOTTOM = 62, 540, 16, 196
+WIDTH, HEIGHT = 360, 210
+LEFT, RIGHT, TOP, BOTTOM = 52, 354, 14, 166
 MOST_POINTS = 240
 """Points of a curve; of longer runs each is a mean over neighbouring steps."""
 CAPTIONS = {"loss": "Loss", "grad_norm": "Gradient norm", "kl": "KL to the base model"}
@@ -37,7 +37,7 @@ def _drawing(title: str, curve: Sequence[tuple[float, float]]) -> str:
     y = svg.Scale(low - room if low < 0 else max(0.0, low - room), high + room, BOTTOM, TOP)
     x = svg.Scale(curve[0][0], max(curve[-1][0], curve[0][0] + 1), LEFT + 8, RIGHT - 8)
     points = [(x(step), y(value)) for step, value in curve]
-    ticks = [tick for tick in svg.ticks(x.low, x.high, 6) if tick == int(tick)]
+    ticks = [tick for tick in svg.ticks(x.low, x.high, 5) if tick == int(tick)]
     body = (
         svg.y_axis(y, LEFT, RIGHT, lambda tick: f"{tick:.3g}", 4)
         + svg.x_axis(x, BOTTOM, ticks, lambda tick: f"{tick:.0f}")
