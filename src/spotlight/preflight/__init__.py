@@ -1,8 +1,8 @@
 """What can be known to be wrong with a run before anything is written or started; free of torch.
 
 `spotlight train`, `resume` and `train --dry-run` call `preflight`. Checks run in order of cost, and the first that
-fails raises: an InputError (exit code 2), or an EnvironmentProblem (3). A paced run has neither a model that reads
-prompts nor a real reward, so it has the checks of the machine alone; a simulation has none.
+fails raises: an InputError (exit code 2), or an EnvironmentProblem (3). A paced run has no model that reads prompts, no
+real reward and no checkpoints to speak of, so only the checks of its processes apply; to a simulation none do.
 """
 
 import threading
@@ -18,13 +18,13 @@ __all__ = ["Check", "Subject", "preflight"]
 PATIENCE_S = 2.0
 """A check that takes longer is announced."""
 
-OF_THE_MACHINE: tuple[Check, ...] = (
+OF_PROCESSES: tuple[Check, ...] = (
     Check("the run folder", check_folder),
     Check("the sockets", check_sockets),
     Check("the limit on open files", check_open_files),
-    Check("the free disk space", check_disk),
 )
 OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
+    Check("the free disk space", check_disk),
     # Devices belong here: a check that calls `runtime.devices` for `subject.config`, before the reward is loaded.
     Check("the prompts", check_prompts),
     Check("the reward", check_prompts_and_reward),
@@ -33,7 +33,7 @@ OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
 
 def checks_of(subject: Subject) -> tuple[Check, ...]:
     is_paced = subject.config.cluster.pace is not None
-    return OF_THE_MACHINE if is_paced else (*OF_THE_MACHINE, *OF_WHAT_IS_COMPUTED)
+    return OF_PROCESSES if is_paced else (*OF_PROCESSES, *OF_WHAT_IS_COMPUTED)
 
 
 def preflight(subject: Subject, tell: Callable[[str], None]) -> None:
