@@ -11,7 +11,7 @@ from learn_results import CurvePoint, Diagnostics, SeedResult
 from rich.console import Console
 
 from spotlight.compute.data.order import PromptOrder
-from spotlight.compute.data.prompts import load_prompts
+from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import World
 from spotlight.compute.evaluation import evaluate, to_images
 from spotlight.compute.held_out import Evaluation, picture_grid
@@ -49,7 +49,8 @@ class Learner:
         self.pool = pool
         self.adapter: PixelAdapter = families.load(config.model.name, config.model.device)
         self.world: World = families.world_of(self.adapter)
-        self.order = PromptOrder(load_prompts(config.data.prompts, self.world), config.seed)
+        self.prompts = run_prompts(config.data, self.world)
+        self.order = PromptOrder(self.prompts.training, config.seed)
         self.trainer = Trainer(self.adapter, config.train, config.algorithm, config.seed)
         self.lagged = LaggedStd()
         if config.model.compile:
@@ -138,7 +139,7 @@ class Learner:
         rewards = [self.config.reward.name or self.world.reward]
         if judged:
             rewards.append(self.config.reward.judge or self.world.judge)
-        prompts = self.world.held_out(settings.prompts)
+        prompts = self.prompts.evaluated(settings.prompts)
         with self.trainer.sets.using(WeightSet.EMA):
             return evaluate(
                 self.adapter, prompts, settings.sampling(self.adapter.native_size), rewards, self.pool,

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from spotlight import __version__
+from spotlight.compute.data.prompts import RunPrompts, run_prompts
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.config import RunConfig
 from spotlight.control.ledger import Ledger
@@ -28,10 +29,13 @@ Projection = Callable[[], bytes]
 class Chronicle:
     """Use `begin` or `reopen`."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, journal: Journal, clock: Clock, prompts: RunPrompts
+    ) -> None:
         self.config = config
         self.folder = folder
         self.clock = clock
+        self.prompts = prompts
         self.facts: ModelFacts = facts_of(config.model.name)
         self.observers: list[Observer] = []
         """See every record."""
@@ -50,10 +54,11 @@ class Chronicle:
         cls, config: RunConfig, recipe: str, folder: RunFolder, clock: Clock, disk: Disk | None = None
     ) -> "Chronicle":
         """The first record of a new run."""
-        settings = config.model_dump(mode="json")
+        settings, prompts = config.model_dump(mode="json"), run_prompts(config.data, facts_of(config.model.name).world)
+        folder.write_prompts(prompts)
         folder.write_config(settings)
         journal = Journal.create(folder.journal, clock.now, config.output.journal, disk)
-        chronicle = cls(config, folder, journal, clock)
+        chronicle = cls(config, folder, journal, clock, prompts)
         chronicle.emit(
             RunStarted(
                 schema=SCHEMA,
@@ -70,8 +75,9 @@ class Chronicle:
     @classmethod
     def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "Chronicle":
         """The run as its journal left it; what was leased is free again."""
+        prompts = folder.read_prompts()
         journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
-        chronicle = cls(config, folder, journal, clock)
+        chronicle = cls(config, folder, journal, clock, prompts)
         try:
             chronicle._take_up()
         except BaseException:

@@ -15,9 +15,8 @@ from pydantic_core import ErrorDetails
 from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
-from spotlight.compute.data.prompts import load_prompts
-from spotlight.compute.data.worlds import world
-from spotlight.compute.models.catalogue import HEADS
+from spotlight.compute.data.prompts import run_prompts
+from spotlight.compute.models.catalogue import HEADS, facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
@@ -62,13 +61,11 @@ class RunConfig(Section):
         return self.explore.is_on(self.algorithm.kind)
 
     @model_validator(mode="after")
-    def _names_exist(self) -> Self:
-        """A misspelt name is told now, not after the model was loaded and a base evaluation was drawn."""
+    def _rewards_exist(self) -> Self:
+        """A misspelt name is reported now, not after the model was loaded and a base evaluation was drawn."""
         for reward in (self.reward.name, self.reward.judge):
             if reward is not None:
                 registry.check_name(reward)
-        if not self.model.name.endswith(".safetensors"):
-            load_prompts(self.data.prompts, world(self.model.name))
         return self
 
     @model_validator(mode="after")
@@ -171,8 +168,11 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in asset("recipes").glob("*.yaml"))
 
 
-def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Shipped recipes by name or YAML files, joined by `+`, the last one wins; `section.key=value` overrides on top."""
+def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = False) -> RunConfig:
+    """Shipped recipes by name or YAML files, joined by `+`, the last one wins; `section.key=value` overrides on top.
+
+    The model and the prompt files must exist, unless the settings are those of a run (`is_stored`), which has its own.
+    """
     parts = {part: _read_recipe(part, _path_of(part, Path()), seen=()) for part in _parts(recipe)}
     settings = reduce(_merged, parts.values())
     for override in overrides:
@@ -180,9 +180,12 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     if isinstance(settings.get("algorithm"), dict):
         settings["algorithm"] = {"kind": DEFAULT_LOSS, **settings["algorithm"]}
     try:
-        return RunConfig.model_validate(settings)
+        config = RunConfig.model_validate(settings)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
+    if not is_stored:
+        run_prompts(config.data, facts_of(config.model.name).world)
+    return config
 
 
 def _parts(recipe: str) -> list[str]:

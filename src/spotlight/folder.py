@@ -1,6 +1,7 @@
 """Section `output` of a recipe, and the folder of a run.
 
 RUN/config.json            the resolved recipe
+   /prompts.json           the prompts, as they were when the run started
    /journal/               everything that happened
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
    /weights/               published weights that may still be asked for
@@ -19,8 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import Field
 
+from spotlight.compute.data.prompts import RunPrompts
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
 from spotlight.core.section import Section
@@ -29,7 +32,8 @@ CHECKPOINTS_KEPT = 2
 CHANGES_BITS = ("cluster.rows", "cluster.threads")
 """What kernels are chosen by: fixed for a deterministic run."""
 FREE_TO_CHANGE = (
-    "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s"
+    "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s",
+    "reward.folder",
 )  # fmt: skip
 """What a resumed run may change: it does not change what is computed, only where, how long and how dear."""
 
@@ -53,13 +57,14 @@ class RunFolder:
         self.path = path.resolve()
         self.name = self.path.name
         self.config = self.path / "config.json"
+        self.prompts = self.path / "prompts.json"
         self.journal = self.path / "journal"
         self.checkpoints = self.path / "checkpoints"
         self.report = self.path / "report.html"
 
     @classmethod
-    def create(cls, output: OutputConfig, recipe: str) -> "RunFolder":
-        """A new folder; a name that exists is refused, because a run is never overwritten."""
+    def planned(cls, output: OutputConfig, recipe: str) -> "RunFolder":
+        """The folder that `create` would make; a name that exists is refused, because a run is never overwritten."""
         runs = Path(output.folder)
         if output.name is None:
             stem = Path(recipe).stem
@@ -72,13 +77,18 @@ class RunFolder:
                 f"the run folder {path} exists, and a run is never overwritten; resume it with `spotlight resume "
                 f"{path}`, or choose another output.name."
             )
+        return cls(path)
+
+    @classmethod
+    def create(cls, output: OutputConfig, recipe: str) -> "RunFolder":
+        folder = cls.planned(output, recipe)
         try:
-            path.mkdir(parents=True)
+            folder.path.mkdir(parents=True)
         except OSError as error:
             raise EnvironmentProblem(
-                f"the run folder {path} cannot be made ({error.strerror}); choose another output.folder."
+                f"the run folder {folder.path} cannot be made ({error.strerror}); choose another output.folder."
             ) from error
-        return cls(path)
+        return folder
 
     @classmethod
     def find(cls, run: str, runs: str = "runs") -> "RunFolder":
@@ -96,6 +106,18 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.config.read_text())
         return content
+
+    def write_prompts(self, prompts: RunPrompts) -> None:
+        self.prompts.write_bytes(msgspec.json.encode(prompts))
+
+    def read_prompts(self) -> RunPrompts:
+        try:
+            return msgspec.json.decode(self.prompts.read_bytes(), type=RunPrompts)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise InputError(
+                f"the prompts of the run {self.name} cannot be read from {self.prompts} ({error}), and others would "
+                "not continue it; put that file back, or start a new run."
+            ) from error
 
     def keep_newest_checkpoints(self) -> None:
         found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))

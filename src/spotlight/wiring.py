@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from spotlight.chronicle import Chronicle
 from spotlight.compute.data.order import PromptOrder
-from spotlight.compute.data.prompts import load_prompts
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Timing
@@ -61,7 +60,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         previews_follow=config.explores and config.explore.timing is Timing.BESIDE,
     )
     hub = Hub(dispatcher, chronicle.clock, send)
-    order = PromptOrder(load_prompts(config.data.prompts, facts.world), config.seed)
+    order = PromptOrder(chronicle.prompts.training, config.seed)
     samples = Samples(
         config.rollout,
         config.explore.noise,
@@ -71,7 +70,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         config.explore.solver,
         config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
     )
-    held_out_prompts = facts.world.held_out(config.eval.prompts)
+    held_out_prompts = chronicle.prompts.evaluated(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
     hub.watch = _watch(chronicle, hub, gang)

@@ -1,5 +1,6 @@
 """Bad input gets one clear sentence and exit code 2, and writes nothing."""
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -89,7 +90,7 @@ def test_prompt_files_that_cannot_be_read(refused, tmp_path, weights):
     assert "not UTF-8" in refused("evaluate", weights, "--prompts", tmp_path / "latin.txt")
     (tmp_path / "bad.jsonl").write_text('\n{"tag": "colors", "include": [{"class": "dog"}], "prompt": "a dog"}\n')
     sentence = refused("evaluate", weights, "--prompts", tmp_path / "bad.jsonl")
-    assert "bad.jsonl:2 is not GenEval metadata" in sentence
+    assert "bad.jsonl has 1 bad of 1 lines: line 2 (" in sentence
     assert "`count`" in sentence
 
 
@@ -164,14 +165,18 @@ def test_a_missing_gpu_is_the_environments_fault(refused, weights):
     ("reward", "parts"),
     [
         ("Nan", ["returned nan for image 2 of 3", "poison its group", "finite number"]),
-        ("TooFew", ["shape (2,) for 3 images", "one number per image"]),
+        ("TooFew", ["an array of shape (2,) and type float64 for 3 images", "one number per image"]),
         ("BadComponent", ["component 'part'", "returned inf for image 0 of 3"]),
-        ("Raising", ["raised ZeroDivisionError (division by zero)"]),
+        (
+            "Raising",
+            ["raised ZeroDivisionError (division by zero)", "custom_rewards.py line 24; the whole traceback is"],
+        ),
     ],
 )
 def test_rewards_that_misbehave(refused, tmp_path, monkeypatch, weights, reward, parts):
     (tmp_path / "custom_rewards.py").write_text(CUSTOM_REWARDS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sentence = refused(
         "evaluate", weights, "--reward", f"custom_rewards:{reward}", "--no-judge", "--count", "3", "--steps", "1",
         "--processes", "1", "--grid", "g.png",

@@ -46,14 +46,26 @@ def test_version():
     assert (outcome.code, outcome.out.strip()) == (0, __version__)
 
 
-def test_rewards_lists_every_name_with_its_version():
+def test_rewards_lists_every_name_with_its_meaning_and_version():
     outcome = spotlight("rewards", "--json")
-    versions = json.loads(outcome.out)
+    found = json.loads(outcome.out)
     assert outcome.code == 0
-    assert set(registry.BUILT_IN) <= set(versions)
-    assert versions["jpeg"] == registry.create("jpeg").version
-    plain = spotlight("rewards").out.splitlines()
-    assert [line.split() for line in plain] == [[name, version] for name, version in versions.items()]
+    assert set(registry.BUILT_IN) <= set(found)
+    assert found["jpeg"]["version"] == registry.create("jpeg").version
+    assert len({told["description"] for told in found.values() if told["description"]}) == len(found)
+    plain = spotlight("rewards").out
+    for name, told in found.items():
+        assert f"{name:16} {told['description']}\n{'':16} version {told['version']}\n" in plain
+
+
+def test_rewards_describes_a_function_of_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "described_reward.py").write_text(
+        'def bright(images, prompts):\n    """Mean of all pixels.\n\n    More."""\n    return [1.0] * len(images)\n'
+    )
+    found = json.loads(spotlight("rewards", "described_reward:bright", "--json").out)
+    assert found["described_reward:bright"]["description"] == "Mean of all pixels."
+    assert spotlight("rewards", "described_reward:brihgt").code == 2
 
 
 def test_an_unknown_option_is_a_user_error():

@@ -131,6 +131,8 @@ def test_another_loss_replaces_the_section_of_the_parent(tmp_path):
         ("model.name=wrods", "did you mean 'words'"),
         ("data.prompts=tests", "did you mean 'test'"),
         ("data.prompts=nowhere.txt", "does not exist"),
+        ("data.held_out=tset", "did you mean 'test'"),
+        ("data.held_out=nowhere.jsonl", "does not exist"),
     ],
 )
 def test_names_that_do_not_exist_are_told_when_the_recipe_is_read(override, words):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/decisions.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/data_and_rewards.md")
 IN_CODE = re.compile(r"(?<![\w/])((?:benchmarks|tests|docs)/[\w./-]+\.(?:py|json|png|md))(?!\w)")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\)")
 

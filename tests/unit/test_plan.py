@@ -152,17 +152,27 @@ def test_spot_price_is_not_asked_for_where_no_spot_node_is(profile):
 
 
 def test_dry_run_tells_the_same_forecast_beside_the_settings(profile):
-    shown = spotlight("train", RECIPE, "--dry-run", "--profile", profile)
+    settings = ("--profile", profile, "--set", "cluster.gang=1", "--set", "model.device=cpu")
+    shown = spotlight("train", RECIPE, "--dry-run", *settings)
     assert shown.code == 0, shown.err
     assert json.loads(shown.out)["cluster"]["spot"] == 8
-    (one,) = json.loads(planned(RECIPE, "--profile", profile, "--spot", 8, "--json"))["forecasts"]
+    (one,) = json.loads(planned(RECIPE, *settings, "--spot", 8, "--json"))["forecasts"]
     assert f"{one['dollars']:.2f}" in shown.err
     assert "priced as if" in shown.err
 
 
 def test_dry_run_of_a_model_without_a_profile_tells_the_settings_only():
-    shown = spotlight("train", "scenes-nft", "--dry-run")
-    assert (shown.code, shown.err) == (0, "")
+    shown = spotlight("train", "scenes-nft", "--dry-run", "--model.device", "cpu")
+    assert shown.code == 0, shown.err
+    assert json.loads(shown.out)["model"]["name"] == "scenes"
+    assert "at steady capacity" not in shown.err
+
+
+def test_dry_run_of_what_only_a_simulation_can_do_is_refused_after_its_forecast(profile):
+    shown = spotlight("train", RECIPE, "--dry-run", "--profile", profile)
+    assert shown.code == 2
+    assert "at steady capacity" in shown.err
+    assert "several training ranks are simulated only" in shown.err.splitlines()[-1]
 
 
 def test_dry_run_that_its_own_profile_cannot_forecast_says_so_and_tells_the_settings(tmp_path, monkeypatch):

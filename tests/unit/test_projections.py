@@ -322,9 +322,29 @@ def test_without_a_terminal_there_is_one_line_per_iteration():
             shown.apply(record)
     lines = console.file.getvalue().splitlines()
     assert sum("iteration 3/5" in line for line in lines) == 1
-    assert len(lines) == 5 + 6 + 1
+    assert [line.strip().partition("  ")[2] for line in lines[:6]] == [
+        "starting: importing the modules that all workers share",
+        "starting: workers load the model",
+        "starting: 1 of 4 workers have loaded the model",
+        "starting: 2 of 4 workers have loaded the model",
+        "starting: 4 of 4 workers have loaded the model",
+        "first evaluation: 0 of 4 pictures",
+    ]
+    assert len(lines) == 6 + 5 + 6 + 1
     assert "4 preemptions" in lines[-3]
     assert lines[-1].endswith("finished: all iterations are done")
+
+
+def test_panel_of_a_run_that_has_just_started_says_what_it_waits_for():
+    records = story()
+    first = next(index for index, record in enumerate(records) if isinstance(record.event, Evaluated))
+    for upto, line in ((1, "importing the modules"), (first, "first evaluation: 4 of 4 pictures")):
+        console = Console(file=io.StringIO(), width=110, force_terminal=True, color_system=None)
+        with watcher(5, PRICES, console=console) as shown:
+            for record in records[:upto]:
+                shown.apply(record)
+        assert line in console.file.getvalue()
+    assert "first evaluation" not in drawn(RunView.of(records))
 
 
 def test_on_a_terminal_the_panel_is_live():

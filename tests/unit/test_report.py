@@ -11,7 +11,7 @@ from PIL import Image
 from story_journal import PROMPTS, story
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import Record, RunStarted, RunStopped
+from spotlight.core.events import Evaluated, Record, RunStarted, RunStopped, StepCommitted
 from spotlight.surface.projections import RunView
 from spotlight.surface.report import text as words
 from spotlight.surface.report import write_report
@@ -74,7 +74,7 @@ def draw_pictures(folder: Path, iterations: int) -> None:
 
 
 class CleanVerdict:
-    clean = True
+    clean = whole = True
 
     def sentences(self) -> list[str]:
         return ["each of 80 rollouts is in exactly one step <ok>"]
@@ -159,7 +159,55 @@ def test_change_within_the_error_is_called_so(tmp_path: Path):
 def test_run_that_stopped_early_says_why(tmp_path: Path):
     records = story(finished=False)
     records.append(Record(len(records), records[-1].at, RunStopped(reason="budget of $5 is spent")))
-    assert "stopped: budget of $5 is spent" in page(records, tmp_path).text
+    assert "Stopped: budget of $5 is spent" in page(records, tmp_path).text
+
+
+def test_headline_of_a_run_that_failed_early_is_one_line_and_its_reason_stands_below(tmp_path: Path):
+    reason = "every sample of iteration 0 was given up, because " + "it could not be scored " * 30
+    started = story(finished=False)[:6]
+    made = page([*started, Record(6, 9.0, RunStopped(reason=reason))], tmp_path)
+    source = (tmp_path / "report.html").read_text()
+    assert re.findall(r"<h1>(.*?)</h1>", source) == ["The run stopped before its first evaluation."]
+    assert f"Stopped: {' '.join(reason.split())}" in made.text
+    assert "No evaluation yet" not in made.text
+
+
+def captions(folder: Path) -> list[str]:
+    return re.findall(r"<figcaption>([^<:]+): [^<]*→", (folder / "report.html").read_text())
+
+
+def test_loss_gradient_norm_and_kl_are_drawn_by_optimizer_step(tmp_path: Path):
+    made = page(story(), tmp_path)
+    assert "Loss: 1 → 0.2" in made.text
+    assert "Gradient norm: 0.25 → 0.25" in made.text
+    assert "KL to the base model: 0 → 0.004" in made.text
+    without = [
+        msgspec.structs.replace(record, event=msgspec.structs.replace(record.event, figures={}))
+        if isinstance(record.event, StepCommitted)
+        else record
+        for record in story()
+    ]
+    assert "Gradient norm" not in page(without, tmp_path).text
+
+
+def test_score_with_the_curve_of_another_is_drawn_once(tmp_path: Path):
+    """The reward of words is its component `graded`."""
+
+    def scored(names: dict[str, float]) -> list[str]:
+        events = [Evaluated(iteration=n, scores={k: (v + n / 10, 0.0, 1.0) for k, v in names.items()}) for n in (0, 1)]
+        page([Record(n, float(n), event) for n, event in enumerate(events)], tmp_path)
+        return captions(tmp_path)
+
+    assert scored({"reward": 0.5, "graded": 0.5, "edit": 0.4, "exact": 0.1}) == ["Exact match", "Reward", "Edit"]
+    assert scored({"reward": 0.1, "exact": 0.1}) == ["Exact match"]
+    assert scored({"reward": 0.5, "graded": 0.51}) == ["Reward", "Graded"]
+
+
+def test_held_out_prompts_that_are_trained_on_are_told(tmp_path: Path):
+    assert "seeds that are never trained on" in page(story(), tmp_path).text
+    made = page(story(), tmp_path, trained_on=3)
+    assert "3 of the prompts are also trained on" in made.text
+    assert "seeds that are never trained on" not in made.text
 
 
 def test_long_run_stays_a_small_page(tmp_path: Path):

@@ -1,11 +1,13 @@
 """Rewards by name, path and entry point, and the processes that run them."""
 
+import json
 import multiprocessing
 import os
 import textwrap
 
 import numpy as np
 import pytest
+from command_line import spotlight
 
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.pool import SHARD, RewardHung, RewardPool
@@ -80,14 +82,21 @@ def test_entry_points_are_rewards_by_name(installed):
     [
         ("ocr_gradd", "did you mean 'ocr_graded'"),
         ("third_party:Missing", "'third_party:Missing' cannot be imported .*package.module:function"),
-        ("broken", "'broken' cannot be imported .No module named 'gone'"),
+        ("broken", "'broken' cannot be imported .ModuleNotFoundError: No module named 'gone'"),
         ("no_such_package:f", "No module named 'no_such_package'"),
-        ("third_party:nothing", "gave a object, which has no score"),
+        ("third_party:nothing", "gave a object without score"),
     ],
 )
 def test_what_is_not_a_reward_is_refused(installed, name, message):
     with pytest.raises(RewardError, match=message):
         registry.create(name)
+
+
+def test_listing_of_rewards_goes_on_after_one_that_is_broken(installed):
+    found = json.loads(spotlight("rewards", "--json").out)
+    assert "cannot be imported" in found["broken"]["problem"]
+    assert found["brightness"]["version"] == "1"
+    assert "No module named 'gone'" in spotlight("rewards").out
 
 
 def test_pool_scores_in_order_in_other_processes(installed, monkeypatch):

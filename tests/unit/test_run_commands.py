@@ -7,6 +7,8 @@ import pytest
 from command_line import spotlight
 from story_journal import story
 
+from spotlight.compute.data.prompts import run_prompts
+from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
@@ -21,7 +23,9 @@ def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """A run that was told long ago, as its folder."""
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(OutputConfig(), "words-nft")
-    folder.write_config(load_config("words-nft").model_dump(mode="json"))
+    config = load_config("words-nft")
+    folder.write_config(config.model_dump(mode="json"))
+    folder.write_prompts(run_prompts(config.data, world(config.model.name)))
     now = 0.0
     with Journal.create(folder.journal, lambda: now) as journal:
         for record in story():
@@ -110,3 +114,33 @@ def test_status_report_and_audit_read_the_same_journal(told_run: RunFolder) -> N
     assert done == [one["iteration"] for one in json.loads(status.out)["iterations"]]
     audited = spotlight("audit", told_run.name, "--json")
     assert json.loads(audited.out)["clean"] is (audited.code == 0)
+
+
+def with_reward(run: RunFolder, name: str, folder: Path) -> None:
+    settings = run.read_config()
+    settings["reward"] |= {"name": name, "folder": str(folder)}
+    run.write_config(settings)
+
+
+def test_resume_of_a_finished_run_does_not_ask_for_a_reward_that_is_gone(told_run: RunFolder) -> None:
+    with_reward(told_run, "gone:reward", Path.cwd())
+    assert "No module named 'gone'" in spotlight("resume", told_run.name).err
+    assert "gone" not in spotlight("resume", told_run.name, "--set", "iterations=5").err
+
+
+def test_resume_runs_no_code_that_only_the_run_folder_names(told_run: RunFolder, tmp_path_factory) -> None:
+    """Not from another folder, and not from inside the run folder, whatever its settings say."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    for folder in (theirs, told_run.path):
+        (folder / "planted_reward.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n\ndef f(a, b): return [0.0]\n")
+        with_reward(told_run, "planted_reward:f", folder)
+        told = spotlight("resume", told_run.name)
+        assert told.code == 2
+        assert f"imported from {folder}, which is not the working folder" in told.err
+        assert f"--set reward.folder={folder}." in told.err
+        assert not (folder / "ran").exists()
+    told = spotlight("resume", told_run.name, "--set", f"reward.folder={told_run.path}")
+    assert "in the run folder, and no code is run from there" in told.err
+    assert not (told_run.path / "ran").exists()
+    spotlight("resume", told_run.name, "--set", f"reward.folder={theirs}")
+    assert (theirs / "ran").exists()

@@ -132,8 +132,8 @@ def test_metadata_round_trips_in_genevals_own_keys(text, scene):
 
 
 def test_vocabulary_is_exactly_the_words_of_the_prompts():
-    assert set(scenes.VOCABULARY) == set(itertools.chain(*(p.text.split() for p in EVERY)))
-    assert list(scenes.VOCABULARY) == sorted(set(scenes.VOCABULARY))
+    assert set(scenes.VOCABULARY.tokens) == set(itertools.chain(*(p.text.split() for p in EVERY)))
+    assert list(scenes.VOCABULARY.tokens) == sorted(set(scenes.VOCABULARY.tokens))
 
 
 def blobs(image: np.ndarray) -> tuple[np.ndarray, int]:

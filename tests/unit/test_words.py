@@ -8,7 +8,7 @@ import pytest
 from spotlight.compute.data import words
 from spotlight.compute.data.glyphs import FACES, LETTERS, atlas
 from spotlight.compute.data.worlds import WORDS as WORLD
-from spotlight.compute.models.words import TEXT, WORDS, WORDS_LARGE, letters_of
+from spotlight.compute.models.words import TEXT, WORDS, WORDS_LARGE
 from spotlight.core.errors import InputError, PromptError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Prompt
@@ -37,7 +37,7 @@ def test_every_listed_word_can_be_drawn_and_encoded():
     for word in words.english():
         assert words.MIN_LETTERS <= len(word) <= words.MAX_LETTERS
         assert set(word) <= set(LETTERS)
-        assert letters_of(words.prompt_for(word)) == list(word)
+        assert words.letters_of(words.prompt_for(word)) == list(word)
     assert TEXT.width >= words.MAX_LETTERS
 
 

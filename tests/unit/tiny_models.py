@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from spotlight.compute.data.words import letters_of
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.pixels import PixelAdapter, PixelSpec
 from spotlight.compute.models.text_table import TextTable
-from spotlight.compute.models.words import letters_of
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.weights.resident import Resident

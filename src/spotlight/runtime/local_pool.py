@@ -41,10 +41,11 @@ GOOD_LIFE_S = 30.0
 """An agent that lived this long did not fail to start."""
 RESTARTS = 5
 """Failed starts in a row before a node is given up: what fails five times fails because of a setting."""
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
+ENVIRONMENT = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS", "PYTHONSAFEPATH"),
+    "1",
 )
-"""For the nursery, which must not have a thread pool when it forks; workers set their own number of threads."""
+"""A nursery may not have a thread pool when it forks, and files of the working folder may not hide Python modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +228,7 @@ class LocalPool:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | ONE_THREAD,
+                env=os.environ | ENVIRONMENT,
                 process_group=0,
             )
         assert nursery.stdout is not None
@@ -283,7 +284,7 @@ class LocalPool:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env=os.environ | ONE_THREAD,
+                env=os.environ | ENVIRONMENT,
             )
 
     def _ended(self, here: _Node, pidfd: int) -> None:

@@ -15,7 +15,7 @@ from spotlight import __version__
 from spotlight.core.journal import newest_snapshot, read
 from spotlight.surface.projections import RunView
 
-FOLD = 3
+FOLD = 4
 """Counted up with every change of what a view makes of a record: a snapshot of another fold is not used."""
 
 

@@ -22,6 +22,7 @@ from spotlight.surface.projections import RunView
 from spotlight.surface.report.previews import done_of
 from spotlight.surface.report.text import count, dollars, duration, percent, score, score_name
 from spotlight.surface.run_state import RunStanding
+from spotlight.surface.startup import Startup
 from spotlight.surface.timeline import Row, SlotState
 
 REFRESH_HZ = 4
@@ -74,6 +75,7 @@ class LivePanel:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
+        self._startup = Startup()
         self._iterations, self._prices = iterations, prices
         # The panel is drawn by a thread of its own, which must not see a half-folded record.
         self._lock = threading.Lock()
@@ -91,20 +93,23 @@ class LivePanel:
     def apply(self, record: Record) -> None:
         with self._lock:
             self.view.apply(record)
+            self._startup.apply(record.event)
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return panel(self.view, self._iterations, self._prices)
+            return panel(self.view, self._iterations, self._prices, startup=self._startup.line())
 
 
 class Lines:
-    """One line per finished iteration, evaluation and stop."""
+    """One line per finished iteration, evaluation and stop, and per stage of the start."""
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
+        self._startup = Startup()
         self._iterations, self._prices, self._console = iterations, prices, console
 
     def __enter__(self) -> Self:
+        self._tell(self._startup.line())
         return self
 
     def __exit__(
@@ -114,9 +119,13 @@ class Lines:
 
     def apply(self, record: Record) -> None:
         self.view.apply(record)
-        line = told(self.view, record, self._iterations, self._prices)
+        if self._startup.apply(record.event):
+            self._tell(self._startup.line())
+        self._tell(told(self.view, record, self._iterations, self._prices))
+
+    def _tell(self, line: str | None) -> None:
         if line is not None:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
@@ -132,7 +141,7 @@ def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> 
                 count(len(view.timeline.preemptions), "preemption"),
                 f"priced as if {dollars(view.bill(prices).dollars)}",
             ]
-            return f"{duration(record.at):>12}  " + "  ".join(parts)
+            return "  ".join(parts)
         case Evaluated() as seen:
             scores = (
                 ", ".join(
@@ -141,18 +150,27 @@ def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> 
                 )
                 or "no picture has a score"
             )
-            return f"{duration(record.at):>12}  held out after {count(seen.iteration, 'iteration')}: {scores}"
+            return f"held out after {count(seen.iteration, 'iteration')}: {scores}"
         case RunStopped() as stopped:
             how = "finished" if stopped.finished else "failed" if stopped.failed else "stopped"
-            return f"{duration(record.at):>12}  {how}: {stopped.reason}"
+            return f"{how}: {stopped.reason}"
         case ProblemNoted() as noted:
-            return f"{duration(record.at):>12}  {noted.source}: {noted.problem}"
+            return f"{noted.source}: {noted.problem}"
         case _:
             return None
 
 
-def panel(view: RunView, iterations: int, prices: PriceTable, standing: RunStanding | None = None) -> RenderableType:
-    """The whole panel at this instant; `standing` is what `status` knows beyond the journal."""
+def panel(
+    view: RunView,
+    iterations: int,
+    prices: PriceTable,
+    standing: RunStanding | None = None,
+    startup: str | None = None,
+) -> RenderableType:
+    """The whole panel at this instant.
+
+    `standing` is what `status` knows beyond the journal, `startup` what a run that has just started waits for.
+    """
     done = len(view.iterations)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -164,6 +182,8 @@ def panel(view: RunView, iterations: int, prices: PriceTable, standing: RunStand
         ProgressBar(total=iterations, completed=done, width=30), f"{done}/{iterations}", _left(view, iterations)
     )
     grid.add_row("iterations", bar)
+    if startup is not None:
+        grid.add_row("now", Text(startup))
     grid.add_row("held out", _scores(view))
     for slot_class in SlotClass:
         rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]

@@ -41,6 +41,7 @@ from spotlight.core.work import SlotClass, Work
 from spotlight.surface.sample_counts import SampleCounts, work_of
 from spotlight.surface.staleness import StaleView
 from spotlight.surface.timeline import Timeline
+from spotlight.surface.training_figures import TrainingView
 
 HEADLINES = ("exact", "geneval", "reward")
 """Held-out scores by how well people understand them; the first that a run has is its headline."""
@@ -151,6 +152,7 @@ class RunView(msgspec.Struct, kw_only=True):
     timeline: Timeline = msgspec.field(default_factory=Timeline)
     samples: SampleCounts = msgspec.field(default_factory=SampleCounts)
     stale: StaleView = msgspec.field(default_factory=StaleView)
+    training: TrainingView = msgspec.field(default_factory=TrainingView)
     prompts: dict[str, PromptId] = {}
     """Of issued evaluations whose picture may still come, by request."""
     gallery: list[Picture] = []
@@ -185,6 +187,7 @@ class RunView(msgspec.Struct, kw_only=True):
         self.gaps.count(record.event)
         if isinstance(record.event, PROGRESS):
             self.facts.progress_at = record.at
+        self.training.apply(record.event)
         self._apply_run(record)
         self._apply_exploration(record.event)
 

@@ -59,9 +59,10 @@ def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
 @contextmanager
 def real_numerics(config: RunConfig, memory: "Memory") -> Iterator[Numerics]:
     from spotlight.compute.rewards.in_process import scorer
+    from spotlight.compute.rewards.registry import importing_from
     from spotlight.runtime.sim.real import RealNumerics
 
-    with scorer(config.reward, config.model.device) as judge:
+    with importing_from(config.reward.folder), scorer(config.reward, config.model.device) as judge:
         yield RealNumerics(config, judge, memory)
 
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from spotlight.compute.data.vocabulary import Vocabulary
 from spotlight.core.errors import InputError, PromptError, suggestion
 from spotlight.core.types import Clause, Prompt, SceneSpec, Size
 
@@ -41,6 +42,7 @@ PLURALS: Mapping[str, str] = MappingProxyType(
     {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
 )
 SPLITS = ("train", "test")
+TEXT_WIDTH = 12
 
 RADII = (0.10, 0.16)
 EDGE = 1.5
@@ -171,8 +173,11 @@ def prompts(split: str) -> list[Prompt]:
     return list(parts[split])
 
 
-VOCABULARY: tuple[str, ...] = tuple(
-    sorted({word for split in SPLITS for prompt in prompts(split) for word in prompt.text.split()})
+VOCABULARY = Vocabulary(
+    tokens=tuple(sorted({word for split in SPLITS for prompt in prompts(split) for word in prompt.text.split()})),
+    width=TEXT_WIDTH,
+    longest=TEXT_WIDTH,
+    tokenise=lambda prompt: prompt.text.split(),
 )
 """Every word of every prompt of both splits."""
 

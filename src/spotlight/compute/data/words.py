@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from spotlight.assets import asset
 from spotlight.compute.data.glyphs import CELL_HEIGHT, CELL_WIDTH, FACES, LETTERS, atlas
+from spotlight.compute.data.vocabulary import Vocabulary, shortened
 from spotlight.core.errors import InputError, PromptError, suggestion
 from spotlight.core.types import Prompt, Size
 
 SIZE = Size(32, 96)
 MIN_LETTERS, MAX_LETTERS = 3, 7
+TEXT_WIDTH = 12
 TEST_SHARE = 0.2
 ONSETS = (
     "b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "x", "y", "z", "br", "ch",
@@ -28,6 +30,20 @@ CODAS = (
     "b", "ck", "d", "f", "g", "k", "l", "ll", "m", "n", "ng", "nk", "p", "r", "rd", "rn", "s", "sk", "st", "t", "v",
     "w", "x", "y", "z",
 )  # fmt: skip
+
+
+def letters_of(prompt: Prompt) -> list[str]:
+    """The quoted word, letter by letter."""
+    parts = prompt.text.split('"')
+    if len(parts) != 3 or not parts[1]:
+        raise PromptError(
+            f"the prompt {shortened(prompt)} has no word between two double quotes, which is all this model can draw; "
+            'write it like: the word "river".'
+        )
+    return list(parts[1])
+
+
+VOCABULARY = Vocabulary(tokens=tuple(LETTERS), width=TEXT_WIDTH, longest=MAX_LETTERS, tokenise=letters_of)
 
 
 def prompt_for(word: str) -> Prompt:

@@ -1,6 +1,6 @@
 """The worlds that the tiny families draw: their prompts, and pictures of them from a seed; free of torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from spotlight.compute.data import scenes, words
 from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.data.vocabulary import Vocabulary
 from spotlight.core.errors import InputError, suggestion
 from spotlight.core.types import Prompt, Size
 
@@ -22,6 +23,8 @@ class World:
     name: str
     size: Size
     """Of its pictures."""
+    vocabulary: Vocabulary
+    """What its families' text encoder reads."""
     prompts: Callable[[str], list[Prompt]]
     pretraining_prompt: Callable[[np.random.Generator], Prompt]
     render: Callable[[Prompt, np.random.Generator], NDArray[np.uint8]]
@@ -32,12 +35,18 @@ class World:
 
     def held_out(self, count: int) -> list[Prompt]:
         """The same held-out prompts for every evaluation, tasks in equal numbers."""
-        return PromptOrder(self.prompts("test"), HELD_OUT_ORDER).take(0, count)
+        return in_held_out_order(self.prompts("test"), count)
+
+
+def in_held_out_order(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """`count` prompts, tasks in turn; every prompt of a task comes once before any comes again."""
+    return PromptOrder(prompts, HELD_OUT_ORDER).take(0, count)
 
 
 WORDS = World(
     name="words",
     size=words.SIZE,
+    vocabulary=words.VOCABULARY,
     prompts=words.prompts,
     pretraining_prompt=words.pretraining_prompt,
     render=words.render,
@@ -47,6 +56,7 @@ WORDS = World(
 SCENES = World(
     name="scenes",
     size=scenes.SIZE,
+    vocabulary=scenes.VOCABULARY,
     prompts=scenes.prompts,
     pretraining_prompt=scenes.pretraining_prompt,
     render=scenes.render,

@@ -1,5 +1,6 @@
 """What is known of a model before it is loaded; free of torch, so that the controller can ask."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +17,14 @@ PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Family, world and digest of a weights file, from its header."""
+    """Family, world, digest and size of a weights file, from its header."""
 
     family: str
     world: World
     digest: str
+    parameters: int
+    matrix_edges: int
+    """Rows and columns of all matrices, summed: adapters of rank r have at most r times as many parameters."""
     heads: int = HEADS
 
     @property
@@ -45,10 +49,17 @@ def facts_of(name_or_path: str) -> ModelFacts:
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
     except SafetensorError as error:
         raise WeightsError(
             f"the weights file {path} cannot be read ({error}), so it is truncated or not safetensors; copy it again."
         ) from error
     if "digest" not in metadata or "family" not in metadata:
         raise WeightsError(f"the weights file {path} names no family and digest; pass one that Spotlight wrote.")
-    return ModelFacts(metadata["family"], world(metadata["family"]), metadata["digest"])
+    return ModelFacts(
+        metadata["family"],
+        world(metadata["family"]),
+        metadata["digest"],
+        parameters=sum(map(math.prod, shapes)),
+        matrix_edges=sum(sum(shape) for shape in shapes if len(shape) == 2),
+    )

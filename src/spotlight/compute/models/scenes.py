@@ -3,14 +3,6 @@
 from spotlight.compute.data import scenes as data
 from spotlight.compute.models.pixels import PixelSpec
 from spotlight.compute.models.text_table import TextTable
-from spotlight.core.types import Prompt
-
-TEXT_WIDTH = 12
-
-
-def words_of(prompt: Prompt) -> list[str]:
-    return prompt.text.split()
-
 
 SCENES = PixelSpec(
     family="scenes",
@@ -19,5 +11,5 @@ SCENES = PixelSpec(
     layers=4,
     head_dim=14,
     rope_axes=(2, 6, 6),
-    text=TextTable(tokens=data.VOCABULARY, width=TEXT_WIDTH, longest=TEXT_WIDTH, tokenise=words_of),
+    text=TextTable.of(data.VOCABULARY),
 )

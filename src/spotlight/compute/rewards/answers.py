@@ -4,6 +4,7 @@ Invariant: scores that pass `checked` have one finite number per image, in order
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def paired(images: Sequence[Image], prompts: Sequence[Prompt]) -> None:
 
 
 def raised(name: str, error: Exception) -> RewardError:
-    """What a user hears of an exception that came out of a reward."""
+    """The error of a run whose reward raised `error`."""
     return RewardError(
         f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
     )
@@ -36,23 +37,25 @@ def joined(parts: Sequence[Scores]) -> Scores:
     )
 
 
-def checked(name: str, scores: Scores, count: int) -> Scores:
-    """The scores, or a RewardError that names the reward and the image."""
+def checked(name: str, answer: object, count: int) -> Scores:
+    """A Scores, or one number per image, as a Scores; else a RewardError that names the reward and what came."""
+    if not isinstance(answer, Scores):
+        return Scores(total=_checked_column(f"the reward '{name}'", answer, count))
     return Scores(
-        total=_checked_column(f"the reward '{name}'", scores.total, count),
+        total=_checked_column(f"the reward '{name}'", answer.total, count),
         components={
             part: _checked_column(f"the component '{part}' of the reward '{name}'", values, count)
-            for part, values in scores.components.items()
+            for part, values in answer.components.items()
         },
     )
 
 
-def _checked_column(what: str, values: Floats, count: int) -> Floats:
-    column: Floats = np.asarray(values, dtype=np.float64)
-    if column.shape != (count,):
+def _checked_column(what: str, values: object, count: int) -> Floats:
+    column = _numbers(values)
+    if column is None or column.shape != (count,):
         raise RewardError(
-            f"{what} returned scores of shape {column.shape} for {count} images, so it is unclear which belongs to "
-            "which; return one number per image, in order."
+            f"{what} returned {_described(values)} for {count} images, but should return a list or array of {count} "
+            "numbers; return one number per image, in order."
         )
     bad = np.flatnonzero(~np.isfinite(column))
     if bad.size:
@@ -61,3 +64,38 @@ def _checked_column(what: str, values: Floats, count: int) -> Floats:
             "would poison its group; return a finite number for every image."
         )
     return column
+
+
+def _numbers(values: object) -> Floats | None:
+    """The values as numbers; None where they are none, though NumPy would read some strings as numbers."""
+    if isinstance(values, (str, bytes, dict, set)) or values is None:
+        return None
+    try:
+        found = np.asarray([_on_host(value) for value in values] if isinstance(values, list) else _on_host(values))
+        return found.astype(np.float64) if found.dtype.kind in "biuf" else None
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _on_host(value: Any) -> Any:
+    """A tensor of torch, wherever it is and whatever its type, as NumPy reads it; anything else as it is."""
+    return value.detach().cpu().double() if hasattr(value, "detach") else value
+
+
+def _described(values: object) -> str:
+    """`a list of 3 numbers`, `a list of 8 strings`, `an array of shape (8, 1)`, `a dict`, `None`."""
+    if values is None:
+        return "None"
+    shape = getattr(values, "shape", None)
+    if shape is not None:
+        return f"an array of shape {tuple(shape)} and type {getattr(values, 'dtype', 'unknown')}"
+    if isinstance(values, (list, tuple)):
+        kind = " and ".join(sorted(set(map(_kind, values)))) or "number"
+        return f"a {type(values).__name__} of {len(values)} {kind}{'' if len(values) == 1 else 's'}"
+    return f"a {type(values).__name__}"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, (int, float, np.number, np.bool_)) or getattr(value, "shape", None) == ():
+        return "number"
+    return {"str": "string", "NoneType": "None"}.get(type(value).__name__, type(value).__name__)

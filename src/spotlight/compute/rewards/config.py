@@ -11,7 +11,11 @@ class RewardConfig(Section):
     """What is rewarded, who else judges it, and how many processes score."""
 
     name: str | None = None
-    """A reward's name or package.module:function; None takes the family's own."""
+    """A reward's name or package.module:function (docs/data_and_rewards.md); None takes the family's own."""
+    folder: str | None = None
+    """Folder that package.module:function is imported from, beside what is installed; None takes the working folder.
+    The run keeps it, and `resume` from another working folder must name it again, because a run folder does not decide
+    whose code is run."""
     judge: str | None = None
     """A second judge that is only reported; None takes the family's own."""
     processes: int = Field(default=2, ge=0)

@@ -15,7 +15,7 @@ SCALE_KB = 500.0
 
 
 class JpegCompressibility:
-    """Smaller files score higher; the prompt does not matter."""
+    """Minus the size of the picture as a JPEG file of quality 95, in units of 500 kB; the prompt does not matter."""
 
     name = "jpeg"
     version = f"jpeg-q{QUALITY}-{features.version('jpg')}"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked, joined, paired, raised
 from spotlight.compute.rewards.config import TIMEOUT_S
-from spotlight.compute.rewards.protocol import Image, Reward, Scores
+from spotlight.compute.rewards.protocol import ChecksPrompts, Image, Reward, Scores
 from spotlight.compute.rewards.threads import use_one_thread
 from spotlight.core.errors import ConfigError, RewardError, SpotlightError
 from spotlight.core.types import Prompt
@@ -68,6 +68,10 @@ class RewardPool:
     def version(self, name: str) -> str:
         """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
         return self._answer(name, self._submit(name, _load_version, name))
+
+    def problems_with(self, name: str, prompts: Sequence[Prompt]) -> list[str | None] | None:
+        """What the reward says of each prompt (`protocol.ChecksPrompts`); None where it cannot say."""
+        return self._answer(name, self._submit(name, _problems_with, name, prompts))
 
     def score(
         self,
@@ -156,6 +160,11 @@ def _load(name: str) -> Reward:
 
 def _load_version(name: str) -> str:
     return _load(name).version
+
+
+def _problems_with(name: str, prompts: Sequence[Prompt]) -> list[str | None] | None:
+    reward = _load(name)
+    return [reward.problem_with(prompt) for prompt in prompts] if isinstance(reward, ChecksPrompts) else None
 
 
 def _score_shard(name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:

@@ -2,7 +2,8 @@
 
 Rewards run outside the training process (`pool.py`) wherever a run has several processes. They see only uint8 pixels
 and the prompt, and leave torch's global state as they found it. `version` changes whenever the same image could score
-differently.
+differently. A plain function `f(images, prompts) -> one number per image` is a reward too (`function.py`);
+docs/data_and_rewards.md is the user's guide.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,10 @@ class Scores:
 
 
 class Reward(Protocol):
-    """Scores images of any size; one entry per image, in order."""
+    """Scores images of any size; one entry per image, in order.
+
+    It may also have `description`, one line for `spotlight rewards`; without it the docstring's first line is printed.
+    """
 
     name: str
     version: str
@@ -39,13 +43,21 @@ class Reward(Protocol):
 
 @runtime_checkable
 class UsesDevice(Protocol):
-    """A reward that can also compute on a GPU; it is told before it scores."""
+    """A reward that can also compute on a GPU; the device is set before it scores."""
 
     def use_device(self, device: str) -> None: ...
 
 
+@runtime_checkable
+class ChecksPrompts(Protocol):
+    """A reward that can tell from a prompt alone that it could not score its images; called before a run starts."""
+
+    def problem_with(self, prompt: Prompt) -> str | None:
+        """What the prompt lacks and what to do, or None where images of it can be scored."""
+
+
 class Scorer(Protocol):
-    """Whoever scores batches by a reward's name: reward processes (`pool.py`) or this process (`in_process.py`)."""
+    """Scores batches by a reward's name: reward processes (`pool.py`) or this process (`in_process.py`)."""
 
     def version(self, name: str) -> str: ...
 
@@ -61,4 +73,6 @@ class Scorer(Protocol):
 
 
 RewardFactory: TypeAlias = Callable[[], Reward]
-"""What the registry and a `pkg.mod:name` path resolve to; called once in each reward process."""
+"""A function or class that makes a reward; called once in each reward process."""
+ScoringFunction: TypeAlias = Callable[[Sequence[Image], Sequence[Prompt]], object]
+"""A reward as a plain function: one number per image, in order, or a Scores."""

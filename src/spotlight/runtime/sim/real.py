@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spotlight.compute.data.prompts import load_prompts
+from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.held_out import EVALUATION_SEED
 from spotlight.compute.models import families
@@ -61,8 +61,8 @@ class RealNumerics:
         self._adapter = families.load(config.model.name, config.model.device)
         world = families.world_of(self._adapter)
         self._reward = config.reward.name or world.reward
-        prompts = [*load_prompts(config.data.prompts, world), *world.held_out(config.eval.prompts)]
-        self._prompts: dict[PromptId, Prompt] = {prompt.id: prompt for prompt in prompts}
+        prompts = run_prompts(config.data, world)
+        self._prompts: dict[PromptId, Prompt] = {each.id: each for each in (*prompts.training, *prompts.held_out)}
         # Any of the runs may be asynchronous; fresh samples are trained on just as without.
         self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, keeps_before=True)
         if config.model.compile:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.overrides import Overrides, settings_of
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,6 +27,7 @@ def compare(
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
     learning: Annotated[str | None, typer.Option(help="Fit for --numerics model; default by model and loss.")] = None,
     score: Annotated[str | None, typer.Option(help="Held-out score; default the headline one.")] = None,
+    overrides: Overrides = None,
     prices: Annotated[Path | None, typer.Option(help="Price table as CSV; default is the shipped one.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the picture.")] = Path("runs/compare"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -37,7 +40,6 @@ def compare(
     from spotlight.core.errors import InputError
     from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.cli.sim import numerics_kind
-    from spotlight.surface.cli.train import dotted
     from spotlight.surface.compare import compare as compared
     from spotlight.surface.compare.plot import draw
     from spotlight.surface.compare.simulated import Contest, named, run_all
@@ -50,7 +52,7 @@ def compare(
         task=task,
         setups=tuple(named(recipes)),
         seeds=tuple(range(seeds)),
-        overrides=tuple(dotted(list(context.args))),
+        overrides=tuple(settings_of(overrides, context)),
         assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
         kind=numerics_kind(numerics),
         learning=learning,

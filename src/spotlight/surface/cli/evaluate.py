@@ -48,6 +48,7 @@ def evaluate(
         from spotlight.compute.held_out import EVALUATION_SEED
         from spotlight.compute.models.checkpoints import load_checkpoint, parse_size
         from spotlight.compute.rewards.pool import RewardPool
+        from spotlight.compute.rewards.tracebacks import named_tracebacks
         from spotlight.core.types import Sampling
 
         model = load_checkpoint(checkpoint, device, parse_size(size) if size else None)
@@ -55,7 +56,7 @@ def evaluate(
         model.adapter.encode(chosen)
         rewards = judges(model.world, reward, judge)
         sampling = Sampling(steps=steps, size=model.size, guidance=guidance)
-        with RewardPool(processes) as pool:
+        with named_tracebacks(), RewardPool(processes) as pool:
             versions = {name: pool.version(name) for name in rewards}
             progress.report("loading", 1, 1)
             scored = scored_on(

@@ -13,6 +13,10 @@ import typer
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
 from spotlight.surface.cli import compare, evaluate, orders, plan, pretrain, profile, report, rewards, runs, sim, train
+from spotlight.surface.cli.overrides import SettingsCommand
+
+ANY_SETTING = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For verbs that take --section.key value."""
 
 app = typer.Typer(
     name="spotlight",
@@ -21,8 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train.train)
-app.command("resume")(train.resume)
+app.command("train", cls=SettingsCommand, context_settings=ANY_SETTING)(train.train)
+app.command("resume", cls=SettingsCommand)(train.resume)
 app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
@@ -31,9 +35,9 @@ app.command("drain")(orders.drain)
 app.command("drill")(orders.drill)
 app.command("pretrain")(pretrain.pretrain)
 app.command("profile")(profile.profile)
-app.command("plan")(plan.plan)
-app.command("sim", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(sim.sim)
-app.command("compare", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(compare.compare)
+app.command("plan", cls=SettingsCommand)(plan.plan)
+app.command("sim", cls=SettingsCommand, context_settings=ANY_SETTING)(sim.sim)
+app.command("compare", cls=SettingsCommand, context_settings=ANY_SETTING)(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("rewards")(rewards.rewards)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import ConfigError, InputError
+from spotlight.surface.cli.overrides import Overrides
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,9 +52,7 @@ def plan(
     spot: Annotated[
         list[int] | None, typer.Option(min=0, metavar="N...", help="Numbers of spot nodes to compare: --spot 0 4 8 16.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Forecast seconds, previews and dollars of a run at steady capacity, for several numbers of spot nodes."""

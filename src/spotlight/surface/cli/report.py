@@ -104,16 +104,21 @@ def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
 
 def write(folder: "RunFolder", prices: "PriceTable | None" = None) -> Path:
     """The report of what is in the journal now, by the shipped price table unless another is given."""
-    from spotlight.compute.models.catalogue import facts_of
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
     from spotlight.surface.report.page import write_report
 
     view = latest(folder.journal)
     config = folder.read_config()
-    held_out = facts_of(config["model"]["name"]).world.held_out(config["eval"]["prompts"])
-    prompts: dict[str, str] = {prompt.id: prompt.text for prompt in held_out}
+    # A page without captions is better than none.
+    prompts = folder.read_prompts() if folder.prompts.exists() else None
     write_report(
-        view, folder.path, folder.report, prices=prices or PriceTable.load(), prompts=prompts, verdict=verdict(folder)
+        view,
+        folder.path,
+        folder.report,
+        prices=prices or PriceTable.load(),
+        prompts={prompt.id: prompt.text for prompt in prompts.held_out} if prompts else {},
+        trained_on=len(prompts.shared(config["eval"]["prompts"])) if prompts else 0,
+        verdict=verdict(folder),
     )
     return folder.report

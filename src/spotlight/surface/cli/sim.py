@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.overrides import Overrides, settings_of
+
 if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
@@ -20,6 +22,7 @@ def sim(
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
     learning: Annotated[str | None, typer.Option(help="Fit for --numerics model; default by model and loss.")] = None,
     remember: Annotated[Path | None, typer.Option(help="With --numerics real: keep computed numbers here.")] = None,
+    overrides: Overrides = None,
     prices: Annotated[Path | None, typer.Option(help="Price table as CSV; default is the shipped one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -29,12 +32,11 @@ def sim(
     from spotlight.folder import RunFolder
     from spotlight.runtime.sim.simulate import Simulation, simulate
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.cli.train import dotted
     from spotlight.surface.simulating import Assumed, numerics_for, simulated_config
 
     kind = numerics_kind(numerics)
     assumed = Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace)
-    config = simulated_config(recipe, dotted(list(context.args)), assumed)
+    config = simulated_config(recipe, settings_of(overrides, context), assumed)
     with numerics_for(kind, config, learning, remember) as numbers, PatientProgress() as progress:
         folder = RunFolder.create(config.output, f"sim-{recipe.replace('/', '-')}")
         outcome = simulate(

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.core.errors import ConfigError, InputError
+from spotlight.core.errors import ConfigError
+from spotlight.surface.cli.overrides import Overrides, dotted
 from spotlight.surface.cli.plan import dry_run_lines
 from spotlight.surface.cli.report import Prices
 
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
+    from spotlight.folder import RunFolder
     from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
-
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
-]
 
 
 def train(
@@ -31,7 +29,7 @@ def train(
         str | None, typer.Option(metavar="PROFILE", help="Compute nothing: workers wait as long as this profile says.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved settings and a forecast, and stop.")
+        bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")
     ] = False,
     profile: Annotated[
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
@@ -47,7 +45,7 @@ def train(
         # A flag in the recipe's place is a flag: the recipe was left out.
         arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
     paced = [] if pace is None else [f"cluster.pace={pace}"]
-    config = load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced])
+    config = with_reward_folder(load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced]))
     table = PriceTable.load(prices)
     if dry_run:
         from rich.console import Console
@@ -55,10 +53,15 @@ def train(
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         # Beside the settings, not among them: standard output is one JSON object.
         dry_run_lines(config, recipe, profile, table, Console(stderr=True))
-        return
-    from spotlight.run import Run
+    from spotlight.compute.rewards.registry import importing_from
+    from spotlight.preflight import Subject, preflight
+    from spotlight.run import Run, check
 
-    watched(Run.start(config, recipe, table))
+    with importing_from(config.reward.folder):
+        check(config, table)
+        preflight(Subject.new(config, recipe), _remark)
+        if not dry_run:
+            watched(Run.start(config, recipe, table))
 
 
 def resume(
@@ -67,15 +70,68 @@ def resume(
     prices: Prices = None,
 ) -> None:
     """Go on with a run that was stopped, killed, or lost its machine."""
+    from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
-    from spotlight.run import Run
+    from spotlight.preflight import Subject, preflight
+    from spotlight.run import Run, check
 
     folder = RunFolder.find(run)
     before = folder.read_config()
     config = resumed_config(before, overrides or [])
     check_unchanged(before, config.model_dump(mode="json"))
-    watched(Run.resume(folder, config, PriceTable.load(prices)))
+    config = with_reward_folder(config)
+    check_reward_folder(config, any(each.startswith("reward.folder=") for each in overrides or ()), folder)
+    table = PriceTable.load(prices)
+    with importing_from(config.reward.folder):
+        check(config, table)
+        if not _is_done(folder, config):
+            preflight(Subject.resumed(config, folder), _remark)
+        watched(Run.resume(folder, config, table))
+
+
+def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
+    """Whether nothing is left to do; then what the run would need is not checked, because it may be gone."""
+    from spotlight.surface.kept_view import latest
+
+    view = latest(folder.journal)
+    return view.facts.finished and len(view.iterations) >= config.iterations
+
+
+def with_reward_folder(config: "RunConfig") -> "RunConfig":
+    """A reward by path is imported from `reward.folder`, or else from the working folder: the run keeps which."""
+    from spotlight.compute.rewards.registry import is_path
+
+    reward = config.reward
+    if reward.name is None or not is_path(reward.name):
+        return config
+    folder = str(Path(reward.folder or "").resolve())
+    return config.model_copy(update={"reward": reward.model_copy(update={"folder": folder})})
+
+
+def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -> None:
+    """A run folder may come from anywhere, so it does not decide whose code is run.
+
+    A reward is imported from the working folder, or from a folder that this call names, and never from the run folder.
+    """
+    folder = config.reward.folder
+    if folder is None:
+        return
+    if not is_named and Path(folder) != Path.cwd():
+        raise ConfigError(
+            f"the reward '{config.reward.name}' of this run is imported from {folder}, which is not the working "
+            "folder, and a run folder does not decide whose code is run; resume from there, or allow it with --set "
+            f"reward.folder={folder}."
+        )
+    if Path(folder).is_relative_to(run.path):
+        raise ConfigError(
+            f"the reward '{config.reward.name}' would be imported from {folder}, which is in the run folder, and no "
+            "code is run from there; set reward.folder to another folder."
+        )
+
+
+def _remark(line: str) -> None:
+    typer.echo(f"preflight: {line}", err=True)
 
 
 def watched(run: "Run") -> None:
@@ -115,21 +171,4 @@ def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfi
         # JSON is YAML: the one loader checks both.
         path = Path(folder) / "resumed.yaml"
         path.write_text(json.dumps(before))
-        return load_config(str(path), overrides)
-
-
-def dotted(arguments: list[str]) -> list[str]:
-    """`--section.key value` and `--section.key=value` as overrides."""
-    overrides = []
-    rest = list(arguments)
-    while rest:
-        flag = rest.pop(0)
-        name, equals, value = flag.removeprefix("--").partition("=")
-        if not flag.startswith("--") or ("." not in name and name not in ("seed", "iterations", "deterministic")):
-            raise InputError(f"'{flag}' is not an option here; change a setting with --section.key value.")
-        if not equals:
-            if not rest:
-                raise ConfigError(f"'{flag}' has no value; write {flag} VALUE.")
-            value = rest.pop(0)
-        overrides.append(f"{name}={value}")
-    return overrides
+        return load_config(str(path), overrides, is_stored=True)

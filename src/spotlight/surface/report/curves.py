@@ -13,16 +13,29 @@ MOST_DOTS = 80
 SHOWN = 4
 
 
-def score_section(view: RunView) -> str:
-    """The headline first, then the other scores."""
+def score_section(view: RunView, trained_on: int = 0) -> str:
+    """The headline first, then the other scores; a score with the curve of another one is not drawn again."""
     headline = view.headline()
     if headline is None:
+        if view.facts.stopped is not None:
+            return empty("Held-out score", "No evaluation: the run stopped before its first one was done.")
         return empty("Held-out score", "No evaluation yet: the first one appears here when it is done.")
     names = {name for evaluation in view.evaluations for name in evaluation.scores}
-    rest = sorted(names - {headline}, key=lambda name: (name != "reward", name))
-    figures = "".join(curve_figure(name, view.curve(name)) for name in (headline, *rest[: SHOWN - 1]))
-    lead = "Fixed prompts and seeds that are never trained on. The band is the 95 % interval."
-    return section("Held-out score", lead, f'<div class="charts">{figures}</div>')
+    ordered = sorted(names, key=lambda name: (name != headline, name != "reward", name))
+    curves: dict[str, list[tuple[int, Score]]] = {}
+    for name in ordered:
+        curve = view.curve(name)
+        if curve not in curves.values():
+            curves[name] = curve
+    figures = "".join(curve_figure(name, curve) for name, curve in list(curves.items())[:SHOWN])
+    kept_apart = (
+        f"Fixed prompts and seeds; {trained_on:,} of the prompts are also trained on."
+        if trained_on
+        else "Fixed prompts and seeds that are never trained on."
+    )
+    return section(
+        "Held-out score", f"{kept_apart} The band is the 95 % interval.", f'<div class="charts">{figures}</div>'
+    )
 
 
 def curve_figure(name: str, curve: Sequence[tuple[int, Score]]) -> str:

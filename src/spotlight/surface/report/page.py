@@ -14,6 +14,7 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import IterationView, RunView
 from spotlight.surface.report.bubbles import bubbles_section
 from spotlight.surface.report.curves import gain_sentence, interval, score_section
+from spotlight.surface.report.learning import learning_section
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.money import cost_section
 from spotlight.surface.report.pictures import gallery_section
@@ -34,6 +35,9 @@ class Verdict(Protocol):
     @property
     def clean(self) -> bool: ...
 
+    @property
+    def whole(self) -> bool: ...
+
     def sentences(self) -> list[str]: ...
 
 
@@ -44,10 +48,15 @@ def write_report(
     *,
     prices: PriceTable | None = None,
     prompts: Mapping[str, str] = NO_PROMPTS,
+    trained_on: int = 0,
     verdict: Verdict | None = None,
 ) -> None:
-    """Write the page; `prompts` gives texts by prompt id, `verdict` the outcome of an audit if one was made."""
-    page = render(view, run_folder, prices or PriceTable.load(), prompts, verdict)
+    """Write the page.
+
+    `prompts` gives texts by prompt id, `trained_on` says how many held-out prompts are also trained on, `verdict` is
+    the outcome of an audit if one was made.
+    """
+    page = render(view, run_folder, prices or PriceTable.load(), prompts, trained_on, verdict)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(page, encoding="utf-8")
@@ -55,11 +64,17 @@ def write_report(
 
 
 def render(
-    view: RunView, run_folder: Path, prices: PriceTable, prompts: Mapping[str, str], verdict: Verdict | None
+    view: RunView,
+    run_folder: Path,
+    prices: PriceTable,
+    prompts: Mapping[str, str],
+    trained_on: int,
+    verdict: Verdict | None,
 ) -> str:
     name = safe(run_folder.resolve().name)
     sections = (
-        score_section(view),
+        score_section(view, trained_on),
+        learning_section(view),
         gallery_section(view, run_folder, prompts),
         timeline_section(view),
         bubbles_section(view),
@@ -87,7 +102,7 @@ def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
         return (
             "The run has just started: no evaluation yet."
             if view.facts.stopped is None
-            else (f"The run stopped before its first evaluation: {view.facts.stopped}.")
+            else "The run stopped before its first evaluation."
         )
     said = gain_sentence(headline, view.curve(headline))
     said = f"{said[:1].upper()}{said[1:]} in {count(len(view.iterations), 'iteration')} and {duration(view.at)}"
@@ -97,19 +112,25 @@ def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
         said += f", through {count(len(taken), 'preemption')} ({unannounced:,} without notice)"
     if verdict is not None:
         said += "; no sample was lost or trained twice" if verdict.clean else "; the audit found problems"
+    if not view.gaps.whole:
+        said += f", but {view.gaps.counts()[0]}"
     return f"{said}."
 
 
 def _facts(view: RunView) -> str:
     facts = view.facts
-    state = "running" if facts.stopped is None else ("finished" if facts.finished else f"stopped: {facts.stopped}")
+    ended = "finished" if facts.finished else "failed" if facts.failed else "stopped"
+    state = "running" if facts.stopped is None else ended
     parts = [f"recipe {facts.recipe or '–'}", f"seed {facts.seed}", state, f"policy version {facts.version}"]
     if facts.started_wall is not None:
         began = datetime.datetime.fromtimestamp(facts.started_wall, tz=datetime.UTC)
         parts.append(f"started {began:%Y-%m-%d %H:%M} UTC")
     if facts.attempts > 1:
         parts.append(f"resumed {count(facts.attempts - 1, 'time')}")
-    return f'<p class="facts">{" · ".join(map(safe, parts))}</p>'
+    reason = f"{state.capitalize()}: {facts.stopped}" if state in ("stopped", "failed") else ""
+    missing = f"Missing: {'; '.join(view.gaps.counts())}." if view.gaps.exist else ""
+    lines = "".join(f'<p class="reason">{safe(line)}</p>' for line in (reason, missing) if line)
+    return f'{lines}<p class="facts">{" · ".join(map(safe, parts))}</p>'
 
 
 def _tiles(view: RunView, prices: PriceTable, verdict: Verdict | None) -> str:
@@ -156,7 +177,9 @@ def _score_tile(view: RunView) -> tuple[str, str, str]:
 def _audit_word(verdict: Verdict | None) -> str:
     if verdict is None:
         return "audit not run"
-    return "audit clean: each exactly once" if verdict.clean else "the audit found problems"
+    if not verdict.clean:
+        return "the audit found problems"
+    return "audit clean: each exactly once" if verdict.whole else "each exactly once, but some are missing"
 
 
 def audit_section(view: RunView, verdict: Verdict | None) -> str:
@@ -175,6 +198,8 @@ def audit_section(view: RunView, verdict: Verdict | None) -> str:
     )
     sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in (verdict.sentences() if verdict else ()))
     told = f'<ul class="sentences">{sentences}</ul>' if sentences else ""
+    problems = "".join(f"<li>{safe(f'{duration(one.at)}, {one.source}: {one.problem}')}</li>" for one in view.problems)
+    told += f'<h3>Problems on the way</h3><ul class="sentences">{problems}</ul>' if problems else ""
     return section(
         "Exactly once", lead, f'<div class="numbers">{places}</div><div class="columns">{counts}</div>{told}'
     )

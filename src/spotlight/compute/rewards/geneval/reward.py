@@ -31,6 +31,14 @@ class GenEvalReward:
         self._detector = detector
         self._total = total
 
+    def problem_with(self, prompt: Prompt) -> str | None:
+        """A prompt needs a scene of objects that the detector knows."""
+        try:
+            self._scene_of(prompt)
+        except PromptError as error:
+            return str(error)
+        return None
+
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         if len(images) != len(prompts):
             raise RewardError(
@@ -66,10 +74,10 @@ class GenEvalReward:
 
 
 def geneval() -> GenEvalReward:
-    """The graded score on synthetic scenes: what training uses."""
+    """How nearly a synthetic scene has its prompt's objects, counts, colours and positions, 0 to 1; to train on."""
     return GenEvalReward(SceneDetector())
 
 
 def geneval_strict() -> GenEvalReward:
-    """GenEval's own pass or fail on synthetic scenes: what evaluation reports."""
+    """GenEval's own pass or fail, 1 or 0, on synthetic scenes; for evaluation."""
     return GenEvalReward(SceneDetector(), total=Total.STRICT, name="geneval_strict")

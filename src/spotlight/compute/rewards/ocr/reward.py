@@ -23,7 +23,7 @@ from spotlight.compute.rewards.ocr.recogniser import (
 )
 from spotlight.compute.rewards.ocr.weights import ASSETS
 from spotlight.compute.rewards.protocol import Floats, Image, Scores
-from spotlight.core.errors import RewardError
+from spotlight.core.errors import PromptError, RewardError
 from spotlight.core.types import Prompt
 
 LINE_HEIGHT = 64
@@ -55,6 +55,14 @@ class _OcrBase:
         """Read lines with torch on that device from now on; another version, because last bits differ."""
         self._recogniser.use_torch(device)
         self.version = f"{self._reference}-{self._recogniser.runner}"
+
+    def problem_with(self, prompt: Prompt) -> str | None:
+        """A prompt needs a text to read."""
+        try:
+            text.target_of(prompt)
+        except PromptError as error:
+            return str(error)
+        return None
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         """One score per image, each against its own prompt's target."""
@@ -102,7 +110,7 @@ def _column(rule: Callable[..., float], *values: Iterable[Any]) -> Floats:
 
 
 class OcrReward(_OcrBase):
-    """Flow-GRPO's edit similarity; text around the target goes unpunished."""
+    """Edit similarity of the text that is read and the target, 0 to 1, as in Flow-GRPO; text around it is free."""
 
     name = "ocr"
     total = "edit"
@@ -116,7 +124,7 @@ class OcrExact(_OcrBase):
 
 
 class OcrGraded(_OcrBase):
-    """A score that still tells images apart where none is legible yet, and that punishes extra glyphs."""
+    """Half edit similarity, half how much of the target the recogniser half sees, less extra glyphs; 0 to 1."""
 
     name = "ocr_graded"
     total = "graded"
@@ -124,7 +132,7 @@ class OcrGraded(_OcrBase):
 
 
 class OcrJudge(_OcrBase):
-    """Exact match by a network that no reward trains against; for evaluation."""
+    """As ocr_exact, by a second recogniser that no reward trains against; for evaluation."""
 
     name = "ocr_judge"
     config = EN_PPOCR_V4

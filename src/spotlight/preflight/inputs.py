@@ -1,0 +1,85 @@
+"""Whether model and reward can take the run's prompts, and whether the reward scores at all."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from spotlight.compute.data.prompts import PromptSet
+from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.protocol import Image
+from spotlight.compute.rewards.tracebacks import named_tracebacks
+from spotlight.core.errors import PromptError
+from spotlight.core.types import Prompt, Size
+from spotlight.preflight.subject import Subject
+
+SPELT_OUT, NAMED = 3, 10
+"""Bad prompts whose problem is told in full, and those whose place is told."""
+SCORED = 3
+"""Prompts of each set that a picture is scored for."""
+
+
+def check_prompts(subject: Subject) -> Iterator[str]:
+    """The model's text encoder can take every prompt."""
+    vocabulary = subject.facts.world.vocabulary
+
+    def problem_with(prompt: Prompt) -> str | None:
+        try:
+            vocabulary.token_ids(prompt)
+        except PromptError as error:
+            return str(error)
+        return None
+
+    for prompts in (subject.training, subject.held_out):
+        _refuse(prompts, list(map(problem_with, prompts.prompts)), f"the model {subject.facts.family}")
+        if prompts.repeated:
+            yield (
+                f"{prompts.repeated} of the {len(prompts.prompts)} prompts of {prompts.source} repeat an earlier one, "
+                "so these are drawn more often than the others."
+            )
+    count = subject.config.eval.prompts
+    shared = subject.prompts.shared(count)
+    if shared:
+        evaluated = len(set(subject.prompts.evaluated(count)))
+        yield (
+            f"{len(shared)} of the {evaluated} held-out prompts are also trained on, so that held-out scores say less "
+            "about new prompts; name others with data.held_out."
+        )
+
+
+def check_prompts_and_reward(subject: Subject) -> Iterator[str]:
+    """The reward can be loaded, takes every prompt, and gives a finite number for pictures of the first ones."""
+    reward, settings = subject.reward, subject.config.reward
+    with named_tracebacks(), RewardPool(min(1, settings.processes), settings.timeout_s) as pool:
+        version = pool.version(reward)
+        for prompts in (subject.training, subject.held_out):
+            problems = pool.problems_with(reward, prompts.prompts)
+            _refuse(prompts, problems or [], f"the reward '{reward}'")
+        first = list(dict.fromkeys((*subject.training.prompts[:SCORED], *subject.held_out.prompts[:SCORED])))
+        pool.score(reward, [noise_picture(subject.facts.world.size)] * len(first), first)
+    yield (
+        f"checked: {len(subject.training.prompts)} training and {len(subject.held_out.prompts)} held-out prompts, "
+        f"reward {reward} ({version})."
+    )
+
+
+def noise_picture(size: Size) -> Image:
+    """Pixels without meaning; not a blank picture, whose contrast of 0 some rewards divide by."""
+    return np.random.default_rng(0).integers(0, 256, (size.height, size.width, 3), dtype=np.uint8)
+
+
+def _refuse(prompts: PromptSet, problems: list[str | None], by: str) -> None:
+    """One PromptError for all prompts with a problem: the first ones in full, further ones by place, then a count."""
+    bad = [(index, problem) for index, problem in enumerate(problems) if problem]
+    if not bad:
+        return
+    place: Callable[[int], str] = prompts.place
+    told = [f"{place(index)}: {str(problem).rstrip('.')}" for index, problem in bad[:SPELT_OUT]]
+    further = [place(index) for index, _ in bad[SPELT_OUT:NAMED]]
+    if len(bad) > NAMED:
+        further.append(f"{len(bad) - NAMED} more")
+    if further:
+        told.append(f"the same kind of problem at {', '.join(further)}")
+    raise PromptError(
+        f"{len(bad)} of the {len(prompts.prompts)} prompts of {prompts.source} cannot be used by {by}: "
+        f"{'; '.join(told)}."
+    )

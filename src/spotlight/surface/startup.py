@@ -1,0 +1,75 @@
+"""What a run waits for between its start and its first results: imports, workers that load, the first evaluation.
+
+Fed with the records of one life of a run, so that a resumed run shows it too.
+"""
+
+from enum import IntEnum
+
+from spotlight.core.events import Accepted, AnyEvent, Evaluated, Issued, NodeJoined, StepCommitted, WorkerJoined
+from spotlight.core.types import WorkerId
+from spotlight.core.work import RequestId, Work
+
+
+class Stage(IntEnum):
+    """In order; a run never goes back."""
+
+    IMPORTS = 0
+    LOADING = 1
+    EVALUATION = 2
+    OVER = 3
+
+
+class Startup:
+    """The stage that a run is at, and a line about it."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.IMPORTS
+        self._slots = 0
+        """Of the nodes that have joined."""
+        self._workers: set[WorkerId] = set()
+        self._pictures: set[RequestId] = set()
+        """Of the first evaluation, all."""
+        self._drawn = 0
+
+    def apply(self, event: AnyEvent) -> bool:
+        """Whether the line is worth printing anew: at every stage, and as the number of workers doubles or is whole."""
+        before = self.stage
+        match event:
+            case _ if self.stage is Stage.OVER:
+                return False
+            case NodeJoined(slots=slots):
+                self._slots += slots
+                self._reach(Stage.LOADING)
+            case WorkerJoined(worker=worker):
+                self._workers.add(worker)
+                count = len(self._workers)
+                return self.stage is Stage.LOADING and (count == self._slots or count.bit_count() == 1)
+            case Issued(requests=requests) if requests[0].work is Work.EVALUATION:
+                self._pictures = {request.id for request in requests}
+                self._reach(Stage.EVALUATION)
+            case Accepted(request=request) if request in self._pictures:
+                self._drawn += 1
+            case Accepted() if not self._pictures:
+                self._reach(Stage.OVER)
+            case Evaluated() | StepCommitted():
+                self._reach(Stage.OVER)
+            case _:
+                pass
+        return self.stage is not before
+
+    def line(self) -> str | None:
+        """None when the start is over."""
+        match self.stage:
+            case Stage.IMPORTS:
+                return "starting: importing the modules that all workers share"
+            case Stage.LOADING if not self._workers:
+                return "starting: workers load the model"
+            case Stage.LOADING:
+                return f"starting: {len(self._workers)} of {self._slots} workers have loaded the model"
+            case Stage.EVALUATION:
+                return f"first evaluation: {self._drawn} of {len(self._pictures)} pictures"
+            case Stage.OVER:
+                return None
+
+    def _reach(self, stage: Stage) -> None:
+        self.stage = max(self.stage, stage)

@@ -1,0 +1,45 @@
+"""The guide to own prompts and rewards: its files are written and its commands run, `train` as a dry run."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import spotlight
+
+PAGE = Path(__file__).parents[2] / "docs" / "data_and_rewards.md"
+BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the files of the page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for _, name, content in BLOCK.findall(PAGE.read_text()):
+        if name:
+            (tmp_path / name).write_text(content)
+    yield tmp_path
+    sys.modules.pop("my_reward", None)
+
+
+def commands() -> list[list[str]]:
+    blocks = [content for language, _, content in BLOCK.findall(PAGE.read_text()) if language == "sh"]
+    return [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_command_of_the_guide_does_what_the_guide_says(folder, command):
+    told = spotlight(*command, *(["--dry-run"] if command[0] == "train" else []))
+    assert told.code == 0, told.err
+    if command[0] == "rewards":
+        assert "Standard deviation of the pixels" in told.out
+        assert "needs a word to draw" in told.out
+    if "words.txt" in command and command[0] == "train":
+        assert "3 training" in told.err
+
+
+def test_the_guide_has_commands_and_files(folder):
+    assert {command[0] for command in commands()} == {"train", "evaluate", "rewards"}
+    assert sorted(path.name for path in folder.iterdir()) == ["my_reward.py", "new_words.jsonl", "words.txt"]
