@@ -176,7 +176,7 @@ class TrainingRole:
 
     def _save(self, order: m.Save) -> None:
         self.settle()
-        taken = checkpoint.snapshot(self._trainer)
+        taken = checkpoint.snapshot(self._trainer, self._base_digest)
         # A daemon: a process that is told to go leaves what is half written, under a name that says so.
         self._writing = threading.Thread(target=self._written, args=(taken, order), name="checkpoint", daemon=True)
         self._writing.start()
