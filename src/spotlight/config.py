@@ -16,8 +16,7 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import load_prompts
-from spotlight.compute.data.worlds import world
-from spotlight.compute.models.catalogue import HEADS
+from spotlight.compute.models.catalogue import HEADS, facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig
@@ -67,8 +66,7 @@ class RunConfig(Section):
         for reward in (self.reward.name, self.reward.judge):
             if reward is not None:
                 registry.check_name(reward)
-        if not self.model.name.endswith(".safetensors"):
-            load_prompts(self.data.prompts, world(self.model.name))
+        load_prompts(self.data.prompts, facts_of(self.model.name).world)
         return self
 
     @model_validator(mode="after")

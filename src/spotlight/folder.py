@@ -1,6 +1,7 @@
 """Section `output` of a recipe, and the folder of a run.
 
 RUN/config.json            the resolved recipe
+   /base.safetensors       the weights that it trains from, unless they ship with the package
    /journal/               everything that happened
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
    /weights/               published weights that may still be asked for
@@ -21,6 +22,7 @@ from pydantic import Field
 
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
+from spotlight.core.run_files import BASE, CHECKPOINTS, CONFIG, JOURNAL, RUNS, find_run, run_names
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
@@ -35,7 +37,7 @@ FREE_TO_CHANGE = (
 class OutputConfig(Section):
     """Where a run leaves its files."""
 
-    folder: str = "runs"
+    folder: str = RUNS
     """Folder of all runs."""
     name: str | None = None
     """Name of this run; None takes the recipe's name and a number."""
@@ -50,9 +52,10 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.name = self.path.name
-        self.config = self.path / "config.json"
-        self.journal = self.path / "journal"
-        self.checkpoints = self.path / "checkpoints"
+        self.config = self.path / CONFIG
+        self.base = self.path / BASE
+        self.journal = self.path / JOURNAL
+        self.checkpoints = self.path / CHECKPOINTS
         self.report = self.path / "report.html"
 
     @classmethod
@@ -79,12 +82,12 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def find(cls, run: str, runs: str = "runs") -> "RunFolder":
+    def find(cls, run: str, runs: str = RUNS) -> "RunFolder":
         """By path, or by name below the folder of all runs."""
-        for path in (Path(run), Path(runs) / run):
-            if (path / "config.json").is_file():
-                return cls(path)
-        known = sorted(path.parent.name for path in Path(runs).glob("*/config.json"))
+        path = find_run(run, runs)
+        if path is not None:
+            return cls(path)
+        known = run_names(runs)
         hint = suggestion(run, known) if known else f"there are no runs under {runs}/ yet; start one with train."
         raise InputError(f"there is no run '{run}': {hint}")
 
@@ -92,8 +95,17 @@ class RunFolder:
         self.config.write_text(json.dumps(settings, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.config.read_text())
-        return content
+        """The stored settings; the run's own base weights are named where they are now, for a folder may be moved."""
+        try:
+            content = json.loads(self.config.read_text())
+            model = content["model"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"the settings {self.config} cannot be read ({error}), so the file is damaged or no run's; put it back."
+            ) from error
+        if self.base.is_file():
+            model["name"] = str(self.base)
+        return dict(content)
 
     def keep_newest_checkpoints(self) -> None:
         found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))
