@@ -182,7 +182,9 @@ def test_adapters_whose_base_differs_or_is_gone_say_so(adapters, name, tmp_path)
     with pytest.raises(WeightsError, match=f"adapters of base weights {first.digest}, but those of its run .* are "):
         families.read_weights(path)
     adapters.folder.base.unlink()
-    with pytest.raises(WeightsError, match=r"mine/base\.safetensors does not exist"):
+    with pytest.raises(
+        WeightsError, match=r"mine keeps the weights that it trains from in its base\.safetensors, which is gone"
+    ):
         families.read_weights(path)
 
 

@@ -140,6 +140,11 @@ def _run(name: str) -> Path | None:
 
 
 def _file(path: Path) -> Source:
+    if not path.is_file() and path.name == BASE and _run(str(path.parent)) is not None:
+        raise WeightsError(
+            f"the run {path.parent} keeps the weights that it trains from in its {BASE}, which is gone; put the file "
+            "back, or start a new run."
+        )
     if not path.is_file() and (siblings := _kept(path)):
         raise WeightsError(
             f"the weights file {path} does not exist, and its run keeps {siblings} only, because older sets are "
