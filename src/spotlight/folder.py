@@ -97,15 +97,13 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The stored settings; the run's own base weights are named where they are now, for a folder may be moved."""
         try:
-            content = json.loads(self.config.read_text())
-            model = content["model"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            content: dict[str, Any] = json.loads(self.config.read_text())
+            content["model"].update({"name": str(self.base)} if self.base.is_file() else {})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"the settings {self.config} cannot be read ({error}), so the file is damaged or no run's; put it back."
             ) from error
-        if self.base.is_file():
-            model["name"] = str(self.base)
-        return dict(content)
+        return content
 
     def keep_newest_checkpoints(self) -> None:
         found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))

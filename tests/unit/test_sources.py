@@ -18,6 +18,7 @@ from tiny_qwen_image import save_tiny_model
 from spotlight.compute.models import families
 from spotlight.compute.models.base_writer import write_base
 from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.models.results import read
 from spotlight.compute.models.sources import PACED, Kind, resolve
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
@@ -93,6 +94,13 @@ def test_older_set_that_its_run_has_deleted_is_told_with_what_is_kept(copied):
         resolve(str(copied.average.with_name("average-0.safetensors")))
     with pytest.raises(InputError, match=r"no checkpoint .*step_000009, and its run keeps step_000002"):
         resolve(str(copied.checkpoint.with_name("step_000009")))
+
+
+def test_set_that_its_run_deletes_while_it_is_read_is_told_like_one_that_is_gone(copied):
+    source = resolve("mine")
+    copied.average.unlink()
+    with pytest.raises(WeightsError, match=r"average-1\.safetensors does not exist"):
+        read(source)
 
 
 def test_run_without_averaged_weights_says_what_it_has(copied):

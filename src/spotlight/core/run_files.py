@@ -19,7 +19,8 @@ def find_run(name: str, runs: str = RUNS) -> Path | None:
 
 def run_around(path: Path) -> Path | None:
     """The run whose folder a path is in, if it is in one."""
-    return next((at for at in (path, *path.parents) if (at / CONFIG).is_file() and (at / JOURNAL).is_dir()), None)
+    around = (at for at in (path, *path.parents) if (at / CONFIG).is_file())
+    return next((at for at in around if any((at / JOURNAL).glob("segment-*"))), None)
 
 
 def run_names(runs: str = RUNS) -> list[str]:

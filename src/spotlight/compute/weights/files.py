@@ -51,7 +51,7 @@ def read(path: Path) -> WeightFile:
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise unreadable(path, error) from error
     found = digest(weights)
     if found != facts.digest:

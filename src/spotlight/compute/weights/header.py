@@ -96,6 +96,9 @@ def holds_adapters(names: Collection[str]) -> bool:
 
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
+    """What is wrong with a file that could not be opened; it may also have been deleted a moment ago, by its run."""
+    if isinstance(error, FileNotFoundError) or not path.is_file():
+        return WeightsError(f"the weights file {path} does not exist; check the path, or reinstall the package.")
     return WeightsError(
         f"the weights file {path} ({path.stat().st_size} bytes) cannot be read ({error}), so it is truncated or not "
         "safetensors; copy or download it again."
@@ -103,8 +106,6 @@ def unreadable(path: Path, error: Exception) -> WeightsError:
 
 
 def _header(path: Path) -> tuple[dict[str, str], list[str]]:
-    if not path.is_file():
-        raise WeightsError(f"the weights file {path} does not exist; check the path, or reinstall the package.")
     try:
         with safe_open(path, framework="np") as file:
             return file.metadata() or {}, list(file.keys())

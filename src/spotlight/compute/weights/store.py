@@ -171,7 +171,7 @@ def _content(path: Path) -> MappedWeights:
         with safe_open(path, framework="pt") as file:
             facts = set_facts(path, file.metadata(), names := list(file.keys()))
             tensors = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise unreadable(path, error) from error
     return MappedWeights(
         weights=facts.weights,
