@@ -137,7 +137,7 @@ class Bench:
         content = families.read_weights("words")
         state = dict(families.build(content).transformer.named_parameters())
         stored = NodeStore(self._folder / "weights").publish(WEIGHTS, content.family, state, content.digest)
-        self._hub.dispatcher.publish(WEIGHTS, PublishedSet(stored.digest, str(stored.path)), ())
+        self._hub.dispatcher.publish(WEIGHTS, PublishedSet(stored.fingerprint, str(stored.path)), ())
 
     async def start_pool(self) -> None:
         cluster = ClusterConfig(

@@ -2,6 +2,7 @@
 
 RUN/config.json            the resolved recipe
    /prompts.json           the prompts, as they were when the run started
+   /base.safetensors       the weights that it trains from, unless they ship with the package
    /journal/               everything that happened
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
    /weights/               published weights that may still be asked for
@@ -26,6 +27,7 @@ from pydantic import Field
 from spotlight.compute.data.prompts import RunPrompts
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
+from spotlight.core.run_files import BASE, CHECKPOINTS, CONFIG, JOURNAL, RUNS, find_run, run_names
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
@@ -41,7 +43,7 @@ FREE_TO_CHANGE = (
 class OutputConfig(Section):
     """Where a run leaves its files."""
 
-    folder: str = "runs"
+    folder: str = RUNS
     """Folder of all runs."""
     name: str | None = None
     """Name of this run; None takes the recipe's name and a number."""
@@ -56,10 +58,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.name = self.path.name
-        self.config = self.path / "config.json"
+        self.config = self.path / CONFIG
         self.prompts = self.path / "prompts.json"
-        self.journal = self.path / "journal"
-        self.checkpoints = self.path / "checkpoints"
+        self.base = self.path / BASE
+        self.journal = self.path / JOURNAL
+        self.checkpoints = self.path / CHECKPOINTS
         self.report = self.path / "report.html"
 
     @classmethod
@@ -91,12 +94,12 @@ class RunFolder:
         return folder
 
     @classmethod
-    def find(cls, run: str, runs: str = "runs") -> "RunFolder":
+    def find(cls, run: str, runs: str = RUNS) -> "RunFolder":
         """By path, or by name below the folder of all runs."""
-        for path in (Path(run), Path(runs) / run):
-            if (path / "config.json").is_file():
-                return cls(path)
-        known = sorted(path.parent.name for path in Path(runs).glob("*/config.json"))
+        path = find_run(run, runs)
+        if path is not None:
+            return cls(path)
+        known = run_names(runs)
         hint = suggestion(run, known) if known else f"there are no runs under {runs}/ yet; start one with train."
         raise InputError(f"there is no run '{run}': {hint}")
 
@@ -104,7 +107,14 @@ class RunFolder:
         self.config.write_text(json.dumps(settings, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.config.read_text())
+        """The stored settings; the run's own base weights are named where they are now, for a folder may be moved."""
+        try:
+            content: dict[str, Any] = json.loads(self.config.read_text())
+            content["model"].update({"name": str(self.base)} if self.base.is_file() else {})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"the settings {self.config} cannot be read ({error}), so the file is damaged or no run's; put it back."
+            ) from error
         return content
 
     def write_prompts(self, prompts: RunPrompts) -> None:

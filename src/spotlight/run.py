@@ -12,20 +12,27 @@ Whatever ends a run, resume is the same: fold the journal, release what was leas
 import asyncio
 import random
 import secrets
+import shutil
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
+from spotlight.compute.models.base_copy import copy_base
+from spotlight.compute.models.sources import is_shipped
+from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.clock import RealClock
-from spotlight.core.errors import ConfigError, SpotlightError, Stopped, StopRequested
+from spotlight.core.errors import ConfigError, InputError, SpotlightError, Stopped, StopRequested
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
+from spotlight.core.run_files import run_around
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.presence import Presence
@@ -58,6 +65,11 @@ class Run:
         check(config, prices)
         _check_pace(config, recipe)
         folder = RunFolder.create(config.output, recipe)
+        try:
+            config = _with_own_base(config, folder)
+        except BaseException:
+            shutil.rmtree(folder.path)
+            raise
         return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices)
 
     @classmethod
@@ -65,7 +77,14 @@ class Run:
         """With these settings, which are the stored ones from now on."""
         check(config, prices)
         folder.write_config(config.model_dump(mode="json"))
-        return cls(Chronicle.reopen(config, folder, RealClock()), prices)
+        run = cls(Chronicle.reopen(config, folder, RealClock()), prices)
+        try:
+            _check_checkpoint(run.chronicle)
+        except BaseException as error:
+            run._record_end(error)
+            run.chronicle.close()
+            raise
+        return run
 
     async def execute(self) -> None:
         """To the end, or to a reason to stop; either way the journal records which, and every process is ended."""
@@ -246,7 +265,35 @@ def check(config: RunConfig, prices: PriceTable) -> None:
         raise ConfigError(
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
         )
+    _check_working_folder()
     prices.require(config.market.billed_by(config.cluster.spot))
+
+
+def _check_working_folder() -> None:
+    """Agents import rewards from the working folder, and a run's folder may come from somebody else."""
+    around = run_around(Path.cwd())
+    if around is not None:
+        raise InputError(
+            f"the working folder {Path.cwd()} is inside the run {around}, and modules are imported from the working "
+            "folder, so that files of that run would be run as code; change to a folder of your own and name the run "
+            "by its path."
+        )
+
+
+def _check_checkpoint(chronicle: Chronicle) -> None:
+    """Before any machine starts: the newest checkpoint is there and in a format that is read."""
+    newest = chronicle.state.checkpoint
+    if newest is not None:
+        read_index(chronicle.folder.path / newest.path)
+
+
+def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The run's own copy of weights that do not ship, so that it can be resumed when the first ones are gone."""
+    if is_shipped(config.model.name):
+        return config
+    sys.stderr.write(f"copying the base weights from {config.model.name}\n")
+    copy_base(config.model.name, folder.base)
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": str(folder.base)})})
 
 
 def _check_pace(config: RunConfig, recipe: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_stories import BASE_DIGEST
 from test_timestep_batches_on_device import SAMPLES, trained
 
 from spotlight.compute.train import checkpoint
@@ -25,7 +26,7 @@ def test_snapshot_behind_queued_work_is_written_as_it_was_while_the_trainer_chan
     wanted = {name: tensor.cpu() for name, tensor in checkpoint.state_copy(trainer).items()}
 
     torch.cuda._sleep(BEHIND_CYCLES)
-    taken = checkpoint.snapshot(trainer)
+    taken = checkpoint.snapshot(trainer, BASE_DIGEST)
     assert (taken.copied is not None) is has_room
     writing = threading.Thread(target=checkpoint.write, args=(taken, tmp_path / "step_1"))
     writing.start()
@@ -43,7 +44,7 @@ def test_snapshot_behind_queued_work_is_written_as_it_was_while_the_trainer_chan
 
 def test_snapshot_goes_to_the_host_where_training_will_need_what_is_free_now(monkeypatch):
     trainer, _ = trained(NftConfig())
-    assert checkpoint.snapshot(trainer).copied is not None
+    assert checkpoint.snapshot(trainer, BASE_DIGEST).copied is not None
     in_use = torch.cuda.mem_get_info()[1]
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: in_use)
-    assert checkpoint.snapshot(trainer).copied is None
+    assert checkpoint.snapshot(trainer, BASE_DIGEST).copied is None

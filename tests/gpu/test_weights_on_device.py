@@ -78,7 +78,7 @@ def test_own_copy_of_trained_weights_is_what_a_store_would_have_brought(tmp_path
     store = NodeStore(tmp_path)
     stored = store.publish(weights_id, "tiny", trained, "base")
     own, fetched = Resident(module, "base"), Resident(module, "base")
-    assert own.adopt(weights_id, own_copy(trained), stored.digest) == fetched.load(store.open(weights_id))
+    assert own.adopt(weights_id, own_copy(trained), stored.fingerprint) == fetched.load(store.open(weights_id))
     drawn = []
     for resident in (own, fetched):
         with resident.use(weights_id):

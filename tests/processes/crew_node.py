@@ -103,7 +103,7 @@ class Hall:
         content = files.read(asset("weights/words.safetensors"))
         state = {name: tensor.float() for name, tensor in content.weights.items()}
         stored = NodeStore(folder / "weights").publish(WEIGHTS, content.family, state, content.digest)
-        self.weights = PublishedSet(stored.digest, str(stored.path))
+        self.weights = PublishedSet(stored.fingerprint, str(stored.path))
 
     @asynccontextmanager
     async def story(self, slots: int) -> AsyncIterator["Story"]:

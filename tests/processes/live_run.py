@@ -32,17 +32,17 @@ output: {{name: run, checkpoint_every: 2, journal: {{sync: never}}}}
 class LiveRun:
     """One run folder and the controller that works on it at the moment."""
 
-    def __init__(self, folder: Path, recipe: str | None = None, iterations: int = 3) -> None:
+    def __init__(self, folder: Path, recipe: str | None = None, iterations: int = 3, name: str = "run") -> None:
         self.folder = folder
-        self.run = folder / "runs" / "run"
+        self.run = folder / "runs" / name
         (folder / "recipe.yaml").write_text(recipe or RECIPE.format(iterations=iterations))
         self._controller: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
-        self._spawn("train", "recipe.yaml", *arguments)
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, *arguments)
 
     def resume(self, *arguments: str) -> None:
-        self._spawn("resume", "run", *arguments)
+        self._spawn("resume", self.run.name, *arguments)
 
     def finish(self, patience_s: float = PATIENCE_S) -> int:
         """Wait for the controller's end; its exit code."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_stories import BASE_DIGEST
 from test_trainer import FLOW, GROUPS, LORA, NFT, experience_for, theta_of, tiny_trainer
 
 from spotlight.compute.train import checkpoint
@@ -17,7 +18,7 @@ def test_restored_trainer_goes_on_to_the_same_bits(algorithm, lora, tmp_path: Pa
     undisturbed = tiny_trainer(algorithm, lora=lora)
     experience = experience_for(undisturbed)
     undisturbed.run_iteration(experience, GROUPS)
-    checkpoint.save(undisturbed, tmp_path / "step_2")
+    checkpoint.save(undisturbed, tmp_path / "step_2", BASE_DIGEST)
 
     restored = tiny_trainer(algorithm, lora=lora)
     checkpoint.restore(restored, tmp_path / "step_2")
@@ -32,7 +33,7 @@ def test_optimizer_moments_are_part_of_it(tmp_path: Path):
     trainer = tiny_trainer()
     experience = experience_for(trainer)
     trainer.run_iteration(experience, GROUPS)
-    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
     forgetful = tiny_trainer()
     checkpoint.restore(forgetful, tmp_path / "step_2")
     for moments in filter(None, forgetful.optimizer.state.values()):
@@ -44,20 +45,20 @@ def test_optimizer_moments_are_part_of_it(tmp_path: Path):
 
 def test_half_written_checkpoint_is_not_taken_for_one(tmp_path: Path):
     trainer = tiny_trainer()
-    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
     (tmp_path / "step_2").rename(tmp_path / "step_2.part")
     with pytest.raises(WeightsError, match="step_2 does not exist"):
         checkpoint.restore(trainer, tmp_path / "step_2")
-    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
     checkpoint.restore(trainer, tmp_path / "step_2")
 
 
 def test_damaged_or_foreign_checkpoint_is_refused_with_a_sentence(tmp_path: Path):
     trainer = tiny_trainer()
-    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
     with pytest.raises(WeightsError, match="damaged or of another recipe"):
         checkpoint.restore(tiny_trainer(lora=LORA), tmp_path / "step_2")
-    for file in (tmp_path / "step_2").glob("*.distcp"):
+    for file in (tmp_path / "step_2").glob("*.safetensors"):
         file.write_bytes(b"")
     before = {name: tensor.clone() for name, tensor in theta_of(trainer).items()}
     with pytest.raises(WeightsError, match="damaged or of another recipe"):
@@ -67,14 +68,14 @@ def test_damaged_or_foreign_checkpoint_is_refused_with_a_sentence(tmp_path: Path
 
 def test_checkpoint_that_cannot_be_written_stops_resumably_and_leaves_the_one_before(tmp_path: Path, monkeypatch):
     trainer = tiny_trainer()
-    checkpoint.save(trainer, tmp_path / "step_2")
+    checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
 
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_state", full)
+    monkeypatch.setattr(checkpoint.shards, "write", full)
     with pytest.raises(Stopped, match=r"step_4 cannot be written .*No space left.*free some space"):
-        checkpoint.save(trainer, tmp_path / "step_4")
+        checkpoint.save(trainer, tmp_path / "step_4", BASE_DIGEST)
     assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
 
 
@@ -84,7 +85,7 @@ def test_snapshot_is_of_its_moment_though_training_goes_on_before_it_is_written(
     experience = experience_for(trainer)
     trainer.run_iteration(experience, GROUPS)
     then = digest(theta_of(trainer))
-    taken = checkpoint.snapshot(trainer)
+    taken = checkpoint.snapshot(trainer, BASE_DIGEST)
     trainer.run_iteration(experience, GROUPS)
     checkpoint.write(taken, tmp_path / "step_2")
 
@@ -98,6 +99,6 @@ def test_snapshot_is_of_its_moment_though_training_goes_on_before_it_is_written(
 
 def test_what_others_left_half_written_is_swept_by_the_next_checkpoint(tmp_path: Path):
     (tmp_path / "step_2.part").mkdir()
-    (tmp_path / "step_2.part" / "__0_0.distcp").write_bytes(b"half")
-    checkpoint.save(tiny_trainer(), tmp_path / "step_4")
+    (tmp_path / "step_2.part" / "00000.safetensors").write_bytes(b"half")
+    checkpoint.save(tiny_trainer(), tmp_path / "step_4", BASE_DIGEST)
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]

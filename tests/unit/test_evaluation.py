@@ -46,6 +46,7 @@ def test_words_figures_repeat_and_follow_the_schema(folder, tmp_path):
     about = {name: value for name, value in first.items() if name not in ("figures", "rewards")}
     assert about == {
         "checkpoint": str(weights),
+        "weights": str(weights),
         "digest": files.read(weights).digest,
         "family": "words",
         "prompts": "test",

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from engine_stories import BASE_DIGEST
 from test_trainer import GROUPS, LORA, assert_close, gradient_of, theta_of
 from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
@@ -285,7 +286,7 @@ def test_restored_trainer_treats_stale_samples_as_the_undisturbed_one(algorithm,
     undisturbed.update(mixed, range(8))
     if isinstance(algorithm, FlowGrpoConfig):
         decoupled(undisturbed)
-    checkpoint.save(undisturbed, tmp_path / "step_2")
+    checkpoint.save(undisturbed, tmp_path / "step_2", BASE_DIGEST)
 
     restored = trainer_of(algorithm, lora=lora)
     checkpoint.restore(restored, tmp_path / "step_2")
@@ -303,7 +304,7 @@ def test_restored_trainer_treats_stale_samples_as_the_undisturbed_one(algorithm,
 
 @BOTH
 def test_checkpoint_of_a_run_without_stale_samples_is_refused_only_where_they_come(algorithm, tmp_path: Path):
-    checkpoint.save(trainer_of(algorithm, keeps_before=False), tmp_path / "without")
+    checkpoint.save(trainer_of(algorithm, keeps_before=False), tmp_path / "without", BASE_DIGEST)
     checkpoint.restore(trainer_of(algorithm, keeps_before=False), tmp_path / "without")
     with pytest.raises(WeightsError, match="lacks what samples of the version before are compared with"):
         checkpoint.restore(trainer_of(algorithm), tmp_path / "without")
@@ -313,7 +314,7 @@ def test_checkpoint_of_a_run_without_stale_samples_is_refused_only_where_they_co
 def test_checkpoint_with_what_stale_samples_need_is_read_where_none_come(algorithm, tmp_path: Path):
     made, other = trainer_of(algorithm), trainer_of(algorithm, keeps_before=False)
     made.run_iteration(experience_of(made), GROUPS)
-    checkpoint.save(made, tmp_path / "with")
+    checkpoint.save(made, tmp_path / "with", BASE_DIGEST)
     checkpoint.restore(other, tmp_path / "with")
     assert digest(theta_of(other)) == digest(theta_of(made))
     with pytest.raises(WeightsError, match="damaged or of another recipe"):

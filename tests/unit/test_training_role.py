@@ -312,7 +312,7 @@ def test_checkpoint_that_cannot_be_written_is_told_by_its_thread_and_the_trainer
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_state", full)
+    monkeypatch.setattr(checkpoint.shards, "write", full)
     tale = story(tmp_path)
     tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
     tale.train(range(8))

@@ -45,10 +45,10 @@ def published(folder: Path, version: int = 1, seed: int = 0) -> NodeStore:
 def test_opened_weights_are_the_published_bits_with_their_origin(tmp_path):
     store = NodeStore(tmp_path / "node")
     stored = store.publish(numbered(3, Policy.AVERAGE), "tiny", state(), BASE_DIGEST)
-    assert (stored.weights, stored.digest) == (numbered(3, Policy.AVERAGE), fingerprint(state()))
+    assert (stored.weights, stored.fingerprint) == (numbered(3, Policy.AVERAGE), fingerprint(state()))
     assert stored.size == stored.path.stat().st_size
     opened = NodeStore(tmp_path / "node").open(numbered(3, Policy.AVERAGE))
-    assert fingerprint(opened.tensors) == opened.digest == stored.digest
+    assert fingerprint(opened.tensors) == opened.fingerprint == stored.fingerprint
     assert (opened.family, opened.base_digest, opened.weights) == ("tiny", BASE_DIGEST, stored.weights)
 
 
@@ -56,7 +56,7 @@ def test_publishing_the_same_again_changes_nothing(tmp_path):
     store = published(tmp_path)
     before = store.open(numbered(1))
     again = store.publish(numbered(1), "tiny", state(), BASE_DIGEST)
-    assert again.digest == before.digest
+    assert again.fingerprint == before.fingerprint
     assert store.holds() == (numbered(1),)
 
 
@@ -64,7 +64,7 @@ def test_publishing_other_weights_under_a_taken_version_is_refused(tmp_path):
     store = published(tmp_path)
     with pytest.raises(WeightsError, match=r"behaviour-1 is in the store .* never change; publish them as another"):
         store.publish(numbered(1), "tiny", state(seed=1), BASE_DIGEST)
-    assert store.open(numbered(1)).digest == fingerprint(state())
+    assert store.open(numbered(1)).fingerprint == fingerprint(state())
 
 
 def test_weights_that_are_not_there_are_told_with_what_is(tmp_path):
@@ -86,7 +86,7 @@ def test_kept_versions_stay_and_others_go(tmp_path):
     )
     assert store.holds() == (numbered(2), numbered(3))
     assert {path.suffix for path in tmp_path.iterdir() if not path.name.startswith(".")} == {".safetensors"}
-    assert store.open(numbered(3)).digest == fingerprint(state(3))
+    assert store.open(numbered(3)).fingerprint == fingerprint(state(3))
 
 
 def test_reader_keeps_its_weights_after_they_are_deleted(tmp_path):
@@ -149,7 +149,7 @@ def test_renamed_weights_are_refused(tmp_path):
 
 def test_file_that_nobody_published_is_refused(tmp_path):
     save_file(state(), tmp_path / "behaviour-1.safetensors", metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match="does not name its base_digest, digest, family, policy, version"):
+    with pytest.raises(WeightsError, match="does not name its base_digest, family, fingerprint, policy, version"):
         NodeStore(tmp_path).open(numbered(1))
 
 
@@ -267,7 +267,7 @@ def test_third_set_is_refused_until_one_is_dropped(tmp_path):
         resident.load(sets[2])
     resident.drop(numbered(1))
     resident.load(sets[2])
-    assert resident.held() == ((numbered(2), sets[1].digest), (numbered(3), sets[2].digest))
+    assert resident.held() == ((numbered(2), sets[1].fingerprint), (numbered(3), sets[2].fingerprint))
     assert not resident.holds(numbered(1))
     with pytest.raises(WeightsError, match="behaviour-1 was to be used but this worker holds behaviour-2, behaviour-3"):
         resident.held_digest(numbered(1))
@@ -325,11 +325,11 @@ def test_set_whose_digest_is_not_what_the_module_then_holds_is_refused(tmp_path)
     wrong = MappedWeights(
         weights=mapped.weights,
         family=mapped.family,
-        digest=mapped.digest,
+        fingerprint=mapped.fingerprint,
         base_digest=mapped.base_digest,
         tensors=altered,
     )
     resident = Resident(module, BASE_DIGEST)
-    with pytest.raises(WeightsError, match=f"published with digest {mapped.digest} but the model holds"):
+    with pytest.raises(WeightsError, match=f"published with digest {mapped.fingerprint} but the model holds"):
         resident.load(wrong)
     assert not resident.holds(numbered(1))

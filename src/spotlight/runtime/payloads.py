@@ -85,7 +85,7 @@ class PayloadFolder:
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         try:
             with safe_open(self.weights_path(weights), framework="np") as file:
-                return (file.metadata() or {}).get("digest") == digest
+                return (file.metadata() or {}).get("fingerprint") == digest
         except (OSError, SafetensorError):
             return False
 

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
 
 from spotlight.assets import asset
-from spotlight.compute.data.worlds import WORLD_OF_FAMILY, World, world
-from spotlight.core.errors import InputError, WeightsError, suggestion
+from spotlight.compute.data.worlds import World, world
+from spotlight.compute.models.sources import Kind, resolve
+from spotlight.compute.weights.header import read_shapes
+from spotlight.core.errors import InputError, suggestion
 
 HEADS = 12
 PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
@@ -17,7 +16,7 @@ PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Family, world, digest and size of a weights file, from its header."""
+    """Family, world, digest and size of a tiny model, from the headers of its files."""
 
     family: str
     world: World
@@ -37,29 +36,20 @@ class ModelFacts:
         return self.world.size.height * self.world.size.width // self.token_pixels
 
 
-def facts_of(name_or_path: str) -> ModelFacts:
-    """Of a shipped family by name, or of a weights file by path."""
-    shipped = name_or_path in WORLD_OF_FAMILY
-    path = asset(f"weights/{name_or_path}.safetensors") if shipped else Path(name_or_path)
-    if not path.is_file():
+def facts_of(name: str) -> ModelFacts:
+    """Of anything that `sources.resolve` knows and a run can train."""
+    source = resolve(name)
+    if source.kind is Kind.DIFFUSERS:
         raise InputError(
-            f"'{name_or_path}' is neither a weights file nor a model family: "
-            f"{suggestion(name_or_path, WORLD_OF_FAMILY)}"
+            f"'{name}' would be a model in diffusers layout, which can be evaluated but not trained yet; name a model "
+            f"family, a weights file, a run or a checkpoint: {suggestion(name, PATCHES)}"
         )
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-    except SafetensorError as error:
-        raise WeightsError(
-            f"the weights file {path} cannot be read ({error}), so it is truncated or not safetensors; copy it again."
-        ) from error
-    if "digest" not in metadata or "family" not in metadata:
-        raise WeightsError(f"the weights file {path} names no family and digest; pass one that Spotlight wrote.")
+    # Every model of a family has the shapes of the one that ships.
+    shapes = read_shapes(asset(f"weights/{source.family}.safetensors")).values()
     return ModelFacts(
-        metadata["family"],
-        world(metadata["family"]),
-        metadata["digest"],
+        source.family,
+        world(source.family),
+        source.digest,
         parameters=sum(map(math.prod, shapes)),
         matrix_edges=sum(sum(shape) for shape in shapes if len(shape) == 2),
     )

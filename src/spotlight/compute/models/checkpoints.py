@@ -1,12 +1,13 @@
-"""Whatever a user may name as a checkpoint, ready to draw: a tiny family, a weights file of one, or a Qwen-Image."""
+"""Anything that `sources.resolve` knows, loaded and ready to draw."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from spotlight.compute.data.worlds import World
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.devices import usable_device
+from spotlight.compute.models.results import read
+from spotlight.compute.models.sources import Kind, Source, resolve
 from spotlight.core.errors import SizeError
 from spotlight.core.types import Size
 
@@ -19,6 +20,7 @@ class Checkpoint:
     """A loaded model; only the tiny families have a world of their own prompts and judges, and a digest."""
 
     adapter: Adapter
+    source: Source
     size: Size
     batch: int
     """Pictures per forward that the smallest usual device holds."""
@@ -27,15 +29,21 @@ class Checkpoint:
 
 
 def load_checkpoint(name: str, device: str, size: Size | None = None) -> Checkpoint:
-    """A folder in diffusers layout or a hub id is a Qwen-Image; anything else a tiny family."""
-    if Path(name).is_dir() or _is_hub_id(name):
-        return _qwen_image(name, device, size)
-    weights = families.read_weights(name)
+    """A model in diffusers layout is a Qwen-Image; anything else is of a tiny family."""
+    source = resolve(name)
+    if source.kind is Kind.DIFFUSERS:
+        return _qwen_image(source, device, size)
+    weights = read(source)
     adapter = families.build(weights, device)
     chosen = size or adapter.native_size
     adapter.latent_shape(chosen)
     return Checkpoint(
-        adapter=adapter, size=chosen, batch=TINY_BATCH, world=families.world_of(adapter), digest=weights.digest
+        adapter=adapter,
+        source=source,
+        size=chosen,
+        batch=TINY_BATCH,
+        world=families.world_of(adapter),
+        digest=weights.digest,
     )
 
 
@@ -47,14 +55,7 @@ def parse_size(text: str) -> Size:
     return Size(int(height), int(width))
 
 
-def _is_hub_id(name: str) -> bool:
-    """`owner/name`; what lies in a local folder is a misspelt file, and asking the hub for it would only take long."""
-    owner, slash, rest = name.partition("/")
-    path_like = rest.endswith(".safetensors") or "/" in rest or owner in ("", ".", "..", "~") or Path(owner).is_dir()
-    return bool(slash and rest) and not path_like
-
-
-def _qwen_image(name: str, device: str, size: Size | None) -> Checkpoint:
+def _qwen_image(source: Source, device: str, size: Size | None) -> Checkpoint:
     import torch
 
     from spotlight.compute.models.qwen_image import QwenImageAdapter
@@ -62,7 +63,7 @@ def _qwen_image(name: str, device: str, size: Size | None) -> Checkpoint:
     usable = usable_device(device)
     # On a CPU bf16 is slower than fp32, and on some virtual machines an illegal instruction.
     dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
-    adapter = QwenImageAdapter.from_pretrained(name, usable, dtype)
+    adapter = QwenImageAdapter.from_pretrained(source.location, usable, dtype)
     chosen = size or QWEN_IMAGE_SIZE
     adapter.latent_shape(chosen)
-    return Checkpoint(adapter=adapter, size=chosen, batch=QWEN_IMAGE_BATCH)
+    return Checkpoint(adapter=adapter, source=source, size=chosen, batch=QWEN_IMAGE_BATCH)

@@ -7,7 +7,8 @@ class ModelConfig(Section):
     """Which weights are post-trained, and where."""
 
     name: str = "words"
-    """A shipped family (words, words-large, scenes) or a weights file of one."""
+    """A shipped family (words, words-large, scenes), a weights file, or what a run made: RUN, RUN/weights/FILE or
+    RUN/checkpoints/STEP. A run copies all but the first into its folder when it starts."""
     device: str = "cpu"
     """cpu or cuda."""
     tf32: bool = False

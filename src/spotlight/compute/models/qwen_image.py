@@ -6,6 +6,7 @@ F frames.
 """
 
 import gc
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
+from spotlight.compute.data.worlds import WORLD_OF_FAMILY
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning
 from spotlight.compute.models.packing import unpatchify
 from spotlight.compute.models.qwen_dit import LORA_TARGETS, true_cfg
@@ -105,6 +107,7 @@ class QwenImageAdapter:
     ) -> "QwenImageAdapter":
         """Load a folder in diffusers layout or a hub id: the transformer in `dtype`, the VAE in fp32."""
         source = _checked_source(folder_or_hub_id)
+        _check_family(source)
 
         def load_text() -> TextModel:
             tokenizer = _load(Qwen2Tokenizer, source, "tokenizer")
@@ -285,6 +288,34 @@ def _checked_source(folder_or_hub_id: str) -> str:
     return folder_or_hub_id
 
 
+def _check_family(source: str) -> None:
+    """Refuse another family by its name, before its tensors are compared with ours.
+
+    A folder says what it is in model_index.json. Of a hub id only the transformer's settings are fetched, which are
+    needed anyway.
+    """
+    index = Path(source) / "model_index.json"
+    if index.is_file():
+        found, ours = _class_name(lambda: json.loads(index.read_text())), QwenImagePipeline.__name__
+    else:
+        ours = QwenImageTransformer2DModel.__name__
+        found = _class_name(lambda: QwenImageTransformer2DModel.load_config(source, subfolder="transformer"))
+    if found not in (None, ours):
+        raise WeightsError(
+            f"The model '{source}' is a {found}, a family that is not supported: models in diffusers layout can be a "
+            f"{ours} (Qwen-Image), beside the families {', '.join(WORLD_OF_FAMILY)}; name one of these."
+        )
+
+
+def _class_name(read: Callable[[], Any]) -> str | None:
+    """None where it cannot be told; what is missing is then reported for the component that it is missing from."""
+    try:
+        settings = read()
+        return str(settings["_class_name"])
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError):
+        return None
+
+
 def _load(component_class: Any, source: str, component: str, **options: Any) -> Any:
     if Path(source).is_dir() and not (Path(source) / component).is_dir():
         raise WeightsError(
@@ -303,7 +334,9 @@ def _load(component_class: Any, source: str, component: str, **options: Any) -> 
 
 def _load_weights(model_class: Any, source: str, component: str, dtype: torch.dtype, exact: bool = False) -> Any:
     """A model with every tensor it has; `exact` also refuses tensors in the files that it has no place for."""
-    model, report = _load(model_class, source, component, dtype=dtype, output_loading_info=True)
+    # Never a pickle, which both libraries take where there is no safetensors file.
+    options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
+    model, report = _load(model_class, source, component, **options)
     # The libraries only warn of these, and leave such a tensor at random.
     absent = sorted(str(key) for key in (*report["missing_keys"], *report["mismatched_keys"]))
     if absent:

@@ -7,7 +7,6 @@ from what, or is left out with a reason (tests/unit/test_profile_command.py).
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -268,9 +267,9 @@ def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
 
 def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
     _make_moments(subject)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        seconds = watch.times(lambda: checkpoint.save(subject.trainer, Path(folder) / "step"), warm_ups=0)
+    with tempfile.TemporaryDirectory() as folder:
+        step = Path(folder) / "step"
+        seconds = watch.times(lambda: checkpoint.save(subject.trainer, step, subject.base_digest), warm_ups=0)
     return _one("Weights, their copies and the optimizer's moments, copied and forced to a local disk.", seconds)
 
 

@@ -3,7 +3,6 @@
 import statistics
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +46,11 @@ def write_beside(subject: Subject, train: Callable[[], object], folder: Path) ->
     device = subject.adapter.device
     alone_s = [_timed(device, train) for _ in range(ALONE)]
     taken: list[checkpoint.Snapshot] = []
-    held_s = _timed(device, lambda: taken.append(checkpoint.snapshot(subject.trainer)))
+    held_s = _timed(device, lambda: taken.append(checkpoint.snapshot(subject.trainer, subject.base_digest)))
     ended: list[float] = []
 
     def write() -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            checkpoint.write(taken[0], folder / "step")
+        checkpoint.write(taken[0], folder / "step")
         ended.append(time.perf_counter())
 
     writing = threading.Thread(target=write)

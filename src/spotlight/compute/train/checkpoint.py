@@ -1,11 +1,12 @@
-"""The trainer's whole state on disk, through torch.distributed.checkpoint: theta, its copies, and the optimizer.
+"""The trainer's whole state on disk: theta, its copies, and the optimizer, as safetensors with an index in JSON.
 
-    taken = snapshot(trainer)          # the trainer may go on at once
-    write(taken, folder)               # in any thread
+    taken = snapshot(trainer, base_digest)      # the trainer may go on at once
+    write(taken, folder)                        # in any thread
 
 Invariant: after `restore` the next steps give the same bits as they would have without it, and what is written is the
 state of the moment of the snapshot, whatever is trained meanwhile (tests/unit/test_checkpoint.py); a checkpoint under
-its final name is whole, because it is written aside and renamed.
+its final name is whole, because it is written aside and renamed. No byte of it is unpickled, so a checkpoint from
+somebody else cannot run code (tests/unit/test_foreign_files.py).
 """
 
 import os
@@ -17,14 +18,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load as load_state
-from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
+from spotlight.compute.weights import shards
 from spotlight.compute.weights.download import to_host
+from spotlight.compute.weights.index import Index, read_index, way_out, write_index
+from spotlight.compute.weights.shards import Shard
 from spotlight.core.errors import Stopped, WeightsError
 
 ADAMW = "adamw"
@@ -42,6 +42,9 @@ class Snapshot:
     """A trainer's state of one moment, in memory of its own; it is written once."""
 
     state: dict[str, Tensor]
+    family: str
+    base_digest: str
+    """Of the weights that the run trains from."""
     copied: torch.cuda.Event | None = None
     """When the device, which holds it, is done with the copy; None: it is in the host's memory."""
 
@@ -61,11 +64,11 @@ class Snapshot:
         yield on_host
 
 
-def snapshot(trainer: Trainer) -> Snapshot:
+def snapshot(trainer: Trainer, base_digest: str) -> Snapshot:
     """On the trainer's device where there is room, which takes no time to speak of, or else in the host's memory."""
-    state, device = _state(trainer), trainer.adapter.device
+    state, device, family = _state(trainer), trainer.adapter.device, trainer.adapter.family
     if device.type != "cuda":
-        return Snapshot(_copied(state))
+        return Snapshot(_copied(state), family, base_digest)
     if _has_room(state, device):
         try:
             copy = _copied(state)
@@ -74,8 +77,9 @@ def snapshot(trainer: Trainer) -> Snapshot:
         else:
             copied = torch.cuda.Event()
             copied.record(torch.cuda.current_stream(device))
-            return Snapshot(copy, copied)
-    return Snapshot({name: tensor.to("cpu", copy=True) for name, tensor in state.items()})
+            return Snapshot(copy, family, base_digest, copied)
+    on_host = {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
+    return Snapshot(on_host, family, base_digest)
 
 
 def _has_room(state: Mapping[str, Tensor], device: torch.device) -> bool:
@@ -85,28 +89,30 @@ def _has_room(state: Mapping[str, Tensor], device: torch.device) -> bool:
     return free - torch.cuda.max_memory_allocated(device) >= needed + SPARE
 
 
-def save(trainer: Trainer, folder: Path) -> None:
-    write(snapshot(trainer), folder)
+def save(trainer: Trainer, folder: Path, base_digest: str) -> None:
+    write(snapshot(trainer, base_digest), folder)
 
 
 def write(taken: Snapshot, folder: Path) -> None:
-    """Under its final name when it is whole and durable; what somebody left who died at it is swept."""
-    # Of this process: what is renamed is what it wrote, whoever else is still at the same step.
+    """Under its final name when it is whole and durable; what killed writers left half written is swept."""
+    # A name of this process: what is renamed is what it wrote, though another may be writing the same step.
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     for left in folder.parent.glob("*.part"):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        scratch.parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(parents=True)
         with taken.on_host() as state:
-            save_state(state, checkpoint_id=scratch, no_dist=True)
+            written = shards.write(scratch / shards.file_of(0), {name: Shard.whole(t) for name, t in state.items()})
+        index = Index(family=taken.family, base_digest=taken.base_digest, tensors=shards.joined([written]))
+        write_index(scratch, index)
         _sync(scratch)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(scratch, folder)
         _sync_folder(folder.parent)
-    except (OSError, CheckpointException) as error:
+    except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise Stopped(
-            f"the checkpoint {folder} cannot be written ({_last_line(error)}), so the run stops with the one "
+            f"the checkpoint {folder} cannot be written ({error}), so the run stops with the one "
             "before it; free some space there, then resume."
         ) from error
 
@@ -116,10 +122,9 @@ def restore(trainer: Trainer, folder: Path) -> None:
 
     What only samples of the version before need is left where this trainer takes none.
     """
-    if not folder.is_dir():
-        raise WeightsError(f"the checkpoint {folder} does not exist; resume from another one, or start the run anew.")
+    index = read_index(folder)
+    saved = set(index.tensors)
     try:
-        saved = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
         for name, parameter in trainer.sets.theta.items():
             trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in saved else {}
         state = _state(trainer)
@@ -127,11 +132,11 @@ def restore(trainer: Trainer, folder: Path) -> None:
             raise ValueError("it lacks what samples of the version before are compared with, which this run trains on")
         if state.keys() != {name for name in saved if name in state or not name.startswith(STALE_ONLY)}:
             raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, not all of the same names")
-        load_state(state, checkpoint_id=folder, no_dist=True)
-    except (Exception, CheckpointException) as error:
+        shards.load(folder, index, {name: Shard.whole(tensor) for name, tensor in state.items()})
+    except ValueError as error:
         raise WeightsError(
-            f"the checkpoint {folder} cannot be read ({_last_line(error)}), so it is damaged or of another recipe; "
-            "resume from another one."
+            f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another recipe; put it back, "
+            f"or {way_out(folder)}."
         ) from error
 
 
@@ -150,10 +155,6 @@ def load_copy(trainer: Trainer, copy: Mapping[str, Tensor]) -> None:
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in state.items()}
-
-
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().rpartition("\n")[2]
 
 
 def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:

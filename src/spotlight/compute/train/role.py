@@ -167,7 +167,7 @@ class TrainingRole:
 
     def _publish(self, weights: WeightsId) -> m.PublishedWeights:
         stored = self._store.publish(weights, self._adapter.family, self.state(weights.policy), self._base_digest)
-        return m.PublishedWeights(weights=weights, digest=stored.digest, size=stored.size, step=self.steps)
+        return m.PublishedWeights(weights=weights, digest=stored.fingerprint, size=stored.size, step=self.steps)
 
     def state(self, policy: Policy) -> Mapping[str, Tensor]:
         """What it would publish now; later steps change it."""
@@ -176,7 +176,7 @@ class TrainingRole:
 
     def _save(self, order: m.Save) -> None:
         self.settle()
-        taken = checkpoint.snapshot(self._trainer)
+        taken = checkpoint.snapshot(self._trainer, self._base_digest)
         # A daemon: a process that is told to go leaves what is half written, under a name that says so.
         self._writing = threading.Thread(target=self._written, args=(taken, order), name="checkpoint", daemon=True)
         self._writing.start()

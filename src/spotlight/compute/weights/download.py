@@ -18,7 +18,10 @@ from spotlight.compute.weights import upload
 from spotlight.compute.weights.upload import Piece, bytes_of, loads
 from spotlight.core.errors import WeightsError
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+DTYPES = {
+    torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"
+}  # fmt: skip
+"""What a trainer holds, as safetensors spells it: weights, moments and counts."""
 ALIGNMENT = 8
 """Of the first tensor's bytes; the widest types come first, so all others are aligned as well."""
 METADATA = "__metadata__"
@@ -89,13 +92,18 @@ def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         start, end = end, end + tensor.nbytes
-        if tensor.dtype not in DTYPES:
-            raise WeightsError(
-                f"{name} is of type {tensor.dtype}, which no trained weights are (they are "
-                f"{', '.join(str(dtype) for dtype in DTYPES)}); leave it out of what is trained."
-            )
-        described[name] = Described(DTYPES[tensor.dtype], tuple(tensor.shape), (start, end))
+        described[name] = Described(dtype_name(name, tensor), tuple(tensor.shape), (start, end))
     return described
+
+
+def dtype_name(name: str, tensor: Tensor) -> str:
+    """The type of a tensor of this name, as safetensors spells it."""
+    if tensor.dtype not in DTYPES:
+        raise WeightsError(
+            f"{name} is of type {tensor.dtype}, which no trained weights are (they are "
+            f"{', '.join(str(dtype) for dtype in DTYPES)}); leave it out of what is trained."
+        )
+    return DTYPES[tensor.dtype]
 
 
 def _header(described: Mapping[str, Described], metadata: Mapping[str, str]) -> bytes:

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.header import FileFacts, read_facts, unreadable
 from spotlight.core.errors import WeightsError
 
 
@@ -27,37 +28,35 @@ class WeightFile:
     weights: dict[str, Tensor]
 
 
-def write(path: Path, family: str, weights: Mapping[str, Tensor]) -> str:
-    """Write atomically; returns the digest."""
+def write(path: Path, family: str, weights: Mapping[str, Tensor], origin: str | None = None) -> str:
+    """Write atomically; returns the digest. `origin` says where the weights come from, for people."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     value = digest(tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.part-{os.getpid()}")
-    save_file(tensors, scratch, metadata={"format": "pt", "family": family, "digest": value})
+    metadata = {"format": "pt", "family": family, "digest": value}
+    save_file(tensors, scratch, metadata=metadata if origin is None else {**metadata, "origin": origin})
     os.replace(scratch, path)
     return value
 
 
 def read(path: Path) -> WeightFile:
     """Read and verify."""
-    if not path.is_file():
-        raise WeightsError(f"the weights file {path} does not exist; check the path, or reinstall the package.")
+    facts = read_facts(path)
+    if not isinstance(facts, FileFacts):
+        raise WeightsError(
+            f"{path} is the set {facts.weights} of a run, not a weights file, and may hold adapters only; name it "
+            "where a model is asked for."
+        )
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise WeightsError(
-            f"the weights file {path} ({path.stat().st_size} bytes) cannot be read ({error}), so it is truncated or "
-            "not safetensors; copy or download it again."
-        ) from error
-    if "digest" not in metadata or "family" not in metadata:
-        raise WeightsError(f"the weights file {path} names no family and digest, so Spotlight did not write it; "
-                           "pass a file made by `spotlight pretrain` or a training run.")  # fmt: skip
+    except (SafetensorError, OSError) as error:
+        raise unreadable(path, error) from error
     found = digest(weights)
-    if found != metadata["digest"]:
+    if found != facts.digest:
         raise WeightsError(
-            f"the weights in {path} have digest {found} but the file says {metadata['digest']}, so it was altered; "
-            "copy or download it again."
+            f"the weights in {path} have digest {found} but the file says {facts.digest}, so it was altered; copy or "
+            "download it again."
         )
-    return WeightFile(family=metadata["family"], digest=found, weights=weights)
+    return WeightFile(family=facts.family, digest=found, weights=weights)

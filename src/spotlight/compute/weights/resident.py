@@ -64,7 +64,7 @@ class Resident:
                 f"{self.base_digest}, so the rest of it would be another; start the worker from the run's base weights."
             )
         self._check_names(stored.weights, stored.tensors)
-        return self._hold(stored.weights, lambda: self._on_device(stored.tensors), stored.digest)
+        return self._hold(stored.weights, lambda: self._on_device(stored.tensors), stored.fingerprint)
 
     def adopt(self, weights: WeightsId, tensors: Mapping[str, Tensor], expected_digest: str) -> str:
         """Hold a set that is on this module's device already, from now on its own; checked like one from the store."""

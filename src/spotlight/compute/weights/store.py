@@ -1,12 +1,13 @@
 """A node's published weights: one safetensors file per set in shared memory, written once and mapped by every worker.
 
 Invariant: a file under its final name is whole and of the set that it is named after (tests/unit/test_weight_store.py).
-Its bytes are checked where they end up, by whoever computes with them: `Resident.load` reads the digest back. Writers
+A set is named by its fingerprint. Inside a run the process that computes with the set verifies it: `Resident.load`
+reads the fingerprint back from the module. `read_set`, for everything outside of a run, verifies it at once. Writers
 work under a scratch name, hold a lock of the folder and rename. The kernel frees the lock of a killed writer, and
 `keep` sweeps what it left under a scratch name.
 
 Mappings are private: a stray write would change one process's copy of a page, never the file, and a set that is
-deleted stays readable for those who have it mapped.
+deleted stays readable for processes that have it mapped.
 """
 
 import fcntl
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from spotlight.compute.weights import download
 from spotlight.compute.weights.digest import fingerprint
+from spotlight.compute.weights.header import set_facts, unreadable
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.types import Version
 from spotlight.core.work import Policy, WeightsId
@@ -35,7 +37,7 @@ class StoredWeights:
     """One set in a node's store."""
 
     weights: WeightsId
-    digest: str
+    fingerprint: str
     path: Path
     size: int
     """Bytes of the file."""
@@ -47,7 +49,7 @@ class MappedWeights:
 
     weights: WeightsId
     family: str
-    digest: str
+    fingerprint: str
     base_digest: str
     """Of the base weights that the set belongs to: what it does not hold is theirs."""
     tensors: Mapping[str, Tensor]
@@ -62,27 +64,27 @@ class NodeStore:
 
     def publish(self, weights: WeightsId, family: str, state: Mapping[str, Tensor], base_digest: str) -> StoredWeights:
         """Write a set; publishing the same once more changes nothing, other weights under its id are refused."""
-        # Named where the weights are: what the way to the file alters, the reader finds out.
+        # Computed where the weights are, so that the reader notices what the way to the file alters.
         value = fingerprint(state)
         metadata = {
             "format": "pt",
             "family": family,
-            "digest": value,
+            "fingerprint": value,
             "base_digest": base_digest,
             "version": str(weights.version),
             "policy": weights.policy.value,
         }
         path = self._path(weights)
         with self._locked():
-            present = self._digest_here(weights)
+            present = self._fingerprint_here(weights)
             if present is not None and present != value:
                 raise WeightsError(
-                    f"{weights} is in the store {self.folder} with digest {present} and was to be stored with {value}, "
-                    "but published weights never change; publish them as another version."
+                    f"{weights} is in the store {self.folder} with fingerprint {present} and was to be stored with "
+                    f"{value}, but published weights never change; publish them as another version."
                 )
             if present is None:
                 self._write(path, state, metadata)
-            return StoredWeights(weights=weights, digest=value, path=path, size=path.stat().st_size)
+            return StoredWeights(weights=weights, fingerprint=value, path=path, size=path.stat().st_size)
 
     def open(self, weights: WeightsId) -> MappedWeights:
         """Map a set; whether its bytes are what was published, `Resident.load` finds out."""
@@ -110,13 +112,13 @@ class NodeStore:
                 left.unlink()
         return tuple(gone)
 
-    def _digest_here(self, weights: WeightsId) -> str | None:
+    def _fingerprint_here(self, weights: WeightsId) -> str | None:
         """None also where the file is damaged, so that publishing it again heals it."""
         try:
-            content = self._mapped(weights) if self._path(weights).is_file() else None
+            content = read_set(self._path(weights)) if self._path(weights).is_file() else None
         except WeightsError:
             return None
-        return content.digest if content is not None and fingerprint(content.tensors) == content.digest else None
+        return content.fingerprint if content is not None and content.weights == weights else None
 
     def _mapped(self, weights: WeightsId) -> MappedWeights:
         path = self._path(weights)
@@ -151,32 +153,30 @@ class NodeStore:
             yield
 
 
+def read_set(path: Path) -> MappedWeights:
+    """Map one set and verify its bytes."""
+    content = _content(path)
+    found = fingerprint(content.tensors)
+    if found != content.fingerprint:
+        raise WeightsError(
+            f"the weights in {path} have fingerprint {found} but the file says {content.fingerprint}, so it was "
+            "altered; copy it again, or name another set of its run."
+        )
+    return content
+
+
 def _content(path: Path) -> MappedWeights:
     """Without reading the weights."""
     try:
         with safe_open(path, framework="pt") as file:
-            weights, metadata = _identity(path, file.metadata())
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as problem:
-        raise WeightsError(
-            f"the weights file {path} ({path.stat().st_size} bytes) cannot be read ({problem}), so it is truncated "
-            "or not safetensors; fetch or publish it again."
-        ) from problem
+            facts = set_facts(path, file.metadata(), names := list(file.keys()))
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise unreadable(path, error) from error
     return MappedWeights(
-        weights=weights,
-        family=metadata["family"],
-        digest=metadata["digest"],
-        base_digest=metadata["base_digest"],
+        weights=facts.weights,
+        family=facts.family,
+        fingerprint=facts.fingerprint,
+        base_digest=facts.base_digest,
         tensors=tensors,
     )
-
-
-def _identity(path: Path, metadata: Mapping[str, str] | None) -> tuple[WeightsId, Mapping[str, str]]:
-    known = metadata or {}
-    absent = sorted({"family", "digest", "base_digest", "version", "policy"} - set(known))
-    if absent:
-        raise WeightsError(
-            f"the weights file {path} does not name its {', '.join(absent)}, so no trainer published it; give a file "
-            "of a run's weight store."
-        )
-    return WeightsId(Version(int(known["version"])), Policy(known["policy"])), known

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.models.sources import PACED
 from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.rollout.engine import Boundary, Engine
 from spotlight.compute.train import checkpoint
@@ -136,7 +137,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     profile = quicker(Profile.load(settings.pace.profile), settings.pace.speed)
     held = Held(PacedDevice(), pace_of(profile, settings.pace, launch))
     model = PacedAdapter(spec_named(settings.model.name), held.pace, held.device)
-    base_digest = f"paced-{profile.digest}"
+    base_digest = f"{PACED}{profile.digest}"
     # There is nothing to adapt and nothing to recompute in one layer.
     train = settings.train.model_copy(update={"lora": None, "gradient_checkpointing": False})
     role = None

@@ -1,7 +1,9 @@
 """`spotlight evaluate`: the held-out score of a checkpoint, with its interval and a picture grid."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +24,11 @@ GRID_PICTURES = 64
 
 def evaluate(
     checkpoint: Annotated[
-        str, typer.Argument(help="words, words-large, scenes, a weights file, or the folder or hub id of a Qwen-Image.")
+        str,
+        typer.Argument(
+            help="words, words-large, scenes, a weights file, a run, one of its checkpoints, or the folder or hub id "
+            "of a Qwen-Image."
+        ),
     ],
     prompts: Annotated[str, typer.Option(help="A split (test, train) or a .txt or .jsonl file.")] = "test",
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 10,
@@ -42,7 +48,7 @@ def evaluate(
     """Score a checkpoint on fixed prompts and seeds: equal checkpoints give equal figures."""
     _check_grid(grid)
     _check_reward(reward)
-    with PatientProgress() as progress:
+    with PatientProgress() as progress, _safe_path():
         progress.report("loading", 0, 1)
         from spotlight.compute.evaluation import evaluate as scored_on
         from spotlight.compute.held_out import EVALUATION_SEED
@@ -66,7 +72,8 @@ def evaluate(
     if grid is not None:
         _write_grid(scored, grid)
     about = {
-        "checkpoint": checkpoint, "digest": model.digest, "family": model.adapter.family, "prompts": prompts,
+        "checkpoint": checkpoint, "weights": model.source.location, "digest": model.digest,
+        "family": model.adapter.family, "prompts": prompts,
         "size": str(model.size), "count": len(chosen),
         "steps": steps, "guidance": guidance, "seed": EVALUATION_SEED, "rewards": versions,
     }  # fmt: skip
@@ -92,6 +99,24 @@ def prompts_to_draw(source: str, world: "World | None", count: int | None) -> "l
     if count is None and Path(source).suffix:
         return known
     return PromptOrder(known, HELD_OUT_ORDER).take(0, count or DEFAULT_COUNT)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Reward processes search the path of this one; Python would search the working folder before it.
+
+    The working folder may be the folder of a run that somebody else made.
+    """
+    name = "PYTHONSAFEPATH"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _check_reward(reward: str | None) -> None:
@@ -125,8 +150,10 @@ def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", reward
     from rich.table import Table
 
     console = Console()
-    title = "{checkpoint}: {count} pictures of {prompts}, {steps} steps, guidance {guidance}".format(**about)
-    console.print(title, soft_wrap=True, highlight=False)
+    asked, found = Path(str(about["checkpoint"])), Path(str(about["weights"]))
+    chosen = "" if asked.stem == found.stem else f" ({found.name})"
+    settings = "{count} pictures of {prompts}, {steps} steps, guidance {guidance}".format(**about)
+    console.print(f"{asked}{chosen}: {settings}", soft_wrap=True, highlight=False)
     table = Table()
     table.add_column("figure")
     table.add_column("mean", justify="right")

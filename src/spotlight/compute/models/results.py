@@ -1,0 +1,91 @@
+"""Weights from anywhere as whole, verified weights of their family: files, and what runs published or saved.
+
+Invariant: the same weights have the same digest wherever they are read from (tests/unit/test_sources.py).
+"""
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from spotlight.compute.data.worlds import WORLD_OF_FAMILY
+from spotlight.compute.models.sources import Kind, Source, base_of, run_settings
+from spotlight.compute.train.config import LoraConfig
+from spotlight.compute.weights import files, shards
+from spotlight.compute.weights.digest import digest
+from spotlight.compute.weights.index import EMA, read_index
+from spotlight.compute.weights.store import read_set
+from spotlight.core.errors import InputError, WeightsError
+
+
+def read(source: Source) -> files.WeightFile:
+    """The verified weights of one place."""
+    match source.kind:
+        case Kind.FILE:
+            return files.read(source.path)
+        case Kind.PUBLISHED:
+            tensors: Mapping[str, Tensor] = read_set(source.path).tensors
+        case Kind.CHECKPOINT:
+            tensors = _averaged(source)
+        case Kind.DIFFUSERS:
+            raise InputError(
+                f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are asked "
+                "for; name some."
+            )
+    whole = _merged(source, tensors) if source.has_adapters else dict(tensors)
+    return files.WeightFile(family=source.family, digest=digest(whole), weights=whole)
+
+
+def check_fit(content: files.WeightFile, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights whose names and shapes are not those of their family."""
+    found = {name: tuple(tensor.shape) for name, tensor in content.weights.items()}
+    if found != expected:
+        wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+        raise WeightsError(
+            f"these weights (digest {content.digest}) do not fit {content.family}: {len(wrong)} of them are missing, "
+            f"unknown or of another shape, the first is {wrong[0]}; use weights made for this version of the family."
+        )
+
+
+def _averaged(checkpoint: Source) -> dict[str, Tensor]:
+    index = read_index(checkpoint.path)
+    try:
+        tensors = shards.read(checkpoint.path, index, index.averaged())
+    except (ValueError, RuntimeError) as error:
+        raise WeightsError(
+            f"the checkpoint {checkpoint.path} cannot be read ({error}), so it is damaged; name another one."
+        ) from error
+    return {name.removeprefix(EMA): tensor for name, tensor in tensors.items()}
+
+
+def _merged(source: Source, adapters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the family, with adapters added to the base weights that their run trained from."""
+    # Only here: diffusers and peft take several times as long to import as torch does.
+    from spotlight.compute.models.families import build
+    from spotlight.compute.train.lora import merged_state, select_trainable
+
+    base = files.read(base_of(source.run).path)
+    if base.digest != source.base_digest:
+        raise WeightsError(
+            f"{source.path} holds adapters of base weights {source.base_digest}, but those of its run {source.run} are "
+            f"{base.digest}, and adapters fit their own base only; put the first base weights back."
+        )
+    model = build(base)
+    try:
+        lora = LoraConfig.model_validate(run_settings(source.run, "train").get("lora"))
+    except ValidationError as error:
+        raise WeightsError(
+            f"{source.path} holds adapters, but the settings of its run {source.run} have no valid train.lora, which "
+            "says their rank and scale; put its config.json back."
+        ) from error
+    select_trainable(model.transformer, lora, model.lora_targets, seed=0)
+    trainable = {name: p for name, p in model.transformer.named_parameters() if p.requires_grad}
+    wanted = {name: (tuple(p.shape), p.dtype) for name, p in trainable.items()}
+    if wanted != {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in adapters.items()}:
+        raise WeightsError(
+            f"{source.path} holds {len(adapters)} adapters that do not fit the {len(wanted)} of rank {lora.rank} that "
+            f"its run {source.run} trains; put its config.json back."
+        )
+    for name, parameter in trainable.items():
+        parameter.data.copy_(adapters[name])
+    return {name: tensor.detach().contiguous() for name, tensor in merged_state(model.transformer).items()}

@@ -1,0 +1,106 @@
+"""What a run has made is used: evaluated by every name it has, trained on from, and resumed without running code."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import spotlight
+from live_run import LiveRun
+from planted import planted_everywhere
+
+from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.models.sources import resolve
+from spotlight.core.events import Evaluated, RunStarted
+from spotlight.core.run_files import BASE
+
+pytestmark = pytest.mark.timeout(600)
+
+RECIPE = """
+extends: words-nft
+deterministic: true
+iterations: 1
+rollout: {prompts: 2, group_size: 2, steps: 2}
+train: {micro_batch: 4, lr: 1.0e-3}
+explore: {enabled: off}
+eval: {every: 1, prompts: 4, steps: 2}
+cluster: {reserved: 1, spot: 0, rows: 4}
+reward: {name: jpeg, processes: 1}
+output: {name: run, checkpoint_every: 1, journal: {sync: never}}
+"""
+AS_THE_RUN_DOES = (
+    "--count", "4", "--steps", "2", "--batch", "4", "--reward", "jpeg", "--no-judge", "--processes", "1", "--json"
+)  # fmt: skip
+
+
+def evaluated(name: str | Path) -> dict:
+    outcome = spotlight("evaluate", name, *AS_THE_RUN_DOES)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def rewards(run: LiveRun) -> list[float]:
+    """Of the run's own held-out evaluations."""
+    return [event.scores["reward"][0] for event in run.events(Evaluated)]
+
+
+def finished(run: LiveRun) -> LiveRun:
+    try:
+        assert run.finish() == 0, run.log()
+    finally:
+        run.close()
+    run.check()
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """The working folder of a finished run."""
+    run = LiveRun(tmp_path_factory.mktemp("made"), RECIPE)
+    run.start()
+    return finished(run).folder
+
+
+@pytest.fixture
+def first(made: Path, tmp_path, monkeypatch) -> LiveRun:
+    """The finished run, copied."""
+    folder = shutil.copytree(made, tmp_path / "here")
+    monkeypatch.chdir(folder)
+    return LiveRun(folder, RECIPE)
+
+
+def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outlives_it(first: LiveRun) -> None:
+    file = first.run / "weights" / "average-1.safetensors"
+    by_name = [evaluated(name) for name in (file, "run", first.run / "checkpoints" / "step_000002")]
+    assert len({told["digest"] for told in by_name}) == 1
+    assert [told["figures"] for told in by_name] == [by_name[0]["figures"]] * 3
+    assert by_name[0]["figures"]["reward"]["value"] == rewards(first)[-1]
+    assert by_name[0]["digest"] != facts_of("words").digest
+
+    # Adapters on top of the result; the first run is then deleted.
+    second = LiveRun(first.folder, RECIPE, name="second")
+    second.start("--model.name", "run", "--train.lora.rank", "2")
+    finished(second)
+    (began,) = second.events(RunStarted)
+    assert began.base_digest == by_name[0]["digest"] == facts_of(str(second.run / BASE)).digest
+    assert rewards(second)[0] == rewards(first)[-1], "it begins where the first one ended"
+    shutil.rmtree(first.run)
+    by_name = [evaluated(name) for name in ("second", second.run / "checkpoints" / "step_000002")]
+    assert by_name[0]["figures"] == by_name[1]["figures"]
+    assert by_name[0]["digest"] == by_name[1]["digest"] != began.base_digest
+    # Merged adapters round otherwise than adapters beside the weights, so a few pixels may.
+    assert by_name[0]["figures"]["reward"]["value"] == pytest.approx(rewards(second)[-1], rel=1e-2)
+
+    second.resume("--set", "iterations=2")
+    finished(second)
+    assert resolve("second").path.name == "average-2.safetensors"
+
+
+def test_resume_of_a_folder_full_of_pickles_runs_none_of_them_and_makes_what_was_lost_again(first: LiveRun) -> None:
+    marker = first.folder / "marker"
+    for planted in planted_everywhere(first.run, marker):
+        assert planted.is_file()
+    first.resume("--set", "iterations=2")
+    finished(first)
+    assert len(first.events(Evaluated)) == 3
+    assert not marker.exists()

@@ -1,0 +1,172 @@
+"""A folder, a weights file or a checkpoint from somebody else: whatever its bytes are, no verb runs code of it."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import spotlight
+from engine_stories import BASE_DIGEST
+from made_run import LORA, STEP, MadeRun, made_run
+from planted import bomb, saved_bomb
+from test_run_commands import told_run  # noqa: F401  a fixture
+from test_trainer import tiny_trainer
+
+from spotlight.chronicle import Chronicle
+from spotlight.compute.train import checkpoint
+from spotlight.config import RunConfig
+from spotlight.core.clock import RealClock
+from spotlight.core.errors import WeightsError
+from spotlight.core.events import Checkpointed
+from spotlight.folder import RunFolder
+
+BOMBS = pytest.mark.parametrize("armed", [bomb, saved_bomb])
+
+
+@pytest.fixture
+def marker(tmp_path) -> Path:
+    return tmp_path / "marker"
+
+
+@BOMBS
+def test_bombs_of_these_tests_are_live(marker, armed, tmp_path):
+    """Otherwise the other tests would tell nothing."""
+    (tmp_path / "planted").write_bytes(armed(marker))
+    if armed is bomb:
+        pickle.loads((tmp_path / "planted").read_bytes())
+    else:
+        torch.load(tmp_path / "planted", weights_only=False)
+    assert marker.exists()
+
+
+# --- checkpoints ---
+
+
+def test_checkpoint_in_the_pickled_format_is_refused_unopened_and_the_sentence_says_what_to_do(marker, tmp_path):
+    step = tmp_path / "runs" / "theirs" / "checkpoints" / "step_000002"
+    step.mkdir(parents=True)
+    (step / ".metadata").write_bytes(bomb(marker))
+    (step / "__0_0.distcp").write_bytes(saved_bomb(marker))
+    with pytest.raises(WeightsError, match="is a pickle, and a pickle can run any code when it is opened") as refused:
+        checkpoint.restore(tiny_trainer(), step)
+    assert f"`spotlight train RECIPE --model.name {tmp_path / 'runs' / 'theirs'}`." in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not marker.exists()
+
+
+@BOMBS
+@pytest.mark.parametrize("name", ["checkpoint.json", "00000.safetensors"])
+def test_checkpoint_with_a_pickle_instead_of_one_of_its_files_is_refused_unopened(marker, armed, name, tmp_path):
+    checkpoint.save(tiny_trainer(), tmp_path / "step_2", BASE_DIGEST)
+    (tmp_path / "step_2" / name).write_bytes(armed(marker))
+    with pytest.raises(WeightsError, match="cannot be read"):
+        checkpoint.restore(tiny_trainer(), tmp_path / "step_2")
+    assert not marker.exists()
+
+
+def test_pickle_beside_a_checkpoint_is_not_opened(marker, tmp_path):
+    checkpoint.save(tiny_trainer(), tmp_path / "step_2", BASE_DIGEST)
+    for name in (".metadata", "__0_0.distcp", "00001.safetensors"):
+        (tmp_path / "step_2" / name).write_bytes(bomb(marker))
+    checkpoint.restore(tiny_trainer(), tmp_path / "step_2")
+    assert not marker.exists()
+
+
+# --- verbs ---
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> MadeRun:
+    """With adapters, so that its settings are read for their base."""
+    made = made_run(tmp_path_factory.mktemp("made") / "theirs", *LORA)
+    shutil.rmtree(made.folder.journal)
+    config = RunConfig.model_validate(made.folder.read_config())
+    chronicle = Chronicle.begin(config, "words-nft", made.folder, RealClock())
+    chronicle.emit(Checkpointed(step=2, path=STEP))
+    chronicle.close()
+    return made
+
+
+@pytest.fixture
+def theirs(made, tmp_path, monkeypatch) -> RunFolder:
+    monkeypatch.chdir(tmp_path)
+    return RunFolder(Path(shutil.copytree(made.folder.path, tmp_path / "runs" / "theirs")))
+
+
+@BOMBS
+@pytest.mark.parametrize(
+    ("place", "verbs"),
+    [
+        ("weights/average-1.safetensors", [("evaluate", "theirs"), ("evaluate", "runs/theirs/{place}")]),
+        ("base.safetensors", [("evaluate", "theirs"), ("evaluate", f"runs/theirs/{STEP}"), ("resume", "theirs")]),
+        ("config.json", [("evaluate", "theirs"), ("resume", "theirs")]),
+        (f"{STEP}/checkpoint.json", [("evaluate", f"runs/theirs/{STEP}"), ("resume", "theirs")]),
+        (f"{STEP}/00000.safetensors", [("evaluate", f"runs/theirs/{STEP}")]),
+    ],
+)  # fmt: skip
+def test_verb_that_needs_a_file_refuses_a_pickle_in_its_place_and_does_not_open_it(theirs, marker, armed, place, verbs):
+    (theirs.path / place).write_bytes(armed(marker))
+    for verb, name in verbs:
+        told = spotlight(verb, name.format(place=place))
+        assert told.code == 2, told
+        assert told.err.startswith("spotlight: ")
+        assert len(told.err.strip().splitlines()) == 1, told.err
+    assert not marker.exists()
+
+
+def test_resume_of_a_run_whose_checkpoint_is_pickled_is_refused_before_any_machine_starts(theirs, marker):
+    (theirs.path / STEP / "checkpoint.json").unlink()
+    (theirs.path / STEP / ".metadata").write_bytes(bomb(marker))
+    for arguments in (("resume", "theirs"), ("evaluate", f"runs/theirs/{STEP}")):
+        told = spotlight(*arguments)
+        assert told.code == 2
+        assert "start a new run from the weights that this one published" in told.err
+    assert not (theirs.path / "logs").exists()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("inside", ["", "weights"])
+def test_resume_from_inside_the_folder_is_refused_because_modules_are_imported_from_there(theirs, inside, monkeypatch):
+    monkeypatch.chdir(theirs.path / inside)
+    told = spotlight("resume", theirs.path)
+    assert told.code == 2
+    assert f"is inside the run {theirs.path}" in told.err
+    assert "change to a folder of your own" in told.err
+
+
+def test_evaluate_from_inside_the_folder_imports_none_of_its_modules(theirs, marker):
+    """Of an interpreter of its own, as a user starts it, with one of the modules that reward processes begin with."""
+    for module in ("multiprocessing", "spotlight", "json", "numpy"):
+        (theirs.path / f"{module}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    command = [Path(sys.executable).with_name("spotlight"), "evaluate", ".", "--count", "1", "--steps", "1"]
+    options = ["--reward", "jpeg", "--no-judge", "--processes", "1"]
+    told = subprocess.run([*command, *options], cwd=theirs.path, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert not marker.exists()
+
+
+@BOMBS
+def test_status_report_and_audit_open_no_pickle_of_the_folder(told_run, marker, armed):  # noqa: F811
+    """Instead of a snapshot, which they can do without, and of what only other verbs read."""
+    others = ("weights/average-1.safetensors", f"{STEP}/.metadata", "payloads/000000/0000-0.safetensors")
+    for place in (*others, "images/000000/000.png", "journal/snapshot-000000000002.msgpack", "incarnations.json"):
+        (told_run.path / place).parent.mkdir(parents=True, exist_ok=True)
+        (told_run.path / place).write_bytes(armed(marker))
+    for verb in ("status", "report", "audit"):
+        assert spotlight(verb, told_run.name).code in (0, 1), "1 is a finding of the audit"
+    assert told_run.report.is_file()
+    assert not marker.exists()
+
+
+@BOMBS
+@pytest.mark.parametrize("verb", ["status", "report", "audit", "resume"])
+def test_journal_that_is_a_pickle_is_refused_unopened(told_run, marker, armed, verb):  # noqa: F811
+    (segment,) = told_run.journal.glob("segment-*.log")
+    segment.write_bytes(armed(marker))
+    told = spotlight(verb, told_run.name)
+    assert told.code == 2
+    assert "is damaged" in told.err
+    assert not marker.exists()
