@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
+from spotlight.compute.models.catalogue import facts_of
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
@@ -30,6 +31,7 @@ from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
+from spotlight.runtime.devices import DeviceTable, table_for
 from spotlight.runtime.hub import Hub, SocketDoor
 from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
 from spotlight.runtime.market import StandIns, bring_spot
@@ -45,8 +47,9 @@ from spotlight.wiring import Wired, wire
 class Run:
     """One life of a run on this machine."""
 
-    def __init__(self, chronicle: Chronicle, prices: PriceTable) -> None:
+    def __init__(self, chronicle: Chronicle, prices: PriceTable, devices: DeviceTable) -> None:
         self.chronicle = chronicle
+        self.devices = devices
         self.config = chronicle.config
         self.folder = chronicle.folder
         self.prices = prices
@@ -56,15 +59,17 @@ class Run:
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable) -> "Run":
         check(config, prices)
         _check_pace(config, recipe)
+        devices = devices_of(config)
         folder = RunFolder.create(config.output, recipe)
-        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices)
+        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices, devices)
 
     @classmethod
     def resume(cls, folder: RunFolder, config: RunConfig, prices: PriceTable) -> "Run":
         """With these settings, which are the stored ones from now on."""
         check(config, prices)
+        devices = devices_of(config)
         folder.write_config(config.model_dump(mode="json"))
-        return cls(Chronicle.reopen(config, folder, RealClock()), prices)
+        return cls(Chronicle.reopen(config, folder, RealClock()), prices, devices)
 
     async def execute(self) -> None:
         """To the end, or to a reason to stop; either way the journal says which, and nobody is left behind."""
@@ -127,6 +132,7 @@ class Run:
                 cluster=config.cluster,
                 heads=self.chronicle.facts.heads,
                 token_pixels=self.chronicle.facts.token_pixels,
+                devices=self.devices,
             )
         )
         try:
@@ -231,6 +237,13 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             "cluster.gang=1, or use `spotlight sim`."
         )
     prices.require(config.market.billed_by(config.cluster.spot))
+
+
+def devices_of(config: RunConfig) -> DeviceTable:
+    """The device of every slot, or the reason why the run cannot have them; before anything is written."""
+    weights_bytes = facts_of(config.model.name).bytes
+    has_stand_ins = config.market.fallback_s is not None
+    return table_for(config.model, config.cluster, weights_bytes, config.train.lora is not None, has_stand_ins)
 
 
 def _check_pace(config: RunConfig, recipe: str) -> None:

@@ -29,6 +29,9 @@ class ClusterConfig(Section):
     paced runs and forecasts go by it; a run that computes is as fast as its machines are."""
     slots: int = Field(default=1, ge=1)
     """Slots, and so workers, per node."""
+    share_devices: bool = False
+    """Whether several slots may compute on one GPU; without it a run with more slots than GPUs is refused. Slots on the
+    CPU always share it."""
     rows: int = Field(default=8, ge=1)
     """Samples in flight per worker."""
     threads: int = Field(default=1, ge=1)

@@ -29,6 +29,7 @@ from safetensors.numpy import save
 from spotlight import __version__
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.models.devices import usable_device
 from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
@@ -59,13 +60,12 @@ STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
 
 
-def own_device(device: str, slot: int) -> str:
-    """A slot of a node with several GPUs has one of its own; nodes with fewer GPUs than slots share them."""
-    if device != "cuda" or not torch.cuda.is_available():
-        return device
-    number = slot % torch.cuda.device_count()
-    torch.cuda.set_device(number)
-    return f"cuda:{number}"
+def own_device(name: str) -> torch.device:
+    """The device that the slot was given, as the current one of this process."""
+    device = usable_device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def device_kind(device: torch.device) -> str:
@@ -105,7 +105,7 @@ Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Say], Equipment]
 def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
     """The base model, what is trainable in it, and the parts that share it."""
     content = families.read_weights(settings.model.name)
-    adapter = families.build(content, own_device(settings.model.device, launch.slot))
+    adapter = families.build(content, own_device(launch.device.name))
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
     role: TrainingRole | None = None
     if launch.trains:

@@ -21,6 +21,8 @@ class ModelFacts:
     family: str
     world: World
     digest: str
+    bytes: int
+    """Size of the file."""
     heads: int = HEADS
 
     @property
@@ -51,4 +53,4 @@ def facts_of(name_or_path: str) -> ModelFacts:
         ) from error
     if "digest" not in metadata or "family" not in metadata:
         raise WeightsError(f"the weights file {path} names no family and digest; pass one that Spotlight wrote.")
-    return ModelFacts(metadata["family"], world(metadata["family"]), metadata["digest"])
+    return ModelFacts(metadata["family"], world(metadata["family"]), metadata["digest"], path.stat().st_size)

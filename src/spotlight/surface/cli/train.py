@@ -86,6 +86,8 @@ def watched(run: "Run") -> None:
 
     view = latest(run.folder.journal)
     typer.echo(f"run folder: {run.folder.path}")
+    if run.devices.slots:
+        typer.echo(str(run.devices))
     try:
         with watcher(run.config.iterations, run.prices, view) as watching:
             run.chronicle.observers.append(watching.apply)
