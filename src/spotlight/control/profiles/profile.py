@@ -21,6 +21,7 @@ from typing import Self
 import msgspec
 
 from spotlight.assets import asset
+from spotlight.control.batch_size import efficient
 from spotlight.control.profiles.curve import Curve
 from spotlight.core.errors import ConfigError, suggestion
 
@@ -242,6 +243,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             f"the profile '{self.name}' does not say how long {operation} takes at degree {degree}, and nothing sound "
             f"lies between the degrees it has ({degrees}); use one of these, or add points for {degree}."
         )
+
+
+def efficient_batch(profile: Profile, operation: Operation, degree: int = 1) -> int:
+    """The smallest timed batch that loses next to nothing against the best one."""
+    batches = {point.batch for point in profile.operations[operation].points if point.degree == degree}
+    return efficient({batch: profile.seconds(operation, batch, degree) / batch for batch in batches})
 
 
 def profile_names() -> list[str]:

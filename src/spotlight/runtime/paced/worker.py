@@ -21,7 +21,7 @@ from spotlight.compute.train.role import TrainingRole, Write
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import MappedWeights
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Policy, SlotClass, WeightsId
@@ -29,7 +29,7 @@ from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.paced.device import PacedDevice
 from spotlight.runtime.paced.model import PacedAdapter, spec_named
 from spotlight.runtime.paced.quicker import quicker
-from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost, efficient_batch
+from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost
 from spotlight.runtime.wire import Connection
 from spotlight.runtime.worker import SETS_HELD, Equipment, Say, TrainingOrder, Worker
 from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
