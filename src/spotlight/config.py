@@ -61,6 +61,13 @@ class RunConfig(Section):
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
 
+    @property
+    def samples_per_slot(self) -> int:
+        """Rollouts of an iteration, over all slots that roll out."""
+        cluster = self.cluster
+        slots = (cluster.reserved + cluster.spot) * cluster.slots - (0 if self.pipeline.tag else cluster.gang)
+        return -(-self.rollout.prompts * self.rollout.group_size // slots)
+
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         """A misspelt name is told now, not after the model was loaded and a base evaluation was drawn."""
@@ -180,9 +187,10 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     if isinstance(settings.get("algorithm"), dict):
         settings["algorithm"] = {"kind": DEFAULT_LOSS, **settings["algorithm"]}
     try:
-        return RunConfig.model_validate(settings)
+        config = RunConfig.model_validate(settings)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
+    return config.model_copy(update={"cluster": config.cluster.with_fixed_rows(config.deterministic)})
 
 
 def _parts(recipe: str) -> list[str]:

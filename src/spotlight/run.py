@@ -19,7 +19,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
+from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.train.config import AUTO
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
@@ -40,7 +42,7 @@ from spotlight.runtime.paced.reward import name_of as paced_reward
 from spotlight.runtime.payloads import PayloadFolder
 from spotlight.runtime.pool import Departure, NodeDown
 from spotlight.runtime.sim.profiled import NEEDED, TrainingCost
-from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
+from spotlight.runtime.worker_settings import PaceSettings, RowsSettings, WorkerSettings
 from spotlight.wiring import Wired, wire
 
 
@@ -178,6 +180,7 @@ class Run:
             algorithm=config.algorithm,
             takes_stale=config.pipeline.asynchrony,
             pace=self._pace(),
+            rows=self._rows(),
         )
         return settings.model_dump_json().encode()
 
@@ -200,6 +203,21 @@ class Run:
             passes=cost.passes,
             over=cost.over,
             spot_speed=cluster.spot_speed,
+        )
+
+    def _rows(self) -> RowsSettings | None:
+        """What workers measure their rows for; None where these are fixed."""
+        if self.config.cluster.rows != AUTO:
+            return None
+        rollout, world = self.config.rollout, self.chronicle.facts.world
+        prompts = load_prompts(self.config.data.prompts, world)
+        return RowsSettings(
+            most=self.config.samples_per_slot,
+            height=world.size.height,
+            width=world.size.width,
+            guidance=rollout.guidance,
+            window=rollout.window_size,
+            prompt=max((prompt.text for prompt in prompts), key=len),
         )
 
     @contextmanager

@@ -31,11 +31,16 @@ class Meter(Protocol):
 
 
 class DeviceMeter:
-    """The clock and the allocator of a torch device."""
+    """The clock and the allocator of a torch device.
 
-    def __init__(self, device: torch.device) -> None:
+    A CPU is timed by the wall clock, or by the seconds that this process computed (`own`): other processes that take
+    its cores make some sizes slow and others not, and which ones is chance.
+    """
+
+    def __init__(self, device: torch.device, own: bool = False) -> None:
         self._device = device
         self._counts = device.type == "cuda"
+        self._clock = time.process_time if own and not self._counts else time.perf_counter
         self.memory = torch.cuda.get_device_properties(device).total_memory if self._counts else None
         self._began = 0.0
 
@@ -43,13 +48,13 @@ class DeviceMeter:
         if self._counts:
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def stop(self) -> Reading:
         if not self._counts:
-            return Reading(time.perf_counter() - self._began, 0)
+            return Reading(self._clock() - self._began, 0)
         torch.cuda.synchronize(self._device)
-        return Reading(time.perf_counter() - self._began, torch.cuda.max_memory_allocated(self._device))
+        return Reading(self._clock() - self._began, torch.cuda.max_memory_allocated(self._device))
 
     def release(self) -> None:
         if self._counts:

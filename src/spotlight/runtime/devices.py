@@ -1,8 +1,8 @@
 """Which device every slot of a local run computes on; free of torch.
 
-    found = probe(model.device)                         # a process of its own asks torch
-    table = assign(cluster, found, model.device)        # DeviceTable: (node, slot) -> device
-    check_memory(table, found, weights_bytes, adapters) # the weights fit
+    found = probe(model.device)                                     # a process of its own asks torch
+    table = assign(cluster, found, model.device)                    # DeviceTable: (node, slot) -> SlotDevice
+    check_memory(table, found, cluster, weights_bytes, adapters)    # the weights fit
 
 `table_for` does all three. The local pool runs all nodes on one machine, so one table gives every slot of every node
 its device: reserved nodes first, then spot nodes, then stand-ins. It is keyed by the node's name, so a node keeps its
@@ -112,7 +112,8 @@ def probe(device: str) -> Devices:
         return Devices()
     try:
         asked = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
-        found = msgspec.json.decode(asked.stdout, type=Devices)
+        # The last line: libraries may have written others before.
+        found = msgspec.json.decode(asked.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         told = getattr(error, "stderr", None) or str(error).encode()
         reason = told.decode(errors="replace").strip().rpartition("\n")[2]

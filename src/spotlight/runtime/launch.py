@@ -22,7 +22,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     node: NodeId
     slot_class: SlotClass
-    rows: int
+    rows: int | None
+    """None: it measures how many suit its device."""
     trains: bool
     threads: int
     heartbeat_s: float
@@ -39,6 +40,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same in the first forward of a crew."""
     transport: str = "gloo"
     device: SlotDevice = SlotDevice()
+    shared: str = ""
+    """Folder that all processes of the run on this machine see, for as long as the run lasts."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -58,6 +61,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nursery: str
     token: str
     store: str
+    shared: str
+    """As of WorkerLaunch."""
     logs: str
     reward: str
     reward_processes: int
@@ -98,6 +103,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             first_exchange_s=elastic.first_exchange_s,
             transport=elastic.transport.value,
             device=self.devices[slot],
+            shared=self.shared,
         )
 
 

@@ -235,6 +235,7 @@ class LocalPool:
             nursery=str(self._nursery_socket),
             token=settings.token,
             store=str(store),
+            shared=str(self._shared),
             logs=str(self._logs),
             reward=settings.reward,
             reward_processes=settings.reward_processes,

@@ -80,7 +80,7 @@ class BatchSearch:
         if made is None:
             self._put(kept)
             self._meter.release()
-            self._sizes.settle()
+            self._sizes.too_large()
             return None
         self._note(self._meter.stop())
         self._put([_sum(old, parameter.grad) for old, parameter in zip(kept, self._parameters, strict=True)])
@@ -98,7 +98,7 @@ class BatchSearch:
         peak = max(reading.peak for reading in self._readings)
         self._readings.clear()
         if self._meter.memory is not None and peak > MEMORY_SHARE * self._meter.memory:
-            self._sizes.settle()
+            self._sizes.too_large()
         else:
             self._sizes.measured(seconds / self._sizes.candidate)
 
