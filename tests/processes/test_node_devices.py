@@ -28,7 +28,7 @@ async def device_of(controller: ControllerStub, worker: str) -> str:
 
 
 def test_eight_nodes_take_eight_gpus_and_a_killed_one_comes_back_on_its_own(tmp_path):
-    cluster = ClusterConfig(reserved=1, spot=7)
+    cluster = ClusterConfig(reserved=1, spot=7, rows=4)
     with fake_gpus(8):
         devices = assign(cluster, probe("cuda"))
     settings = dataclasses.replace(pool_settings(tmp_path / f"run-{os.getpid()}"), devices=devices)
@@ -38,8 +38,11 @@ def test_eight_nodes_take_eight_gpus_and_a_killed_one_comes_back_on_its_own(tmp_
         await pool.start()
         try:
             await controller.open(settings.controller)
-            nodes = [await pool.add_node(spec) for spec in (*cluster.reserved_nodes(), *cluster.spot_nodes())]
-            given = {node: await device_of(controller, f"{node}/0.1") for node in nodes}
+            given = {}
+            for spec in (*cluster.reserved_nodes(), *cluster.spot_nodes()):
+                # One after the other: a busy machine takes its time to start eight agents at once.
+                node = await pool.add_node(spec)
+                given[node] = await device_of(controller, f"{node}/0.1")
             assert given[NodeId("reserved-1.1")] == "cuda:0"
             assert sorted(given.values()) == [f"cuda:{number}" for number in range(8)]
             # A worker that is killed, and a whole machine.
