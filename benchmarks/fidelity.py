@@ -43,7 +43,7 @@ from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import PUNCTUALITY_S, Happening, Trace, TraceEvent, in_order
 from spotlight.control.market.weather import Weather, generate
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.events import IterationDone, NodeJoined, NodeLost, NoticeGiven, Record
 from spotlight.core.journal import read
 from spotlight.core.types import NodeId
@@ -51,7 +51,6 @@ from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.runtime.paced.quicker import quicker
 from spotlight.runtime.sim.numerics import HashNumerics
-from spotlight.runtime.sim.profiled import efficient_batch
 from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 
 CPU_PROFILE, PACED_PROFILE = "cpu-words", "h200-qwen-image-512"

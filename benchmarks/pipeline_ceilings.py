@@ -31,8 +31,7 @@ from functools import cache
 from pipeline_cells import GROUP, Cell, Loss, Row, batches, offered, profile_of
 from pipeline_few_rows import Iteration, least_end_s
 
-from spotlight.control.profiles import Operation, Profile
-from spotlight.runtime.sim.profiled import efficient_batch
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 
 STALE = 0.5
 FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}

@@ -11,12 +11,11 @@ import msgspec
 
 from spotlight.config import RunConfig
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.control.profiles.derive import gangs
 from spotlight.core.events import IterationDone
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.profiled import efficient_batch
 from spotlight.runtime.sim.simulate import Simulation, simulate
 from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
 

@@ -47,6 +47,7 @@ from spotlight.core.events import AnyEvent, Crewing, WorkerJoined
 from spotlight.core.types import NodeId, Sample, Sampling, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.runtime.config import ClusterConfig
+from spotlight.runtime.devices import assign, probe
 from spotlight.runtime.hub import Hub, SocketDoor
 from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings
 from spotlight.runtime.pool import NodeSpec
@@ -93,6 +94,7 @@ class Bench:
 
     def __init__(self, folder: Path, device: str) -> None:
         self.seen = Seen()
+        self._device = device
         self._folder = folder
         self._facts = facts_of("words")
         door = self._door = SocketDoor(secrets.token_hex(8))
@@ -141,7 +143,10 @@ class Bench:
 
     async def start_pool(self) -> None:
         cluster = ClusterConfig(
-            slots=SLOTS, rows=1, elastic={"speed_ups": SPEED_UPS, "measure": False, "hysteresis_s": 0.2}
+            slots=SLOTS,
+            rows=1,
+            share_devices=True,
+            elastic={"speed_ups": SPEED_UPS, "measure": False, "hysteresis_s": 0.2},
         )
         self.pool = LocalPool(
             LocalPoolSettings(
@@ -150,6 +155,7 @@ class Bench:
                 worker_settings=self._settings.model_dump_json().encode(), reward="ocr_graded",
                 reward_processes=1, reward_timeout_s=60.0,
                 cluster=cluster, heads=self._facts.heads, token_pixels=self._facts.token_pixels,
+                devices=assign(cluster, probe(self._device), self._device),
             )
         )  # fmt: skip
         await self.pool.start()

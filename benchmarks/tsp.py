@@ -27,10 +27,10 @@ import torch
 from provenance import provenance
 from tsp_results import Arm, SizeRun, present, write
 
+from spotlight.compute.meter import DeviceMeter, Reading
 from spotlight.compute.profiling.machine import use_tf32, use_threads
 from spotlight.compute.profiling.subject import RUN_SEED, QwenImageShape, Subject, random_qwen_image
 from spotlight.compute.rollout.denoise import Rollout, roll_out
-from spotlight.compute.train.batch_search import DeviceMeter, Reading
 from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.core.types import PromptId, Sample, SamplerKind, Sampling, Size, Version, Window

@@ -102,10 +102,7 @@ class Chronicle:
                 "first file back, or start a new run."
             )
         if self.state.finished and self.state.iterations_done >= self.config.iterations:
-            raise NothingToDo(
-                f"the run {self.folder.name} has done its {self.config.iterations} iterations, so nothing is left to "
-                "do; look at its report, or resume it with --set iterations=N."
-            )
+            raise nothing_left(self.folder, self.config)
         self.emit(RunResumed(attempt=self.state.attempts + 1, wall=self.clock.wall()))
         self.ledger.interrupt()
 
@@ -156,3 +153,10 @@ class Chronicle:
             meter.apply(record)
         for observe in self.observers:
             observe(record)
+
+
+def nothing_left(folder: RunFolder, config: RunConfig) -> NothingToDo:
+    return NothingToDo(
+        f"the run {folder.name} has done its {config.iterations} iterations, so nothing is left to do; look at its "
+        "report, or resume it with --set iterations=N."
+    )

@@ -60,6 +60,13 @@ class RunConfig(Section):
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
 
+    @property
+    def samples_per_slot(self) -> int:
+        """Rollouts of an iteration, over all slots that roll out."""
+        cluster = self.cluster
+        slots = (cluster.reserved + cluster.spot) * cluster.slots - (0 if self.pipeline.tag else cluster.gang)
+        return -(-self.rollout.prompts * self.rollout.group_size // slots)
+
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:
         """A misspelt name is reported now, not after the model was loaded and a base evaluation was drawn."""
@@ -185,7 +192,7 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
         raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
     if not is_stored:
         run_prompts(config.data, facts_of(config.model.name).world)
-    return config
+    return config.model_copy(update={"cluster": config.cluster.with_fixed_rows(config.deterministic)})
 
 
 def _parts(recipe: str) -> list[str]:

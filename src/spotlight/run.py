@@ -21,7 +21,9 @@ from pathlib import Path
 from spotlight.budget import Budget
 from spotlight.chronicle import Chronicle
 from spotlight.compute.models.base_copy import copy_base
+from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.sources import is_shipped
+from spotlight.compute.train.config import AUTO
 from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
@@ -36,6 +38,7 @@ from spotlight.core.run_files import run_around
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.presence import Presence
+from spotlight.runtime.devices import DeviceTable, table_for
 from spotlight.runtime.hub import Hub, SocketDoor
 from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
 from spotlight.runtime.market import StandIns, bring_spot
@@ -44,7 +47,7 @@ from spotlight.runtime.paced.reward import name_of as paced_reward
 from spotlight.runtime.payloads import PayloadFolder
 from spotlight.runtime.pool import Departure, NodeDown
 from spotlight.runtime.sim.profiled import NEEDED, TrainingCost
-from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
+from spotlight.runtime.worker_settings import PaceSettings, RowsSettings, WorkerSettings
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
@@ -52,8 +55,9 @@ from spotlight.wiring import Wired, wire
 class Run:
     """One life of a run on this machine."""
 
-    def __init__(self, chronicle: Chronicle, prices: PriceTable) -> None:
+    def __init__(self, chronicle: Chronicle, prices: PriceTable, devices: DeviceTable) -> None:
         self.chronicle = chronicle
+        self.devices = devices
         self.config = chronicle.config
         self.folder = chronicle.folder
         self.prices = prices
@@ -61,23 +65,28 @@ class Run:
         self._is_end_recorded = False
 
     @classmethod
-    def start(cls, config: RunConfig, recipe: str, prices: PriceTable) -> "Run":
+    def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
+        """`devices` is what the preflight found, where there was one."""
         check(config, prices)
         _check_pace(config, recipe)
+        devices = devices or devices_of(config)
         folder = RunFolder.create(config.output, recipe)
         try:
             config = _with_own_base(config, folder)
         except BaseException:
             shutil.rmtree(folder.path)
             raise
-        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices)
+        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices, devices)
 
     @classmethod
-    def resume(cls, folder: RunFolder, config: RunConfig, prices: PriceTable) -> "Run":
+    def resume(
+        cls, folder: RunFolder, config: RunConfig, prices: PriceTable, devices: DeviceTable | None = None
+    ) -> "Run":
         """With these settings, which are the stored ones from now on."""
         check(config, prices)
+        devices = devices or devices_of(config)
         folder.write_config(config.model_dump(mode="json"))
-        run = cls(Chronicle.reopen(config, folder, RealClock()), prices)
+        run = cls(Chronicle.reopen(config, folder, RealClock()), prices, devices)
         try:
             _check_checkpoint(run.chronicle)
         except BaseException as error:
@@ -178,6 +187,7 @@ class Run:
                 cluster=config.cluster,
                 heads=self.chronicle.facts.heads,
                 token_pixels=self.chronicle.facts.token_pixels,
+                devices=self.devices,
             )
         )
         try:
@@ -223,6 +233,7 @@ class Run:
             algorithm=config.algorithm,
             takes_stale=config.pipeline.asynchrony,
             pace=self._pace(),
+            rows=self._rows(),
         )
         return settings.model_dump_json().encode()
 
@@ -245,6 +256,20 @@ class Run:
             passes=cost.passes,
             over=cost.over,
             spot_speed=cluster.spot_speed,
+        )
+
+    def _rows(self) -> RowsSettings | None:
+        """What workers measure their rows for; None where these are fixed."""
+        if self.config.cluster.rows != AUTO:
+            return None
+        rollout, world = self.config.rollout, self.chronicle.facts.world
+        return RowsSettings(
+            most=self.config.samples_per_slot,
+            height=world.size.height,
+            width=world.size.width,
+            guidance=rollout.guidance,
+            window=rollout.window_size,
+            prompt=max((prompt.text for prompt in self.chronicle.prompts.training), key=len),
         )
 
     def _hours(self) -> float:
@@ -294,6 +319,13 @@ def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
     sys.stderr.write(f"copying the base weights from {config.model.name}\n")
     copy_base(config.model.name, folder.base)
     return config.model_copy(update={"model": config.model.model_copy(update={"name": str(folder.base)})})
+
+
+def devices_of(config: RunConfig) -> DeviceTable:
+    """The device of every slot, or the reason why the run cannot have them; before anything is written."""
+    weights_bytes = facts_of(config.model.name).bytes
+    has_stand_ins = config.market.fallback_s is not None
+    return table_for(config.model, config.cluster, weights_bytes, config.train.lora is not None, has_stand_ins)
 
 
 def _check_pace(config: RunConfig, recipe: str) -> None:

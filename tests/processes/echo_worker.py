@@ -1,6 +1,6 @@
 """A worker without a model: follows the protocol, paints each sample in the grey of its seed, and does as it is told.
 
-What it publishes is written nowhere, and what it adopts it has.
+What it publishes is written nowhere, what it adopts it has, and its kind is the name of the device that it was given.
 
 Seeds with a meaning: HANG stops its heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
 """
@@ -66,6 +66,7 @@ def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
             slot_class=launch.slot_class,
             rows=launch.rows,
             pid=os.getpid(),
+            kind=launch.device.name,
         )
     )
     threading.Thread(target=beat, daemon=True).start()

@@ -142,7 +142,7 @@ def test_wrong_image_size(weights):
         (["--reward", "ocr_gradd"], "there is no reward 'ocr_gradd': did you mean 'ocr_graded'?"),
         (["--reward", "nowhere:reward"], "'nowhere:reward' cannot be imported"),
         (["--prompts", "tset"], "no split 'tset': did you mean 'test'?"),
-        (["--device", "cude"], "no device 'cude': did you mean 'cud"),
+        (["--device", "cude"], "is 'cude', but devices are named cpu, cuda or cuda:N; did you mean 'cuda'?"),
         (["--grid", "no/such/folder/g.png"], "there is no folder no/such/folder"),
         (["--grid", "g.jpg"], "end it in .png"),
     ],

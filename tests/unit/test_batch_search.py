@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from test_trainer import assert_close, experience_for, tiny_trainer
 from torch import nn
 
-from spotlight.compute.train.batch_search import BatchSearch, Reading
+from spotlight.compute.meter import Reading
+from spotlight.compute.train.batch_search import BatchSearch
 from spotlight.compute.train.config import BatchesOver, TrainConfig
 from spotlight.core.errors import ConfigError
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
 from spotlight.preflight.machine import check_disk, check_folder, check_open_files, check_sockets
 from spotlight.preflight.subject import Check, Subject
+from spotlight.run import devices_of
+from spotlight.runtime.devices import DeviceTable
 
 __all__ = ["Check", "Subject", "preflight"]
 
@@ -25,7 +27,6 @@ OF_PROCESSES: tuple[Check, ...] = (
 )
 OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
     Check("the free disk space", check_disk),
-    # Devices belong here: a check that calls `runtime.devices` for `subject.config`, before the reward is loaded.
     Check("the prompts", check_prompts),
     Check("the reward", check_prompts_and_reward),
 )
@@ -36,17 +37,23 @@ def checks_of(subject: Subject) -> tuple[Check, ...]:
     return OF_PROCESSES if is_paced else (*OF_PROCESSES, *OF_WHAT_IS_COMPUTED)
 
 
-def preflight(subject: Subject, tell: Callable[[str], None]) -> None:
-    """Raise for the first thing that is wrong; `tell` gets a line for every remark, and for checks that take long."""
+def preflight(subject: Subject, tell: Callable[[str], None]) -> DeviceTable:
+    """Raise for the first thing that is wrong; `tell` gets a line for every remark, and for checks that take long.
+
+    Returns the devices of the run's slots, which it had to find.
+    """
+    with _announced("the devices", tell):
+        devices = devices_of(subject.config)
     for check in checks_of(subject):
-        with _announced(check, tell):
+        with _announced(check.label, tell):
             for remark in check.run(subject):
                 tell(remark)
+    return devices
 
 
 @contextmanager
-def _announced(check: Check, tell: Callable[[str], None]) -> Iterator[None]:
-    timer = threading.Timer(PATIENCE_S, tell, [f"checking {check.label} ..."])
+def _announced(label: str, tell: Callable[[str], None]) -> Iterator[None]:
+    timer = threading.Timer(PATIENCE_S, tell, [f"checking {label} ..."])
     timer.daemon = True
     timer.start()
     try:

@@ -4,14 +4,18 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from spotlight.compute.train.config import AUTO, RowCount
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.market.capacity import NAME as STAND_IN
 from spotlight.control.market.traces import PUNCTUALITY_S, Trace
-from spotlight.control.profiles import Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 from spotlight.core.work import SlotClass
 from spotlight.runtime.pool import NodeSpec
+
+DETERMINISTIC_ROWS = 8
+"""Of `rows: auto` in a deterministic run; a multiple of 4, as `compute/rollout/engine.py` needs it."""
 
 
 class ClusterConfig(Section):
@@ -29,8 +33,13 @@ class ClusterConfig(Section):
     paced runs and forecasts go by it; a run that computes is as fast as its machines are."""
     slots: int = Field(default=1, ge=1)
     """Slots, and so workers, per node."""
-    rows: int = Field(default=8, ge=1)
-    """Samples in flight per worker."""
+    share_devices: bool = False
+    """Whether several slots may compute on one GPU; without it a run with more slots than GPUs is refused. Slots on the
+    CPU always share it."""
+    rows: RowCount = AUTO
+    """Samples in flight per worker. `auto` measures, when a worker starts, how many its device rolls out best within
+    its share of the memory, up to a slot's share of an iteration. In a deterministic run it is 8, and in a paced or
+    simulated one as many as the profile finds efficient: nothing is measured there."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per worker."""
     commit_every: int = Field(default=2, ge=1)
@@ -83,6 +92,15 @@ class ClusterConfig(Section):
             )
         return self
 
+    def with_fixed_rows(self, deterministic: bool) -> Self:
+        """With a number in place of `auto` where the rows must not be measured."""
+        if self.rows != AUTO or not (deterministic or self.pace is not None):
+            return self
+        fixed = DETERMINISTIC_ROWS
+        if self.pace is not None and not deterministic:
+            fixed = efficient_batch(Profile.load(self.pace), Operation.DENOISE_STEP)
+        return self.model_copy(update={"rows": fixed})
+
     def speed(self, slot_class: SlotClass) -> float:
         """Of a slot, where a profile's is 1."""
         return self.spot_speed if slot_class is SlotClass.SPOT else 1.0
@@ -109,7 +127,7 @@ class ClusterConfig(Section):
             slot_class=slot_class,
             slots=self.slots,
             price=price,
-            rows=self.rows,
+            rows=None if self.rows == AUTO else self.rows,
             trains=trains,
             boot_s=boot_s,
         )

@@ -8,12 +8,22 @@ from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.runtime.pool import NodeSpec
 
 
+class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a slot computes."""
+
+    name: str = "cpu"
+    """As torch names it."""
+    processes: int = 1
+    """Of the run, that compute on it, this slot's included: what is free there is divided among them."""
+
+
 class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bytes that a worker's entry function gets are the msgpack of this."""
 
     node: NodeId
     slot_class: SlotClass
-    rows: int
+    rows: int | None
+    """None: it measures how many suit its device."""
     trains: bool
     threads: int
     heartbeat_s: float
@@ -29,8 +39,9 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     first_exchange_s: float = 45.0
     """The same in the first forward of a crew."""
     transport: str = "gloo"
-    slot: int = 0
-    """Its number on the node, and so its device's where the node has several."""
+    device: SlotDevice = SlotDevice()
+    shared: str = ""
+    """Folder that all processes of the run on this machine see, for as long as the run lasts."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -52,6 +63,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     store: str
     spill: str
     """Folder on disk for weights that the store has no room for."""
+    shared: str
+    """As of WorkerLaunch."""
     logs: str
     reward: str
     reward_processes: int
@@ -72,6 +85,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Attention heads of the model: no crew is larger."""
     token_pixels: int
     """Pixels of a picture that one token of the model stands for."""
+    devices: tuple[SlotDevice, ...]
+    """Of its slots."""
 
     def for_worker(self, slot: int) -> WorkerLaunch:
         """Of the node's slots only the first one trains: a gang has one worker."""
@@ -89,7 +104,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             exchange_s=elastic.exchange_s,
             first_exchange_s=elastic.first_exchange_s,
             transport=elastic.transport.value,
-            slot=slot,
+            device=self.devices[slot],
+            shared=self.shared,
         )
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,8 @@ from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
 from spotlight.runtime.config import ClusterConfig
+from spotlight.runtime.devices import DeviceTable
+from spotlight.runtime.incarnations import Incarnations
 from spotlight.runtime.launch import AgentLaunch, GiveNotice, KillWorker, Order
 from spotlight.runtime.nursery import READY
 from spotlight.runtime.pool import Departure, NodeDown, NodeSpec, NodeUp, PoolEvent
@@ -70,6 +72,8 @@ class LocalPoolSettings:
     """Attention heads of the model; with one, workers never share a sample."""
     token_pixels: int = 1
     """Pixels of a picture that one token of the model stands for."""
+    devices: DeviceTable = field(default_factory=DeviceTable)
+    """Where every slot computes, in all incarnations of its node."""
 
 
 def sockets(run: Path) -> Path:
@@ -113,7 +117,7 @@ class LocalPool:
         self._starting_nursery = asyncio.Lock()
         self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
         self._is_stopping = False
-        self._counts = _Incarnations(settings.run / "incarnations.json")
+        self._counts = Incarnations(settings.run / "incarnations.json")
 
     async def start(self) -> None:
         """Take the run's shared memory and have the nursery ready; takes as long as the imports do."""
@@ -261,6 +265,7 @@ class LocalPool:
             token=settings.token,
             store=str(store),
             spill=str(self._spill / spec.name),
+            shared=str(self._shared),
             logs=str(self._logs),
             reward=settings.reward,
             reward_processes=settings.reward_processes,
@@ -274,6 +279,7 @@ class LocalPool:
             elastic=settings.cluster.elastic.model_dump_json(),
             heads=settings.heads,
             token_pixels=settings.token_pixels,
+            devices=settings.devices.of(spec),
         )
         path = self._shared / f"{spec.name}.json"
         path.write_bytes(msgspec.json.encode(launch))
@@ -345,21 +351,6 @@ class LocalPool:
             # A node that is going needs no orders, and one that reads none must not stop the controller.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(here.process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
-
-
-class _Incarnations:
-    """How often each node has come in this run, over restarts of the controller: a worker's id is never used twice."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def next(self, name: str) -> int:
-        counts: dict[str, int] = msgspec.json.decode(self._path.read_bytes()) if self._path.exists() else {}
-        counts[name] = counts.get(name, 0) + 1
-        scratch = self._path.with_suffix(".part")
-        scratch.write_bytes(msgspec.json.encode(counts))
-        os.replace(scratch, self._path)
-        return counts[name]
 
 
 def _claim(folder: Path, keep: Path) -> int:

@@ -17,10 +17,8 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,22 +26,16 @@ import torch
 from safetensors.numpy import save
 
 from spotlight import __version__
-from spotlight.compute.models import families
-from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.parallel.crew import SharedAdapter
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
-from spotlight.compute.rollout.engine import Engine, Finished, decode_images
-from spotlight.compute.train.lora import select_trainable
-from spotlight.compute.train.role import TrainingRole
-from spotlight.compute.train.trainer import Trainer
-from spotlight.compute.weights.resident import Resident
+from spotlight.compute.rollout.engine import Finished, decode_images
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import crews
 from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError, exit_code_of, told
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Activity, Policy, RequestId, Work
+from spotlight.core.work import Activity, RequestId, Work
+from spotlight.runtime.equipment import Equip, TrainingOrder, equip
 from spotlight.runtime.judge import IMAGE, PAYLOAD
 from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.loading import Loading
@@ -53,68 +45,8 @@ from spotlight.runtime.spans import SpanLog
 from spotlight.runtime.wire import Connection, Disconnected
 from spotlight.runtime.worker_settings import WorkerSettings
 
-SETS_HELD = 3
-"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded, or the one before while
-samples of it are in flight."""
 STALLED_S = 300.0
 """A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
-
-
-def own_device(device: str, slot: int) -> str:
-    """A slot of a node with several GPUs has one of its own; nodes with fewer GPUs than slots share them."""
-    if device != "cuda" or not torch.cuda.is_available():
-        return device
-    number = slot % torch.cuda.device_count()
-    torch.cuda.set_device(number)
-    return f"cuda:{number}"
-
-
-TrainingOrder: TypeAlias = m.Train | m.Publish | m.Save | m.Restore
-Say: TypeAlias = Callable[[m.AnyMessage], None]
-
-
-class Trains(Protocol):
-    """The training role."""
-
-    def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
-        """The answer; none of a rank that only takes part, or of a checkpoint, which is told of when it is durable."""
-
-    def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
-        """What it would publish now."""
-
-
-@dataclass(frozen=True)
-class Equipment:
-    """What a worker computes with; that of a paced run is `paced/worker.py`."""
-
-    adapter: Adapter
-    shared: SharedAdapter
-    resident: Resident
-    engine: Engine
-    role: Trains | None
-    kind: str
-    """Of its device: workers of one kind are equally fast."""
-
-
-Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Say], Equipment]
-
-
-def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
-    """The base model, what is trainable in it, and the parts that share it."""
-    content = families.read_weights(settings.model.name)
-    adapter = families.build(content, own_device(settings.model.device, launch.slot))
-    torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
-    role: TrainingRole | None = None
-    if launch.trains:
-        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder), say)
-    else:
-        select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
-    resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
-    shared = SharedAdapter(adapter, say, resident)
-    engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=settings.deterministic)
-    kind = torch.cuda.get_device_name(adapter.device) if adapter.device.type == "cuda" else adapter.device.type
-    return Equipment(adapter, shared, resident, engine, role, kind)
 
 
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:

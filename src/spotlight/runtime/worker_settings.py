@@ -21,6 +21,20 @@ class PaceSettings(Section):
     """Of a spot slot, where the profile's is 1."""
 
 
+class RowsSettings(Section):
+    """What a worker needs to know of the rollouts to measure how many rows suit its device."""
+
+    most: int
+    """A slot's share of the samples of an iteration: more rows are of no use."""
+    height: int
+    width: int
+    guidance: float
+    window: int
+    """Steps of the SDE window."""
+    prompt: str
+    """The longest one of the run."""
+
+
 class WorkerSettings(Section):
     """As JSON inside a worker's launch."""
 
@@ -35,3 +49,5 @@ class WorkerSettings(Section):
     """Whether samples of the version before may be trained on."""
     pace: PaceSettings | None = None
     """None computes."""
+    rows: RowsSettings | None = None
+    """None where the rows are fixed."""

@@ -27,6 +27,11 @@ class ModelFacts:
     heads: int = HEADS
 
     @property
+    def bytes(self) -> int:
+        """Of the loaded weights, in fp32."""
+        return 4 * self.parameters
+
+    @property
     def token_pixels(self) -> int:
         return PATCHES[self.family] ** 2
 

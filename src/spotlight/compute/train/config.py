@@ -119,6 +119,9 @@ def _is_row_count(value: Any) -> Any:
     return value
 
 
+RowCount: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_is_row_count)]
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), how rows are batched, and what is trained."""
 
@@ -132,7 +135,7 @@ class TrainConfig(Section):
     """AdamW's eps."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this global norm."""
-    micro_batch: Annotated[int | Literal["auto"], BeforeValidator(_is_row_count)] = 32
+    micro_batch: RowCount = 32
     """Rows (a sample at one timestep) per forward; changes memory and speed, not the gradient. `auto` doubles it
     over the first batches for as long as that saves time and fits the device's memory."""
     batches_over: BatchesOver = BatchesOver.PAIRS

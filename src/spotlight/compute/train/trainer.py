@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.train.batch_search import BatchSearch, DeviceMeter, FixedRows, RowsPerForward
+from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience, Row, kept_rows, runs
 from spotlight.compute.train.lora import select_trainable

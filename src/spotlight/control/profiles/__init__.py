@@ -1,5 +1,14 @@
 """How long operations take on some hardware: read by the simulator, the plan and the planner's first guess."""
 
-from spotlight.control.profiles.profile import Operation, Point, Profile, Provenance, Series, Times, profile_names
+from spotlight.control.profiles.profile import (
+    Operation,
+    Point,
+    Profile,
+    Provenance,
+    Series,
+    Times,
+    efficient_batch,
+    profile_names,
+)
 
-__all__ = ["Operation", "Point", "Profile", "Provenance", "Series", "Times", "profile_names"]
+__all__ = ["Operation", "Point", "Profile", "Provenance", "Series", "Times", "efficient_batch", "profile_names"]

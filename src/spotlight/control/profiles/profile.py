@@ -21,6 +21,7 @@ from typing import Self
 import msgspec
 
 from spotlight.assets import asset
+from spotlight.control.batch_size import efficient
 from spotlight.control.profiles.curve import Curve
 from spotlight.core.errors import ConfigError, suggestion
 
@@ -165,14 +166,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         seconds = self._answered.get(asked)
         if seconds is None:
             operation = self._timed_as(operation)
-            self._check_known(operation, degree)
+            self.check_known(operation, degree)
             seconds = self._answered[asked] = self._typical[operation, degree].seconds(batch)
         return seconds
 
     def p99(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
         """All but one time in a hundred it takes no longer."""
         operation = self._timed_as(operation)
-        self._check_known(operation, degree)
+        self.check_known(operation, degree)
         return self._slowest[operation, degree].seconds(batch)
 
     def _timed_as(self, operation: Operation) -> Operation:
@@ -184,7 +185,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def provenance(self, operation: Operation, degree: int = 1) -> Provenance:
         """Where the figures of an operation at a degree come from: the least certain source of them."""
-        self._check_known(operation, degree)
+        self.check_known(operation, degree)
         told = self.operations[operation].series
         kinds = {series.provenance for series in told if any(point.degree == degree for point in series.points)}
         return max(kinds, key=list(Provenance).index)
@@ -229,7 +230,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def _slowest(self) -> dict[tuple[Operation, int], Curve]:
         return {known: Curve((point.batch, point.p99) for point in points) for known, points in self._points.items()}
 
-    def _check_known(self, operation: Operation, degree: int) -> None:
+    def check_known(self, operation: Operation, degree: int) -> None:
+        """Refuse what the profile does not tell."""
         if (operation, degree) in self._points:
             return
         if operation not in self.operations:
@@ -242,6 +244,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             f"the profile '{self.name}' does not say how long {operation} takes at degree {degree}, and nothing sound "
             f"lies between the degrees it has ({degrees}); use one of these, or add points for {degree}."
         )
+
+
+def efficient_batch(profile: Profile, operation: Operation, degree: int = 1) -> int:
+    """The smallest timed batch that loses next to nothing against the best one."""
+    profile.check_known(operation, degree)
+    batches = {point.batch for point in profile.operations[operation].points if point.degree == degree}
+    return efficient({batch: profile.seconds(operation, batch, degree) / batch for batch in batches})
 
 
 def profile_names() -> list[str]:

@@ -22,17 +22,18 @@ from spotlight.compute.train.role import TrainingRole, Write
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import MappedWeights
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Policy, SlotClass, WeightsId
+from spotlight.runtime.equipment import SETS_HELD, Equipment, Say, TrainingOrder
 from spotlight.runtime.launch import WorkerLaunch
 from spotlight.runtime.paced.device import PacedDevice
 from spotlight.runtime.paced.model import PacedAdapter, spec_named
 from spotlight.runtime.paced.quicker import quicker
-from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost, efficient_batch
+from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost
 from spotlight.runtime.wire import Connection
-from spotlight.runtime.worker import SETS_HELD, Equipment, Say, TrainingOrder, Worker
+from spotlight.runtime.worker import Worker
 from spotlight.runtime.worker_settings import PaceSettings, WorkerSettings
 
 
@@ -134,6 +135,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment
     """The stand-ins, after as long as a worker takes to start."""
     born = time.monotonic()
     assert settings.pace is not None
+    assert launch.rows is not None, "a paced worker measures nothing"
     profile = quicker(Profile.load(settings.pace.profile), settings.pace.speed)
     held = Held(PacedDevice(), pace_of(profile, settings.pace, launch))
     model = PacedAdapter(spec_named(settings.model.name), held.pace, held.device)

@@ -315,7 +315,7 @@ class SimNode:
             id=worker,
             node=self.id,
             slot_class=self.spec.slot_class,
-            rows=self.spec.rows,
+            rows=self.spec.fixed_rows,
             pace=world.fate.pace(worker, self.spec.slot_class),
             around=self,
             trainer=SimTrainer(world.storage, salt, world.numerics) if self.spec.trains else None,

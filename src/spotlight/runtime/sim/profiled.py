@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig
 from spotlight.config import RunConfig
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId
@@ -30,16 +30,7 @@ NEEDED = (
 DENOISE_STEP, PREVIEW_STEP = Operation.DENOISE_STEP, Operation.PREVIEW_STEP
 DECODE, REWARD = Operation.DECODE, Operation.REWARD
 """Looked up once: they are asked for at every step."""
-EFFICIENT = 1.05
-"""A batch is large enough when its seconds per row are within this of the best."""
 LATENCY_S = 0.001
-
-
-def efficient_batch(profile: Profile, operation: Operation, degree: int = 1) -> int:
-    """The smallest timed batch that loses next to nothing against the best one."""
-    batches = sorted({p.batch for p in profile.operations[operation].points if p.degree == degree})
-    per_row = {batch: profile.seconds(operation, batch, degree) / batch for batch in batches}
-    return next(batch for batch in batches if per_row[batch] <= EFFICIENT * min(per_row.values()))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from spotlight.budget import Budget
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.profiles import Operation, Profile
+from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import IterationDone, Record
 from spotlight.core.segments import list_segments
@@ -28,7 +28,7 @@ from spotlight.runtime.sim.controller import Controller, Ending
 from spotlight.runtime.sim.gathered import Gathering
 from spotlight.runtime.sim.machines import SimPool
 from spotlight.runtime.sim.numerics import Numerics
-from spotlight.runtime.sim.profiled import NEEDED, ProfiledFate, efficient_batch
+from spotlight.runtime.sim.profiled import NEEDED, ProfiledFate
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trace import Trace as Events
 from spotlight.runtime.sim.virtual_loop import VirtualClock, run_virtually

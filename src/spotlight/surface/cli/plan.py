@@ -135,8 +135,8 @@ def workload_of(config: "RunConfig", profile: "Profile") -> "Workload":
     """What the recipe asks for, as the forecast counts it; trained in batches that suit the profile, as simulated."""
     from spotlight.compute.train.config import BatchesOver
     from spotlight.control.forecast import Evaluations, Workload
-    from spotlight.control.profiles import Operation
-    from spotlight.runtime.sim.profiled import TrainingCost, efficient_batch
+    from spotlight.control.profiles import Operation, efficient_batch
+    from spotlight.runtime.sim.profiled import TrainingCost
 
     rollout, cost = config.rollout, TrainingCost.of(config)
     timesteps = min(cost.timesteps, rollout.steps)
@@ -166,8 +166,7 @@ def workload_of(config: "RunConfig", profile: "Profile") -> "Workload":
 def fleet_of(config: "RunConfig", profile: "Profile") -> "Fleet":
     """The recipe's machines, each with as many rows as suit the profile."""
     from spotlight.control.forecast import Fleet
-    from spotlight.control.profiles import Operation
-    from spotlight.runtime.sim.profiled import efficient_batch
+    from spotlight.control.profiles import Operation, efficient_batch
 
     cluster = config.cluster
     return Fleet(

@@ -59,9 +59,9 @@ def train(
 
     with importing_from(config.reward.folder):
         check(config, table)
-        preflight(Subject.new(config, recipe), _remark)
+        devices = preflight(Subject.new(config, recipe), _remark)
         if not dry_run:
-            watched(Run.start(config, recipe, table))
+            watched(Run.start(config, recipe, table, devices))
 
 
 def resume(
@@ -70,6 +70,7 @@ def resume(
     prices: Prices = None,
 ) -> None:
     """Go on with a run that was stopped, killed, or lost its machine."""
+    from spotlight.chronicle import nothing_left
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
@@ -85,13 +86,15 @@ def resume(
     table = PriceTable.load(prices)
     with importing_from(config.reward.folder):
         check(config, table)
-        if not _is_done(folder, config):
-            preflight(Subject.resumed(config, folder), _remark)
-        watched(Run.resume(folder, config, table))
+        if _is_done(folder, config):
+            # What the run would need is not checked, because it may be gone.
+            raise nothing_left(folder, config)
+        devices = preflight(Subject.resumed(config, folder), _remark)
+        watched(Run.resume(folder, config, table, devices))
 
 
 def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
-    """Whether nothing is left to do; then what the run would need is not checked, because it may be gone."""
+    """Whether nothing is left to do."""
     from spotlight.surface.kept_view import latest
 
     view = latest(folder.journal)
@@ -142,6 +145,8 @@ def watched(run: "Run") -> None:
 
     view = latest(run.folder.journal)
     typer.echo(f"run folder: {run.folder.path}")
+    if run.devices.slots:
+        typer.echo(str(run.devices))
     try:
         with watcher(run.config.iterations, run.prices, view) as watching:
             run.chronicle.observers.append(watching.apply)

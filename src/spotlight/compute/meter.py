@@ -1,0 +1,61 @@
+"""Seconds and peak memory of what is computed on a device."""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One batch."""
+
+    seconds: float
+    peak: int
+    """Bytes allocated at most, in all."""
+
+
+class Meter(Protocol):
+    """Times batches on a device."""
+
+    memory: int | None
+    """Bytes of the device; None where a batch that is too large shows in nothing but its time."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> Reading: ...
+
+    def release(self) -> None:
+        """After a failed allocation, or when large batches are over: give cached blocks back."""
+
+
+class DeviceMeter:
+    """The clock and the allocator of a torch device.
+
+    A CPU is timed by the wall clock, or by the seconds that this process computed (`own`): other processes that take
+    its cores make some sizes slow and others not, and which ones is chance.
+    """
+
+    def __init__(self, device: torch.device, own: bool = False) -> None:
+        self._device = device
+        self._counts = device.type == "cuda"
+        self._clock = time.process_time if own and not self._counts else time.perf_counter
+        self.memory = torch.cuda.get_device_properties(device).total_memory if self._counts else None
+        self._began = 0.0
+
+    def start(self) -> None:
+        if self._counts:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+        self._began = self._clock()
+
+    def stop(self) -> Reading:
+        if not self._counts:
+            return Reading(self._clock() - self._began, 0)
+        torch.cuda.synchronize(self._device)
+        return Reading(self._clock() - self._began, torch.cuda.max_memory_allocated(self._device))
+
+    def release(self) -> None:
+        if self._counts:
+            torch.cuda.empty_cache()

@@ -1,0 +1,90 @@
+"""`cluster.rows: auto` as a setting: what it means where rows are measured, and where they must not be."""
+
+import pytest
+
+from spotlight.config import load_config, recipe_names
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Operation, Profile, efficient_batch
+from spotlight.core.errors import ConfigError
+from spotlight.folder import check_unchanged
+from spotlight.run import Run
+from spotlight.runtime.sim.simulate import simulated
+from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.surface.cli.train import resumed_config
+
+PACE = "h200-qwen-image-512"
+
+
+def told_to_workers(tmp_path, *overrides: str) -> WorkerSettings:
+    config = load_config("words-nft", [*overrides, f"output.folder={tmp_path}"])
+    return WorkerSettings.model_validate_json(Run.start(config, "words-nft", PriceTable.load(None))._worker_settings())
+
+
+def test_workers_measure_by_default_and_are_told_what_for(tmp_path):
+    cluster = load_config("words-nft").cluster
+    assert cluster.rows == "auto"
+    nodes = (*cluster.reserved_nodes(), *cluster.spot_nodes(), *cluster.stand_ins())
+    assert {spec.rows for spec in nodes} == {None}
+    prompts = tmp_path / "mine.txt"
+    prompts.write_text('the word "cat"\nplease draw the word "house"\nthe word "tree"\n')
+    rows = told_to_workers(tmp_path, "rollout.guidance=2", f"data.prompts={prompts}").rows
+    assert rows is not None
+    assert (rows.height, rows.width, rows.guidance, rows.window) == (32, 96, 2.0, 0)
+    assert rows.prompt == 'please draw the word "house"'
+    # 128 samples on 3 slots.
+    assert rows.most == 43
+
+
+def test_fixed_rows_are_not_measured(tmp_path):
+    assert told_to_workers(tmp_path, "cluster.rows=16").rows is None
+    assert load_config("words-nft", ["cluster.rows=16"]).cluster.spot_nodes()[0].rows == 16
+
+
+@pytest.mark.parametrize(
+    ("overrides", "share"),
+    [
+        ([], 171),
+        (["cluster.spot=0"], 512),
+        (["cluster.spot=7"], 64),
+        (["cluster.spot=7", "cluster.slots=2"], 32),
+        (["pipeline.tag=false"], 256),
+        (["cluster.spot=1000"], 1),
+    ],
+)
+def test_no_slot_takes_more_than_its_share_of_an_iteration(overrides, share):
+    assert load_config("words-large-nft", overrides).samples_per_slot == share
+
+
+def test_deterministic_run_has_a_fixed_number_that_it_keeps_when_it_is_resumed(tmp_path):
+    config = load_config("words-nft", ["deterministic=true", "explore.enabled=off"])
+    assert config.cluster.rows == 8
+    before = config.model_dump(mode="json")
+    after = resumed_config(before, ["cluster.rows=auto"])
+    assert after.cluster.rows == config.cluster.rows
+    check_unchanged(before, after.model_dump(mode="json"))
+    other = resumed_config(before, ["cluster.rows=16"])
+    with pytest.raises(ConfigError, match=r"cluster.rows \(8 -> 16\)"):
+        check_unchanged(before, other.model_dump(mode="json"))
+
+
+def test_paced_and_simulated_runs_take_what_their_profile_finds_efficient(tmp_path):
+    profile = Profile.load(PACE)
+    efficient = efficient_batch(profile, Operation.DENOISE_STEP)
+    config = load_config("words-large-nft", [f"cluster.pace={PACE}"])
+    assert config.cluster.rows == efficient
+    assert simulated(load_config("words-large-nft"), profile).cluster.rows == efficient
+    assert load_config("words-large-nft", [f"cluster.pace={PACE}", "cluster.rows=3"]).cluster.rows == 3
+
+
+def test_simulated_nodes_have_rows_whatever_the_recipe_says():
+    profile = Profile.load(PACE)
+    for recipe in recipe_names():
+        joined = recipe if recipe.startswith(("words", "scenes", "demo")) else f"words-large-nft+{recipe}"
+        assert all(spec.fixed_rows for spec in simulated(load_config(joined), profile).cluster.spot_nodes())
+    with pytest.raises(ConfigError, match="the rows of the node spot-1 are to be measured"):
+        assert load_config("words-nft").cluster.spot_nodes()[0].fixed_rows
+
+
+def test_word_that_is_no_row_count_is_refused():
+    with pytest.raises(ConfigError, match=r"rows to 'many', but .* a whole number of rows, at least 1, or auto"):
+        load_config("words-nft", ["cluster.rows=many"])
