@@ -111,7 +111,7 @@ class Run:
         wired = wire(self.chronicle, door.send, storage, self._budget)
         presence = Presence(self.folder.path, wired.hub.waiting_for, wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
-        with presence, stopping:
+        with stopping, presence:
             try:
                 async with self._machines(door, wired.hub) as pool:
                     stopping.started()

@@ -25,7 +25,7 @@ BEHAVIOUR, UNKNOWN = WeightsId(Version(1)), WeightsId(Version(9))
 FOR_EVER_S = 1e6
 
 
-class TaleOver(Exception):
+class TaleOver(BaseException):
     """The last order was answered."""
 
 

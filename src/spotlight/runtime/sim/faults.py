@@ -142,8 +142,8 @@ class Storm(Calm):
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
         pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
-        # Up to four steps: it may be under way when the next is due.
-        pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x4000
+        # Up to eight steps: steps are taken while it is written, and it may be under way when the next is due.
+        pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x2000
         return pace
 
     def latency_s(self, node: NodeId) -> float:

@@ -38,6 +38,8 @@ from spotlight.runtime.sim.virtual_loop import running_loop
 from spotlight.runtime.sim.worker import SimWorker
 
 PREVIEW = Work.PREVIEW
+REWARD_PROCESSES = 2
+"""Of a node, where anything can happen to them."""
 HEADS, TOKEN_PIXELS = 12, 64
 """Of `words`, which the simulated models stand for."""
 
@@ -130,7 +132,7 @@ class SimNode:
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
-        self._reward_processes = [SimRewardProcess(fate.tempo.start_s)] if not fate.is_calm else []
+        self._reward_processes = [SimRewardProcess(fate.tempo.start_s) for _ in range(0 if fate.is_calm else REWARD_PROCESSES)]
         self._judge = Judge[SimPicture](self._reward_processes) if not fate.is_calm else None
         """None where nothing can happen to it: a score then takes a timer, not three tasks."""
         self.is_alive = True
