@@ -132,8 +132,9 @@ class SimNode:
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
-        self._reward_processes = [SimRewardProcess(fate.tempo.start_s) for _ in range(0 if fate.is_calm else REWARD_PROCESSES)]
-        self._judge = Judge[SimPicture](self._reward_processes) if not fate.is_calm else None
+        count = 0 if fate.is_calm else REWARD_PROCESSES
+        self._reward_processes = [SimRewardProcess(fate.tempo.start_s) for _ in range(count)]
+        self._judge = Judge[SimPicture](self._reward_processes) if count else None
         """None where nothing can happen to it: a score then takes a timer, not three tasks."""
         self.is_alive = True
         self._leases = Leases()
