@@ -8,7 +8,7 @@ from spotlight.control.directory import PublishedSet
 from spotlight.control.setbacks import TROUBLES_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA, ProblemNoted
-from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 
 
@@ -43,6 +43,15 @@ def test_trouble_of_a_node_is_journaled_with_its_source():
         ProblemNoted(source=node, problem="weights go to the disk"),
     ]
     assert dispatcher.failure is None
+
+
+def test_remark_that_every_incarnation_of_a_node_makes_is_journaled_once():
+    events = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
+    for incarnation in ("1", "2", "3"):
+        named = NodeId(f"{node.rpartition('.')[0]}.{incarnation}")
+        dispatcher.handle(named, m.Envelope(None, m.Noted(problem="weights go to the disk")), b"", now=0.0)
+    assert [event.source for event in events if isinstance(event, ProblemNoted)] == [node]
 
 
 def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is_asked_for():

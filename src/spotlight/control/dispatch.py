@@ -199,7 +199,7 @@ class Dispatcher:
                     )
                 )
             case m.Noted():
-                self.setbacks.note(worker or node, message.problem)
+                self.setbacks.note_once(node, message.problem)
             case m.Failed() if worker is None or message.fatal:
                 known = self.directory.nodes.get(node)
                 if known is not None and self.failure is None:

@@ -41,6 +41,7 @@ class Setbacks:
 
     def __init__(self, emit: Callable[[AnyEvent], object]) -> None:
         self._emit = emit
+        self._remarked: set[str] = set()
         self.problems: list[str] = []
         """What was noted in this life of the controller."""
         self._failures: Counter[RequestId] = Counter()
@@ -57,6 +58,13 @@ class Setbacks:
         if len(self.problems) < PROBLEMS_NOTED:
             self.problems.append(problem)
             self._emit(ProblemNoted(source=source, problem=problem))
+
+    def note_once(self, node: NodeId, problem: str) -> None:
+        """The first remark of a node, over all its incarnations: each of them would make the same."""
+        name = node.rpartition(".")[0]
+        if name not in self._remarked:
+            self._remarked.add(name)
+            self.note(node, problem)
 
     def failed(self, request: RequestId, failure: Failure) -> int:
         """Attempts at the sample that raised so far; 0 while it may be tried again."""

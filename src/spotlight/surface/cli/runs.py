@@ -66,7 +66,7 @@ def _print(found: list[dict[str, object]]) -> None:
         typer.echo("no runs yet; start one with `spotlight train`.")
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "state", "iterations", "held out", "last progress", "why, or what it waits for"):
+    for column in ("run", "state", "iterations", "held out", "last progress", "reason, or what it waits for"):
         table.add_column(column, overflow="fold")
     for row in found:
         value, since = row["value"], row["last_progress_s"]
