@@ -33,6 +33,8 @@ AUDITED = {
     "payoff": "times the variance of random seeds",
     "spearman": "within prompts",
     "pearson": "within prompts",
+    "kept_shift": "stds of a prompt's seeds, mean of kept seeds above that of all",
+    "kept_shift_rms": "stds of a prompt's seeds, root mean square over prompts",
 }
 """Figures of the audits that are reported, with their units."""
 

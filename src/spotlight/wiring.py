@@ -8,7 +8,7 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
-from spotlight.control.explore.config import Timing
+from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
@@ -39,7 +39,10 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     """The collaborators over what the chronicle says was done already."""
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
     settings = SchedulerSettings(
-        silence_s=config.cluster.silence_s, phases=config.pipeline.phases, last_rounds=config.pipeline.last_rounds
+        silence_s=config.cluster.silence_s,
+        phases=config.pipeline.phases,
+        last_rounds=config.pipeline.last_rounds,
+        audits_with_groups=config.explore.baseline is Baseline.AUDITED,
     )
     schedule = Schedule(
         updates=min(config.train.updates_per_iteration, config.rollout.prompts),
@@ -70,7 +73,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
     )
     held_out_prompts = facts.world.held_out(config.eval.prompts)
-    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
+    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit, config.explore.baseline)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
     training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
