@@ -1,6 +1,6 @@
 """The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -151,13 +151,14 @@ class Rollouts:
         missing = [group for group in range(self._samples.rollout.prompts) if group not in issued]
         self._issue(iteration, missing, selected, iteration)
         if iteration not in self._state.compared:
-            self._issue_audits(iteration, selected)
+            # Of all groups: a crash may have come between the records of a group's rollouts and of its audits.
+            self._issue_audits(iteration, self._versions(iteration), selected)
         self._hub.flush()
 
     def issue_ahead(self, iteration: int, groups: Sequence[int], selected: Selected | None) -> None:
         """These groups with the weights before: their samples will be one version old."""
         self._issue(iteration, groups, selected, iteration - 1)
-        self._issue_audits(iteration, selected)
+        self._issue_audits(iteration, dict.fromkeys(groups, Version(iteration - 1)), selected)
         self._hub.flush()
 
     def issued_groups(self, iteration: int) -> set[int]:
@@ -177,14 +178,18 @@ class Rollouts:
         prompts = [candidate.prompt for candidate in candidates]
         self._hub.dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
 
-    def _issue_audits(self, iteration: int, selected: Selected | None) -> None:
-        """The seeds that audit previews, drawn as their group is; those of groups whose record a crash cut off too."""
+    def _versions(self, iteration: int) -> dict[int, Version]:
+        """Of the weights that each issued group is drawn with."""
+        requests = self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)
+        return {request.group: request.sample.version for request in requests}
+
+    def _issue_audits(self, iteration: int, versions: Mapping[int, Version], selected: Selected | None) -> None:
+        """The seeds of these groups that audit previews, drawn as their group is, unless they are issued."""
         if selected is None or not any(selected.audit):
             return
         ledger, candidates = self._hub.dispatcher.ledger, self._samples.candidates(iteration)
         audits: list[Request] = []
-        for requests in self.requests_by_group(iteration):
-            group, version = requests[0].group, requests[0].sample.version
+        for group, version in versions.items():
             candidate, seeds = candidates[selected.candidate(group)], selected.audit[group]
             drawn = self._samples.exact(Work.AUDIT, iteration, group, candidate, seeds, version)
             audits += [request for request in drawn if request.id not in ledger]

@@ -122,7 +122,7 @@ class Book:
         return found is not None and found.outstanding == 0
 
     def is_group_made(self, iteration: int, group: int) -> bool:
-        """Whether, beside that, none of the group's audits is outstanding."""
+        """Whether the group is complete, and none of its audits is outstanding either."""
         audits = self._batches.get((iteration, AUDIT))
         audited = audits.groups.get(group) if audits is not None else None
         return self.group_complete(iteration, group) and not (audited is not None and audited.outstanding)
