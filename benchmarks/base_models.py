@@ -70,7 +70,7 @@ def figures() -> dict[str, dict[str, float | str]]:
             found[f"{name}_graded"] = scores["reward"]
             found[f"{name}_judge"] = scores["judge"]
     result: dict[str, dict[str, float | str]] = {
-        name: {"value": e.value, "low": e.low, "high": e.high, "unit": "score, 95 % interval over pictures"}
+        name: {"value": e.value, "low": e.low, "high": e.high, "unit": "score, 95 % interval over prompts"}
         for name, e in found.items()
     }
     for family in ("words", "scenes"):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlight.config import RunConfig, load_config
+from spotlight.control.explore.config import Baseline
 from spotlight.core.errors import ConfigError, SpotlightError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--previews", type=int, help="seeds previewed per prompt; default 4 times the group size")
     parser.add_argument("--preview-steps", type=int, default=6, help="denoising steps of a preview")
+    parser.add_argument("--baseline", choices=("kept", "audited"), default="kept", help="as explore.baseline")
+    parser.add_argument("--audit-share", type=float, default=0.1, help="unselected seeds drawn for --baseline audited")
     parser.add_argument("--audit-every", type=int, default=5, help="iterations between audits of the previews")
     parser.add_argument("--audit-prompts", type=int, default=8, help="prompts that an audit rolls out in full")
     parser.add_argument("--out", type=Path, default=Path("runs/explore"))
@@ -126,6 +129,8 @@ def settings_of(args: argparse.Namespace, config: RunConfig) -> "ExploreSettings
         steps=args.preview_steps,
         audit_every=args.audit_every,
         audit_prompts=args.audit_prompts,
+        baseline=Baseline(args.baseline),
+        audit_share=args.audit_share,
     )
 
 

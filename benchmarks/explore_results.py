@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spotlight.config import RunConfig
+from spotlight.control.explore.config import Baseline
 from spotlight.core.errors import InputError
 from spotlight.core.section import Section
 
@@ -33,6 +34,8 @@ AUDITED = {
     "payoff": "times the variance of random seeds",
     "spearman": "within prompts",
     "pearson": "within prompts",
+    "kept_shift": "stds of a prompt's seeds, mean of kept seeds above that of all",
+    "kept_shift_rms": "stds of a prompt's seeds, root mean square over prompts",
 }
 """Figures of the audits that are reported, with their units."""
 
@@ -53,6 +56,10 @@ class ExploreSettings(Section):
     """Iterations between audits."""
     audit_prompts: int = Field(default=8, ge=0)
     """Prompts whose unselected seeds are all rolled out in an audit; charged, never trained on."""
+    baseline: Baseline = Baseline.KEPT
+    """What advantages are measured from."""
+    audit_share: float = Field(default=0.1, gt=0, le=1)
+    """Of the unselected seeds, that are rolled out for an audited baseline."""
 
 
 class AuditPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +74,7 @@ class ArmResult(SeedResult, frozen=True, kw_only=True):
     """One run of one seed of one arm."""
 
     arm: Arm
-    explore: dict[str, int] | None = None
+    explore: dict[str, int | float | str] | None = None
     audits: tuple[AuditPoint, ...] = ()
     previews: int = 0
     """Drawn in all."""
@@ -90,7 +97,7 @@ def check_same_run(path: Path, config: RunConfig, settings: ExploreSettings) -> 
     wanted = {"config": config.model_dump(mode="json")}
     have: dict[str, Any] = {"config": found.config}
     if found.arm is Arm.EXPLORE:
-        wanted["exploration"] = settings.model_dump()
+        wanted["exploration"] = settings.model_dump(mode="json")
         have["exploration"] = found.explore or {}
     changed = differences(have, wanted)
     if changed:

@@ -25,7 +25,9 @@ from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
 from spotlight.config import RunConfig
 from spotlight.control.advantage import AdvantageSummary
-from spotlight.control.explore.choose import Chosen, choose, unselected
+from spotlight.control.explore.baseline import prompt_mean
+from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, unselected
+from spotlight.control.explore.config import Baseline
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview
 from spotlight.core.types import Prompt, Sample, Sampling, Version
@@ -48,13 +50,15 @@ class Explorer(Learner):
         self.audits: list[AuditPoint] = []
         self.previews_drawn = 0
         self._scoring: Future[Scored] | None = None
+        self._seen: list[list[Preview]] = []
+        """Previews that this iteration's seeds were chosen by."""
         self._chosen: list[Chosen] = []
         self._background = ThreadPoolExecutor(1)
 
     def issue(self, iteration: int) -> list[Group]:
         """The plain learner's prompts and windows, with the seeds that the previews chose."""
         groups = super().issue(iteration)
-        previews = self._previews_for(iteration, len(groups))
+        previews = self._seen = self._previews_for(iteration, len(groups))
         self._chosen = [
             choose(previews[number], self.config.rollout.group_size, self._fresh(iteration, number))
             for number in range(len(groups))
@@ -70,6 +74,22 @@ class Explorer(Learner):
         if iteration + 1 < self.config.iterations:
             self._start_previews(iteration + 1, version=iteration)
         return super().compare(iteration, groups, rollout, rewards_by_group)
+
+    def baselines(
+        self, iteration: int, groups: list[Group], rewards_by_group: list[np.ndarray]
+    ) -> list[float | None] | None:
+        """With an audited baseline, a share of the unselected seeds is rolled out for it on the same weights."""
+        if self.settings.baseline is Baseline.KEPT:
+            return None
+        left = [unselected(seen, chosen) for seen, chosen in zip(self._seen, self._chosen, strict=True)]
+        keys = [audit_key(self.config.seed, iteration, group.prompt.id) for group in groups]
+        drawn = [audit_seeds(seeds, self.settings.audit_share, key) for seeds, key in zip(left, keys, strict=True)]
+        audited = [with_seeds(group, seeds) for group, seeds in zip(groups, drawn, strict=True)]
+        rewards = self._rewards(audited, self._draw(audited)) if any(drawn) else [np.empty(0)] * len(groups)
+        return [
+            prompt_mean(known, exact, len(seeds))
+            for known, exact, seeds in zip(rewards_by_group, rewards, left, strict=True)
+        ]
 
     def _block(self, iteration: int, number: int) -> int:
         settings = self.config.rollout
@@ -111,7 +131,7 @@ class Explorer(Learner):
 
     def _audit(self, iteration: int, groups: Sequence[Group], rewards_by_group: Sequence[np.ndarray]) -> None:
         """Roll out all unselected previewed seeds of a few prompts too, on the same weights, and compare."""
-        previews = self._previews_for(iteration, len(groups))
+        previews = self._seen
         numbers = [n for n in range(len(groups)) if len(previews[n]) > len(groups[n].samples)]
         numbers = numbers[: self.settings.audit_prompts]
         if not numbers:
@@ -190,7 +210,7 @@ class ArmRecorder(Recorder):
         return ArmResult(
             **fields,
             arm=self.arm,
-            explore=self.settings.model_dump() if explorer else None,
+            explore=self.settings.model_dump(mode="json") if explorer else None,
             audits=tuple(explorer.audits) if explorer else (),
             previews=explorer.previews_drawn if explorer else 0,
         )

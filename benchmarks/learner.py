@@ -116,7 +116,11 @@ class Learner:
     ) -> tuple[Experience, AdvantageSummary]:
         settings = self.config.algorithm.advantage
         advantages = group_advantages(
-            rewards_by_group, std_mode=settings.std, eps=settings.eps, lagged_std=self.lagged.std
+            rewards_by_group,
+            std_mode=settings.std,
+            eps=settings.eps,
+            lagged_std=self.lagged.std,
+            baselines=self.baselines(iteration, groups, rewards_by_group),
         )
         self.lagged = self.lagged.updated(rewards_by_group)
         summary = summarise(advantages)
@@ -132,6 +136,12 @@ class Learner:
             iteration=iteration,
         )
         return experience, summary
+
+    def baselines(
+        self, iteration: int, groups: list[Group], rewards_by_group: list[np.ndarray]
+    ) -> list[float | None] | None:
+        """What advantages are measured from; None: the groups' means."""
+        return None
 
     def evaluate(self, judged: bool) -> Evaluation:
         """Held-out prompts with the EMA weights."""

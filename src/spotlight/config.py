@@ -104,6 +104,11 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _baseline_has_audits(self) -> Self:
+        self.explore.check_baseline(self.algorithm.kind)
+        return self
+
+    @model_validator(mode="after")
     def _scouts_make_a_group(self) -> Self:
         if self.explores and 0 < self.explore.scouts < self.rollout.group_size:
             raise ConfigError(

@@ -7,7 +7,7 @@ from spotlight.chronicle import Chronicle
 from spotlight.compute.data.order import PromptOrder
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
-from spotlight.control.explore.config import Timing
+from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
@@ -40,7 +40,10 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     """The collaborators over what the chronicle says was done already."""
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
     settings = SchedulerSettings(
-        silence_s=config.cluster.silence_s, phases=config.pipeline.phases, last_rounds=config.pipeline.last_rounds
+        silence_s=config.cluster.silence_s,
+        phases=config.pipeline.phases,
+        last_rounds=config.pipeline.last_rounds,
+        audits_with_groups=config.explore.baseline is Baseline.AUDITED,
     )
     schedule = Schedule(
         updates=min(config.train.updates_per_iteration, config.rollout.prompts),
@@ -71,7 +74,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
     )
     held_out_prompts = chronicle.prompts.evaluated(config.eval.prompts)
-    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit)
+    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit, config.explore.baseline)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
     hub.watch = _watch(chronicle, hub, gang)
     training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)

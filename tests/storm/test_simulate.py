@@ -155,6 +155,19 @@ def test_exploration_beside_training_costs_no_time_and_inline_does(tmp_path):
     assert seconds["explore-inline"] > 1.04 * seconds["spotlight-fixed"]
 
 
+def test_training_beside_rollouts_overlaps_as_much_where_advantages_wait_for_audits(tmp_path):
+    """A tenth of the seeds are audited; were they drawn after all rollouts, nothing could be trained before."""
+    seconds = {}
+    for name, changes in (
+        ("serial", ["pipeline.gap=false"]),
+        ("kept", ["pipeline.gap=true"]),
+        ("audited", ["pipeline.gap=true", "explore.baseline=audited"]),
+    ):
+        settings = config("spotlight-fixed", ["explore.seeds=48", "explore.steps=6", *changes])
+        seconds[name] = run(settings, tmp_path / name)[0].seconds
+    assert seconds["serial"] - seconds["audited"] > 0.5 * (seconds["serial"] - seconds["kept"]) > 0
+
+
 def test_overrun_finishes_previews_that_training_was_too_short_for(tmp_path):
     finished = {}
     for overrun in (0.0, 2.0):

@@ -40,6 +40,35 @@ def test_iteration_std_is_over_all_rewards_about_their_common_mean():
         np.testing.assert_allclose(group.advantages, (rewards - rewards.mean()) / (std + EPS), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("mode", "std"), [(StdMode.GROUP, 3.0), (StdMode.LAGGED, 2.5), (StdMode.ITERATION, None)])
+def test_baseline_moves_the_centre_and_of_the_scales_that_of_the_group_alone(mode: StdMode, std: float | None):
+    """About 2 - sqrt(5.5) the root mean square of the first group is 3, with a variance of 3.5 about its mean of 2."""
+    centre = 2 - math.sqrt(5.5)
+    lagged = 2.5 if mode is StdMode.LAGGED else None
+    moved, plain = group_advantages(
+        [FIRST, SECOND], std_mode=mode, eps=EPS, lagged_std=lagged, baselines=[centre, None]
+    )
+    own = group_advantages([FIRST, SECOND], std_mode=mode, eps=EPS, lagged_std=lagged)
+    assert moved.mean == centre
+    assert moved.std == pytest.approx(own[0].std if std is None else std)
+    np.testing.assert_allclose(moved.advantages, (FIRST - centre) / (moved.std + EPS), rtol=1e-14)
+    assert plain.advantages.tolist() == own[1].advantages.tolist()
+
+
+def test_baseline_far_from_a_group_that_hardly_varies_gives_advantages_near_one_not_thousands():
+    (made,) = group_advantages([np.array([0.9, 0.9, 0.9, 0.901])], std_mode=StdMode.GROUP, eps=EPS, baselines=[0.5])
+    np.testing.assert_allclose(made.advantages, np.ones(4), atol=2e-3)
+
+
+def test_baseline_tells_a_group_of_equal_rewards_from_the_prompt_unless_it_is_equal_too():
+    ahead, level = group_advantages(
+        [np.full(3, 0.1), np.full(3, 0.1)], std_mode=StdMode.LAGGED, eps=EPS, lagged_std=0.5, baselines=[0.05, 0.1]
+    )
+    np.testing.assert_allclose(ahead.advantages, np.full(3, 0.05 / (0.5 + EPS)))
+    assert level.advantages.tolist() == [0.0] * 3
+    assert (ahead.outcome, level.outcome) == (GroupOutcome.USABLE, GroupOutcome.ZERO_VARIANCE)
+
+
 def test_lagged_std_is_used_as_given():
     (made,) = group_advantages([FIRST], std_mode=StdMode.LAGGED, eps=EPS, lagged_std=0.25)
     np.testing.assert_allclose(made.advantages, np.array([-2, -1, 0, 3]) / (0.25 + EPS), rtol=1e-14)

@@ -8,6 +8,7 @@ from engine_stories import BASE_DIGEST
 from test_trainer import FLOW, GROUPS, LORA, NFT, experience_for, theta_of, tiny_trainer
 
 from spotlight.compute.train import checkpoint
+from spotlight.compute.train.config import NftConfig, OldDecay
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
 from spotlight.core.errors import Stopped, WeightsError
@@ -27,6 +28,25 @@ def test_restored_trainer_goes_on_to_the_same_bits(algorithm, lora, tmp_path: Pa
         trainer.run_iteration(experience, GROUPS)
     assert digest(theta_of(restored)) == digest(theta_of(undisturbed))
     assert digest(restored.sets[WeightSet.EMA]) == digest(undisturbed.sets[WeightSet.EMA])
+
+
+def test_count_of_steps_that_schedules_depend_on_is_part_of_it(tmp_path: Path):
+    """The average warms up and the behaviour policy follows a ramp from where they were, also if steps are undone."""
+    trainer = tiny_trainer(NftConfig(old_decay=OldDecay.RAMP))
+    experience = experience_for(trainer)
+    trainer.updates.fill_(200)
+    trainer.run_iteration(experience, GROUPS)
+    checkpoint.save(trainer, tmp_path / "step_202", BASE_DIGEST)
+    copied = checkpoint.state_copy(trainer)
+    trainer.run_iteration(experience, GROUPS)
+    sets = [digest(trainer.sets[which]) for which in (WeightSet.OLD, WeightSet.EMA)]
+
+    for go_back, state in ((checkpoint.restore, tmp_path / "step_202"), (checkpoint.load_copy, copied)):
+        go_back(trainer, state)
+        assert int(trainer.updates) == 202
+        trainer.run_iteration(experience, GROUPS)
+        assert [digest(trainer.sets[which]) for which in (WeightSet.OLD, WeightSet.EMA)] == sets
+        assert int(trainer.updates) == 204
 
 
 def test_optimizer_moments_are_part_of_it(tmp_path: Path):

@@ -191,6 +191,16 @@ def test_exploring_a_shared_start_by_initial_noise_is_refused():
         load_config("words-nft", ["explore.noise=path", "explore.steps=4"])
 
 
+@pytest.mark.parametrize(
+    ("recipe", "override"), [("words-nft", "explore.enabled=off"), ("words-flow-grpo", "explore.enabled=auto")]
+)
+def test_baseline_of_audits_in_a_run_that_has_none_is_refused(recipe, override):
+    with pytest.raises(ConfigError, match=r"explore\.baseline is audited but explore\.enabled is (off|auto) with"):
+        load_config(recipe, ["explore.baseline=audited", override])
+    assert load_config("words-nft", ["explore.baseline=audited"]).explore.baseline.value == "audited"
+    assert load_config(recipe, [override]).explore.baseline.value == "kept"
+
+
 def test_trace_that_kills_nodes_the_run_does_not_have_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "foreign.csv").write_text("time_s,node,event,seconds\n0,gpu-a,up,0\n")
     with pytest.raises(ConfigError, match=r"node 'gpu-a' but the run's spot nodes are spot-1 to spot-2"):

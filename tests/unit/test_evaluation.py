@@ -112,6 +112,41 @@ def test_intervals():
     assert vars(estimate(np.zeros(24))) == pytest.approx({"value": 0.0, "low": 0.0, "high": 0.1379765}, abs=1e-5)
 
 
+def test_intervals_of_prompts_that_have_several_pictures():
+    """Two prompts of two pictures: leaving either out moves the mean by 0.1, so its variance is 0.01, not 0.0067."""
+    graded = estimate(np.array([0.1, 0.3, 0.3, 0.5]), ["a", "a", "b", "b"])
+    # Student's quantiles of 1 and 3 degrees of freedom: 12.706 and 3.182.
+    half = 1.96 * 12.7062 / 3.18245 * 0.1
+    assert (graded.low, graded.value, graded.high) == pytest.approx((0.3 - half, 0.3, 0.3 + half), rel=1e-4)
+    # Wilson's with n = 3: 24 pictures of 3 prompts that all fail, or of which 1 prompt passes, tell of 3 prompts.
+    prompts = [prompt for prompt in "abc" for _ in range(8)]
+    assert vars(estimate(np.zeros(24), prompts)) == pytest.approx(
+        {"value": 0.0, "low": 0.0, "high": 0.5614970}, abs=1e-5
+    )
+    passed = np.array([1.0] * 8 + [0.0] * 16)
+    assert vars(estimate(passed, prompts)) == pytest.approx(vars(estimate(np.array([1.0, 0.0, 0.0]))), abs=1e-5)
+    # One prompt has no spread between prompts: it tells what one picture of its mean would.
+    alone = estimate(np.array([0.2, 0.4]), ["a", "a"])
+    assert (alone.low, alone.high) == pytest.approx((0.3 - 1.96 * np.sqrt(0.02), 0.3 + 1.96 * np.sqrt(0.02)))
+
+
+def test_figures_are_clustered_by_prompt_in_every_task():
+    tasks = ("colors", "counting")
+    known = [[p for p in world("scenes").prompts("test") if p.scene.tag == tag][:3] for tag in tasks]
+    prompts = [prompt for of_task in known for prompt in of_task for _ in range(8)]
+    strict = np.array([float(place % 8 < 2 * (place // 8)) for place in range(len(prompts))])
+    scores = Scores(total=strict / 2, components={"strict": strict})
+    clustered = Evaluation(prompts=tuple(prompts), images=[], scores=(scores, scores)).figures()
+    tagged = {tag: [place for place, prompt in enumerate(prompts) if prompt.scene.tag == tag] for tag in tasks}
+    by_picture = {tag: estimate(strict[places]) for tag, places in tagged.items()}
+    by_picture |= {"reward": estimate(strict / 2), "judge": estimate(strict / 2), "strict": estimate(strict)}
+    for name, figure in by_picture.items():
+        assert clustered[name].value == figure.value
+        assert clustered[name].high - clustered[name].low > 1.3 * (figure.high - figure.low), name
+    half = max(by_picture[tag].high - by_picture[tag].low for tag in tasks) / 2
+    assert clustered["geneval"].high - clustered["geneval"].low > 2 * half
+
+
 def test_overall_weighs_tasks_equally_and_its_interval_is_narrower():
     prompts = [next(p for p in world("scenes").prompts("test") if p.scene.tag == tag) for tag in ("colors", "counting")]
     strict = np.array([1.0, 1.0, 1.0, 0.0])

@@ -161,6 +161,41 @@ def test_fidelity_of_previews_that_know_nothing_pays_nothing():
     assert figures["spearman"] == pytest.approx(0, abs=0.03)
 
 
+def skewed(rng, share, prompts=400, seeds=64, group=16):
+    """Previews that are exact, of prompts of which one seed in eight fails: half of the kept seeds do.
+
+    By hand: 8 of 64 fail and all of them are kept, so the kept mean is 0.5 and the prompt's 0.875; its std is 0.331 by
+    the unbiased variance, 64 * 0.875 * 0.125 / 63.
+    """
+    exact = np.array([0.0] * (seeds // 8) + [1.0] * (seeds - seeds // 8))
+    groups = []
+    for _ in range(prompts):
+        pairs = [Pair(float(reward), float(reward)) for reward in rng.permutation(exact)]
+        kept = set(select([Preview(seed, pair.proxy) for seed, pair in enumerate(pairs)], group))
+        audited = [pair for seed, pair in enumerate(pairs) if seed not in kept and rng.random() < share]
+        chosen = tuple(pairs[seed] for seed in sorted(kept))
+        groups.append(AuditedGroup(kept=chosen, audited=tuple(audited), share=share, previewed=seeds))
+    return fidelity(groups)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_fidelity_measures_how_far_selected_seeds_are_from_their_prompt(share):
+    figures = skewed(np.random.default_rng(9), share)
+    expected = (0.5 - 0.875) / math.sqrt(64 * 0.875 * 0.125 / 63)
+    assert figures["kept_shift"] == pytest.approx(expected, rel=0.05 if share < 1 else 1e-9)
+    assert figures["kept_shift_rms"] == pytest.approx(-expected, rel=0.05 if share < 1 else 1e-9)
+
+
+def test_fidelity_of_symmetric_rewards_has_no_shift_on_average_and_its_chance_is_not_counted():
+    """Kept seeds of a normal world are as far above as below: what shift there is comes from the draw of the seeds."""
+    rng = np.random.default_rng(10)
+    worlds = [simulated(rng, 0.85, share=0.1) for _ in range(40)]
+    assert np.mean([partly["kept_shift"] for partly, _ in worlds]) == pytest.approx(0, abs=0.03)
+    small = np.mean([partly["kept_shift_rms"] ** 2 for partly, _ in worlds])
+    whole = np.mean([fully["kept_shift_rms"] ** 2 for _, fully in worlds])
+    assert small == pytest.approx(whole, abs=0.03)
+
+
 def test_fidelity_without_audit_or_contrast_leaves_out_what_it_cannot_tell():
     kept = (Pair(0.0, 0.1), Pair(1.0, 0.9))
     nothing_audited = AuditedGroup(kept=kept, audited=(), share=0.1, previewed=8)

@@ -72,6 +72,19 @@ def test_both_arms_start_alike_and_only_the_exploring_one_previews_and_audits(fi
     assert 0 < audit["figures"]["captured_variance"] <= 1
 
 
+def test_audited_baseline_changes_what_is_learned_from_the_same_seeds(finished, tmp_path):
+    """The first iteration selects nothing; the second has the same seeds and rewards, and other advantages."""
+    out, _ = finished
+    audited = ("--arm", "explore", "--baseline", "audited", "--audit-share", "1")
+    result = explore("--seeds", "0", "--out", str(tmp_path), *audited, *PREVIEWS, "--set", *TINY)
+    assert result.returncode == 0, result.stderr
+    kept, measured = (json.loads((folder / ARMS[1]).read_text()) for folder in (out, tmp_path))
+    assert measured["explore"] == {**kept["explore"], "baseline": "audited", "audit_share": 1.0}
+    assert measured["points"][1]["reward"] == kept["points"][1]["reward"]
+    assert measured["points"][2]["trained"]["reward"] == kept["points"][2]["trained"]["reward"]
+    assert measured["points"][2]["trained"]["grad_norm"] != kept["points"][2]["trained"]["grad_norm"]
+
+
 def test_repeating_runs_nothing_again_and_merging_gives_the_same_figures(finished, tmp_path):
     out, result = finished
     before = [(out / name).stat().st_mtime_ns for name in ARMS]

@@ -113,6 +113,9 @@ class Story:
     def has_scale(self, iteration: int) -> bool:
         return True
 
+    def awaited(self, iteration: int, group: list[Request]) -> list[RequestId]:
+        return [request.id for request in group]
+
     def can_compare(self, iteration: int, group: int) -> bool:
         return self.dispatcher.ledger.group_complete(iteration, group)
 

@@ -324,9 +324,21 @@ def test_algorithm_is_chosen_by_kind_and_unknown_settings_are_refused():
 
 
 def test_old_decay_schedules_of_the_paper():
-    def at(schedule: OldDecay) -> list[float]:
-        return [schedule.at(k) for k in (0, 75, 100, 400, 1000)]
+    """By its `global_step` after an epoch of one optimizer step, then of more."""
 
-    assert at(OldDecay.LATEST) == [0.0] * 5
-    assert at(OldDecay.RAMP) == pytest.approx([0, 0.075, 0.1, 0.4, 0.5])
-    assert at(OldDecay.DELAYED) == pytest.approx([0, 0, 0.1875, 0.999, 0.999])
+    def at(schedule: OldDecay) -> list[float]:
+        return [schedule.at(k) for k in (1, 75, 76, 100, 400, 1000)]
+
+    assert at(OldDecay.LATEST) == [0.0] * 6
+    assert at(OldDecay.RAMP) == pytest.approx([0.001, 0.075, 0.076, 0.1, 0.4, 0.5])
+    assert at(OldDecay.DELAYED) == pytest.approx([0, 0, 0.0075, 0.1875, 0.999, 0.999])
+
+
+def test_average_warms_up_to_its_decay():
+    warm, constant = TrainConfig(ema_decay=0.9), TrainConfig(ema_decay=0.9, ema_warmup=False)
+    assert [warm.ema_decay_at(k) for k in (1, 2, 10, 79, 80, 81, 1000)] == pytest.approx(
+        [2 / 11, 3 / 12, 11 / 20, 80 / 89, 0.9, 0.9, 0.9]
+    )
+    assert TrainConfig(ema_decay=0.98).ema_decay_at(440) == pytest.approx(0.98)
+    assert {constant.ema_decay_at(k) for k in (1, 10, 1000)} == {0.9}
+    assert TrainConfig(ema_decay=0.0).ema_decay_at(5) == 0.0

@@ -55,10 +55,10 @@ class Reserved:
         self.said: list[m.AnyMessage] = []
         self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.said.append(message))
 
-    def train(self, iteration: int) -> None:
+    def train(self) -> None:
         experience = tiny_experience(self.adapter, grouped_samples(SDE))
         self.trainer.update(experience, range(len(experience)))
-        self.trainer.end_iteration(iteration)
+        self.trainer.end_iteration()
 
     def publish(self, weights: WeightsId) -> m.PublishedWeights:
         told = self.role.obey(m.Publish(weights=(weights,)))
@@ -96,10 +96,10 @@ def drawn_by_another(worker: Reserved, weights: WeightsId) -> Rollout:
 @pytest.mark.parametrize("kind", KINDS)
 def test_trainer_draws_with_its_own_copy_what_others_draw_with_the_file(tmp_path, kind, weights):
     worker = Reserved(tmp_path, *KINDS[kind])
-    worker.train(0)
+    worker.train()
     told = worker.publish(weights)
     # Trained weights and their averages go on before the order to load comes.
-    worker.train(1)
+    worker.train()
     worker.load(weights, told.digest)
     assert worker.said == [m.Held(weights=weights, digest=told.digest)]
     ours, theirs = draw(worker.adapter, worker.resident, weights), drawn_by_another(worker, weights)
@@ -109,20 +109,20 @@ def test_trainer_draws_with_its_own_copy_what_others_draw_with_the_file(tmp_path
 
 def test_what_is_taken_up_is_not_what_is_trained_later(tmp_path):
     worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
-    worker.train(0)
+    worker.train()
     worker.load(BEHAVIOUR, worker.publish(BEHAVIOUR).digest)
     before = draw(worker.adapter, worker.resident, BEHAVIOUR)
-    worker.train(1)
+    worker.train()
     assert torch.equal(draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, before.x0_BSC)
 
 
 def test_copy_that_is_not_what_was_announced_gives_way_to_the_others_loudly(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
-    worker.train(0)
+    worker.train()
     kept = worker.publish(BEHAVIOUR)
     # Another gang took the step again, came to other bits and published those.
     worker.store.keep([])
-    worker.train(1)
+    worker.train()
     announced = worker.role.obey(m.Publish(weights=(BEHAVIOUR,)))
     assert announced.digest != kept.digest
     with caplog.at_level(logging.WARNING):
@@ -138,9 +138,9 @@ def test_copy_that_is_not_what_was_announced_gives_way_to_the_others_loudly(tmp_
 
 def test_set_of_an_older_version_is_fetched_like_any_other(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
-    worker.train(0)
+    worker.train()
     told = worker.publish(BEHAVIOUR)
-    worker.train(1)
+    worker.train()
     worker.publish(WeightsId(Version(2)))
     worker.load(BEHAVIOUR, told.digest)
     assert worker.asks
@@ -148,7 +148,7 @@ def test_set_of_an_older_version_is_fetched_like_any_other(tmp_path):
 
 def test_both_sets_of_the_newest_version_are_kept_until_they_are_taken_up(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, all weights"])
-    worker.train(0)
+    worker.train()
     told = {weights: worker.publish(weights).digest for weights in (BEHAVIOUR, AVERAGE)}
     for weights, digest in told.items():
         worker.load(weights, digest)
@@ -162,7 +162,7 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
 
     monkeypatch.setattr("spotlight.runtime.loading.own_copy", full)
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
-    worker.train(0)
+    worker.train()
     with caplog.at_level(logging.WARNING):
         told = worker.publish(BEHAVIOUR)
     worker.load(BEHAVIOUR, told.digest)
@@ -172,7 +172,7 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
 
 def test_trainer_that_is_told_to_adopt_holds_its_copy_and_the_order_to_load_finds_it(tmp_path):
     worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
-    worker.train(0)
+    worker.train()
     told = worker.publish(BEHAVIOUR)
     # Nothing else is to be had.
     worker.store.keep([])
@@ -187,7 +187,7 @@ def test_trainer_that_adopts_lets_go_of_what_is_not_kept_to_have_room(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     held = []
     for version in range(1, worker.resident.capacity + 2):
-        worker.train(version - 1)
+        worker.train()
         weights = WeightsId(Version(version))
         worker.adopt(weights, worker.publish(weights).digest, *held[-1:])
         held.append(weights)
@@ -196,7 +196,7 @@ def test_trainer_that_adopts_lets_go_of_what_is_not_kept_to_have_room(tmp_path):
 
 def test_order_to_adopt_what_it_does_not_have_changes_nothing_and_says_nothing(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
-    worker.train(0)
+    worker.train()
     first = worker.publish(BEHAVIOUR)
     worker.adopt(BEHAVIOUR, first.digest)
     said = list(worker.said)
@@ -207,7 +207,7 @@ def test_order_to_adopt_what_it_does_not_have_changes_nothing_and_says_nothing(t
 
 def test_copy_with_another_digest_is_not_adopted_and_is_fetched_when_it_is_to_be_loaded(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
-    worker.train(0)
+    worker.train()
     told = worker.publish(BEHAVIOUR)
     with caplog.at_level(logging.WARNING):
         worker.adopt(BEHAVIOUR, "of another gang")
@@ -220,7 +220,7 @@ def test_copy_with_another_digest_is_not_adopted_and_is_fetched_when_it_is_to_be
 def test_copy_that_there_is_no_room_for_is_told_as_that(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.resident.capacity = 0
-    worker.train(0)
+    worker.train()
     told = worker.publish(BEHAVIOUR)
     with caplog.at_level(logging.WARNING):
         worker.load(BEHAVIOUR, told.digest)

@@ -38,6 +38,19 @@ def test_rollouts_are_served_group_by_group_however_they_were_added(world):
     assert world.give(world.join("a")) == first + second + later
 
 
+def test_audits_that_advantages_wait_for_are_served_after_the_rollouts_of_their_group():
+    world = World(EXACT.model_copy(update={"audits_with_groups": True}))
+    second, first = world.issue(*requests(2, group=1)), world.issue(*requests(2, group=0))
+    audits = [world.issue(request(9, group=group, work=Work.AUDIT)) for group in (1, 0)]
+    worker = world.join("a")
+    served = []
+    while given := world.give(worker, 1):
+        served += given
+        world.finish(worker, given[0])
+    assert served == [*first, *audits[1], *second, *audits[0]]
+    assert not any(world.scheduler.unfinished(work) for work in Work)
+
+
 def test_previews_are_served_in_the_order_of_issue_so_that_no_group_goes_without(world):
     """Training may end at any time; group by group, the last groups would have had none."""
     issued = [

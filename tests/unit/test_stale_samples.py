@@ -153,7 +153,7 @@ def test_stale_rows_beyond_the_clip_too_often_are_decoupled_from_the_next_step_o
     strange[list(STALE_SAMPLES)] -= torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1)
     experience = replace(experience, rollout=replace(experience.rollout, log_prob_BK=strange))
     first = trainer.update(experience, range(8)).figures
-    trainer.end_iteration(ITERATION)
+    trainer.end_iteration()
     second = trainer.update(experience, range(8)).figures
     assert first["clip_fraction_fresh"] == 0
     assert first["clip_fraction_stale"] == first["clip_fraction"] * 2 == 1

@@ -90,31 +90,11 @@ def test_old_policy_stays_fixed_within_an_iteration():
     assert second.figures["drift"] > 0
 
 
-def test_old_policy_under_a_ramp_lags_behind_theta_by_the_decay():
-    trainer = tiny_trainer(NftConfig(old_decay=OldDecay.RAMP))
-    base = theta_of(trainer)
-    trainer.run_iteration(replace(experience_for(trainer), iteration=400), GROUPS)
-    expected = {name: 0.4 * base[name] + 0.6 * value for name, value in theta_of(trainer).items()}
-    assert_close(dict(trainer.sets[WeightSet.OLD]), expected, atol=5e-7)
-
-
 def test_reference_never_moves():
     trainer = tiny_trainer(FLOW)
     base = digest(theta_of(trainer))
     trainer.run_iteration(experience_for(trainer), GROUPS)
     assert digest(trainer.sets[WeightSet.REFERENCE]) == base != digest(theta_of(trainer))
-
-
-@pytest.mark.parametrize("micro_batch", [3, 16])
-def test_ema_is_counted_per_optimizer_step(micro_batch):
-    """Not per micro-batch: two updates of several micro-batches each are two steps of a hand-rolled average."""
-    trainer = tiny_trainer(ema_decay=0.8, micro_batch=micro_batch)
-    experience, average = experience_for(trainer), theta_of(trainer)
-    for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
-        trainer.update(experience, samples)
-        average = {name: 0.8 * average[name] + 0.2 * value for name, value in theta_of(trainer).items()}
-    assert_close(dict(trainer.sets[WeightSet.EMA]), average, atol=5e-7)
-    assert digest(trainer.sets[WeightSet.EMA]) != digest(theta_of(trainer))
 
 
 def test_lora_starts_as_the_identity_bit_for_bit():

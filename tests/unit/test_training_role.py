@@ -323,3 +323,28 @@ def test_checkpoint_that_cannot_be_written_is_told_by_its_thread_and_the_trainer
     assert "free some space" in failed.problem
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert tale.role.steps == 1
+
+
+def test_steps_that_are_undone_and_taken_again_leave_the_same_average(tmp_path):
+    """Its decay depends on the number of the step, which a restored trainer takes from the checkpoint."""
+    tale = story(tmp_path)
+    tale.train(range(8))
+    tale.role.obey(STEP_1)
+    tale.role.settle()
+    averages = []
+    for _ in range(2):
+        tale.train(range(8), step=1, iteration=1)
+        tale.train(range(8), step=2, iteration=2)
+        averages.append(digest(tale.role.state(Policy.AVERAGE)))
+        tale.role.obey(m.Restore(step=1, path=STEP_1.path))
+    assert averages[0] == averages[1]
+    assert averages[0] != digest(tale.role.state(Policy.AVERAGE))
+
+
+def test_checkpoint_of_other_steps_than_were_asked_for_is_refused(tmp_path):
+    tale = story(tmp_path)
+    tale.train(range(8))
+    tale.role.obey(STEP_1)
+    tale.role.settle()
+    with pytest.raises(Stopped, match="step_1 contains 1 steps but 2 were asked for"):
+        tale.role.obey(m.Restore(step=2, path=STEP_1.path))

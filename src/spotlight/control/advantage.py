@@ -1,5 +1,9 @@
 """Group advantages: how much better a sample is than its siblings, in units of a chosen standard deviation.
 
+Where the group's seeds were selected, a `baseline` may take the place of the group's mean: an estimate of the mean of
+all seeds of the prompt (`explore/baseline.py`). It moves the centre alone; the std of the group is then the root mean
+square about it, which is never smaller than the distance between the two, and other stds stay as they are.
+
 Invariants (tests/unit/test_advantage.py, tests/property/test_advantage_property.py): every std is the
 population std (ddof 0); sums are exactly rounded, so the order of samples and groups never changes a bit; a
 sample without a usable reward changes nothing for its siblings.
@@ -47,7 +51,8 @@ class GroupOutcome(StrEnum):
 class GroupAdvantages:
     """One group's advantages, sample by sample; where `kept` is False the sample must not be trained on.
 
-    `std` is the divisor before eps. `problems` are sentences for people, empty when every reward was finite.
+    `mean` is what they are measured from, `std` the divisor before eps. `problems` are sentences for people, empty when
+    every reward was finite.
     """
 
     advantages: Floats
@@ -102,9 +107,11 @@ def group_advantages(
     std_mode: StdMode,
     eps: float,
     lagged_std: float | None = None,
+    baselines: Sequence[float | None] | None = None,
 ) -> list[GroupAdvantages]:
     """(r - mean of the group) / (std + eps), one result per group in order.
 
+    `baselines` gives each group what takes the place of its mean; None, for all or for one: its mean.
     With LAGGED and no `lagged_std` yet, the pooled within-group std of the groups given here stands in; like
     ITERATION, that first iteration must be given whole.
     """
@@ -112,10 +119,14 @@ def group_advantages(
     _check(rewards_by_group, eps, lagged_std)
     shared: float | None = None
     if std_mode is StdMode.ITERATION:
-        shared = _std(np.concatenate([_finite(rewards) for rewards in rewards_by_group] or [np.empty(0)]))
+        shared = _std(np.concatenate([scored(rewards) for rewards in rewards_by_group] or [np.empty(0)]))
     elif std_mode is StdMode.LAGGED:
         shared = pooled_within_group_std(rewards_by_group) if lagged_std is None else lagged_std
-    return [_one_group(index, rewards, shared, eps) for index, rewards in enumerate(rewards_by_group)]
+    centres = [None] * len(rewards_by_group) if baselines is None else baselines
+    return [
+        _one_group(index, rewards, shared, eps, centre)
+        for index, (rewards, centre) in enumerate(zip(rewards_by_group, centres, strict=True))
+    ]
 
 
 def summarise(groups: Sequence[GroupAdvantages]) -> AdvantageSummary:
@@ -132,17 +143,19 @@ def summarise(groups: Sequence[GroupAdvantages]) -> AdvantageSummary:
 
 def comparable_groups(rewards_by_group: Sequence[Floats]) -> int:
     """Groups with at least two finite rewards: the others have nothing to compare."""
-    return sum(_finite(rewards).size >= 2 for rewards in _as_floats(rewards_by_group))
+    return sum(scored(rewards).size >= 2 for rewards in _as_floats(rewards_by_group))
 
 
 def pooled_within_group_std(rewards_by_group: Sequence[Floats]) -> float:
     """RMS of r - mean of its group, over the groups with at least two finite rewards; 0 with none."""
-    finite_groups = [_finite(rewards) for rewards in _as_floats(rewards_by_group)]
+    finite_groups = [scored(rewards) for rewards in _as_floats(rewards_by_group)]
     squares = [square for finite in finite_groups if finite.size >= 2 for square in _deviations(finite) ** 2]
     return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
 
 
-def _one_group(index: int, rewards: Floats, shared_std: float | None, eps: float) -> GroupAdvantages:
+def _one_group(
+    index: int, rewards: Floats, shared_std: float | None, eps: float, baseline: float | None
+) -> GroupAdvantages:
     kept = _is_finite(rewards)
     finite = rewards[kept]
     advantages = np.zeros(rewards.shape, dtype=np.float64)
@@ -150,12 +163,13 @@ def _one_group(index: int, rewards: Floats, shared_std: float | None, eps: float
     if finite.size < 2:
         mean = float(finite[0]) if finite.size else math.nan
         return GroupAdvantages(advantages, np.zeros_like(kept), mean, 0.0, GroupOutcome.TOO_FEW_FINITE, problems)
-    std = _std(finite) if shared_std is None else shared_std
-    deviations = _deviations(finite)
+    deviations = _deviations(finite) if baseline is None else finite - baseline
+    std = _root_mean_square(deviations) if shared_std is None else shared_std
     outcome = GroupOutcome.USABLE if deviations.any() else GroupOutcome.ZERO_VARIANCE
     if outcome is GroupOutcome.USABLE:
         advantages[kept] = deviations / (std + eps)
-    return GroupAdvantages(advantages, kept, _mean(finite), std, outcome, problems)
+    mean = _mean(finite) if baseline is None else baseline
+    return GroupAdvantages(advantages, kept, mean, std, outcome, problems)
 
 
 def _problems(index: int, rewards: Floats, kept: Bools) -> tuple[str, ...]:
@@ -197,7 +211,8 @@ def _is_finite(rewards: Floats) -> Bools:
     return np.asarray(np.abs(rewards) <= LARGEST_REWARD, dtype=np.bool_)
 
 
-def _finite(rewards: Floats) -> Floats:
+def scored(rewards: Floats) -> Floats:
+    """The rewards that can be used, in order."""
     return rewards[_is_finite(rewards)]
 
 
@@ -213,4 +228,8 @@ def _deviations(rewards: Floats) -> Floats:
 
 
 def _std(rewards: Floats) -> float:
-    return math.sqrt(math.fsum(_deviations(rewards) ** 2) / rewards.size) if rewards.size else 0.0
+    return _root_mean_square(_deviations(rewards))
+
+
+def _root_mean_square(deviations: Floats) -> float:
+    return math.sqrt(math.fsum(deviations**2) / deviations.size) if deviations.size else 0.0

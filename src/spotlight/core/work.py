@@ -21,7 +21,8 @@ class Work(StrEnum):
     ROLLOUT = "rollout"
     """An exact sample that is trained on."""
     AUDIT = "audit"
-    """An exact sample of a random unselected seed: it measures previews and is never trained on."""
+    """An exact sample of a random unselected seed: it measures previews, and may enter its group's baseline, but is
+    never trained on."""
     EVALUATION = "evaluation"
     """A held-out prompt with fixed seed."""
     PREVIEW = "preview"

@@ -22,7 +22,7 @@ from typing import Protocol
 from spotlight.control.explore.choose import audit_key, audit_seeds, choose, most_varied, unselected
 from spotlight.control.explore.config import Timing
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview, usable
+from spotlight.control.explore.select import Preview, by_candidate, usable
 from spotlight.control.ledger import SampleState
 from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.control.run_state import RunState
@@ -314,11 +314,7 @@ class Exploration:
         self._emit(Fidelity(iteration=iteration, steps=previewed[0].steps, figures=fidelity(groups)))
 
     def _previews(self, iteration: int) -> dict[int, list[Preview]]:
-        groups: dict[int, list[Preview]] = {}
-        for batch in self._state.previewed.get(iteration, ()):
-            for group, seed, reward in zip(batch.groups, batch.seeds, batch.rewards, strict=True):
-                groups.setdefault(group, []).append(Preview(seed, reward))
-        return groups
+        return by_candidate(self._state.previewed.get(iteration, ()))
 
     def _exact(self, iteration: int) -> dict[int, float]:
         ledger = self._hub.dispatcher.ledger

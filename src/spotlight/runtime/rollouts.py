@@ -1,6 +1,6 @@
 """The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +10,10 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
-from spotlight.control.explore.config import SelectedNoise, Solver
+from spotlight.control.explore.baseline import prompt_mean
+from spotlight.control.explore.choose import Chosen, unselected
+from spotlight.control.explore.config import Baseline, SelectedNoise, Solver
+from spotlight.control.explore.select import by_candidate
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import RewardError
 from spotlight.core.events import AnyEvent, Compared, Selected
@@ -135,46 +138,65 @@ class Rollouts:
         state: RunState,
         advantage: AdvantageConfig,
         emit: Callable[[AnyEvent], None],
+        baseline: Baseline = Baseline.KEPT,
     ) -> None:
         self._hub = hub
         self._samples = samples
         self._state = state
         self._advantage = advantage
         self._emit = emit
+        self._baseline = baseline
 
     def issue(self, iteration: int, selected: Selected | None) -> None:
         """The groups of the iteration that were not issued ahead of it, with the iteration's own weights."""
         issued = self.issued_groups(iteration)
-        self._issue(
-            iteration, [g for g in range(self._samples.rollout.prompts) if g not in issued], selected, iteration
-        )
+        missing = [group for group in range(self._samples.rollout.prompts) if group not in issued]
+        self._issue(iteration, missing, selected, iteration)
+        if iteration not in self._state.compared:
+            # Of all groups: a crash may have come between the records of a group's rollouts and of its audits.
+            self._issue_audits(iteration, self._versions(iteration), selected)
+        self._hub.flush()
 
     def issue_ahead(self, iteration: int, groups: Sequence[int], selected: Selected | None) -> None:
         """These groups with the weights before: their samples will be one version old."""
         self._issue(iteration, groups, selected, iteration - 1)
+        self._issue_audits(iteration, dict.fromkeys(groups, Version(iteration - 1)), selected)
+        self._hub.flush()
 
     def issued_groups(self, iteration: int) -> set[int]:
         return {request.group for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)}
 
     def _issue(self, iteration: int, groups: Sequence[int], selected: Selected | None, version: int) -> None:
-        """With selected seeds where there are any, and the seeds that audit previews, drawn as their group is."""
+        """With selected seeds where there are any."""
         if not groups:
             return
-        dispatcher, candidates = self._hub.dispatcher, self._samples.candidates(iteration)
-        prompts = [candidate.prompt for candidate in candidates]
+        candidates = self._samples.candidates(iteration)
         size = self._samples.rollout.group_size
         rollouts: list[Request] = []
-        audits: list[Request] = []
         for group in groups:
             candidate = candidates[group if selected is None else selected.candidate(group)]
             seeds = seeds_at(candidate.position, size) if selected is None else selected.seeds[group]
             rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, candidate, seeds, version)
-            if selected is not None and selected.audit:
-                audits += self._samples.exact(Work.AUDIT, iteration, group, candidate, selected.audit[group], version)
-        dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
+        prompts = [candidate.prompt for candidate in candidates]
+        self._hub.dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
+
+    def _versions(self, iteration: int) -> dict[int, Version]:
+        """Of the weights that each issued group is drawn with."""
+        requests = self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)
+        return {request.group: request.sample.version for request in requests}
+
+    def _issue_audits(self, iteration: int, versions: Mapping[int, Version], selected: Selected | None) -> None:
+        """The seeds of these groups that audit previews, drawn as their group is, unless they are issued."""
+        if selected is None or not any(selected.audit):
+            return
+        ledger, candidates = self._hub.dispatcher.ledger, self._samples.candidates(iteration)
+        audits: list[Request] = []
+        for group, version in versions.items():
+            candidate, seeds = candidates[selected.candidate(group)], selected.audit[group]
+            drawn = self._samples.exact(Work.AUDIT, iteration, group, candidate, seeds, version)
+            audits += [request for request in drawn if request.id not in ledger]
         if audits:
-            dispatcher.issue(audits, prompts)
-        self._hub.flush()
+            self._hub.dispatcher.issue(audits, [candidate.prompt for candidate in candidates])
 
     async def finished(self, iteration: int) -> None:
         ledger = self._hub.dispatcher.ledger
@@ -191,9 +213,10 @@ class Rollouts:
         known = self._state.compared.get(iteration)
         if known is not None:
             return known
-        rewards = [self._rewards(group) for group in self.requests_by_group(iteration)]
+        groups = self.requests_by_group(iteration)
+        rewards = [self._rewards(group) for group in groups]
         self._check_judge(iteration, rewards)
-        found = self._advantages(rewards)
+        found = self._advantages(iteration, groups, rewards)
         compared = Compared(
             iteration=iteration,
             rewards=tuple(tuple(group.tolist()) for group in rewards),
@@ -211,7 +234,14 @@ class Rollouts:
 
     def can_compare(self, iteration: int, group: int) -> bool:
         """Whether the group's advantages are known."""
-        return self.has_scale(iteration) and self._hub.dispatcher.ledger.group_complete(iteration, group)
+        ledger = self._hub.dispatcher.ledger
+        is_made = ledger.group_complete if self._baseline is Baseline.KEPT else ledger.is_group_made
+        return self.has_scale(iteration) and is_made(iteration, group)
+
+    def awaited(self, iteration: int, group: Sequence[Request]) -> list[RequestId]:
+        """What has to be made before the group can be compared."""
+        audits = self._audits(iteration, group[0].group) if self._baseline is Baseline.AUDITED else []
+        return [request.id for request in (*group, *audits)]
 
     def compare_group(
         self, iteration: int, group: int, requests: Sequence[Request]
@@ -220,13 +250,36 @@ class Rollouts:
         known = self._state.compared.get(iteration)
         if known is not None:
             return known.advantages[group], known.kept[group]
-        (found,) = self._advantages([self._rewards(requests)])
+        (found,) = self._advantages(iteration, [requests], [self._rewards(requests)])
         return found.advantages.tolist(), found.kept.tolist()
 
-    def _advantages(self, rewards: list[np.ndarray]) -> list[GroupAdvantages]:
+    def _advantages(
+        self, iteration: int, groups: Sequence[Sequence[Request]], rewards: list[np.ndarray]
+    ) -> list[GroupAdvantages]:
         return group_advantages(
-            rewards, std_mode=self._advantage.std, eps=self._advantage.eps, lagged_std=self._state.lagged.std
+            rewards,
+            std_mode=self._advantage.std,
+            eps=self._advantage.eps,
+            lagged_std=self._state.lagged.std,
+            baselines=self._baselines(iteration, [group[0].group for group in groups], rewards),
         )
+
+    def _baselines(self, iteration: int, groups: Sequence[int], rewards: list[np.ndarray]) -> list[float | None] | None:
+        """What stands in for the groups' means; None: they do themselves, as where no seed was selected."""
+        selected = self._state.selected.get(iteration)
+        if self._baseline is Baseline.KEPT or selected is None:
+            return None
+        previews = by_candidate(self._state.previewed.get(iteration, ()))
+        means = []
+        for group, known in zip(groups, rewards, strict=True):
+            chosen = Chosen(selected.seeds[group], selected.fresh[group])
+            left = unselected(previews.get(selected.candidate(group), []), chosen)
+            means.append(prompt_mean(known, self._rewards(self._audits(iteration, group)), len(left)))
+        return means
+
+    def _audits(self, iteration: int, group: int) -> list[Request]:
+        audits = self._hub.dispatcher.ledger.iteration(iteration, Work.AUDIT)
+        return [request for request in audits if request.group == group]
 
     def _check_judge(self, iteration: int, rewards: list[np.ndarray]) -> None:
         """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a reward that

@@ -29,6 +29,7 @@ from spotlight.runtime.gang import Gang, GangLost
 from spotlight.runtime.hub import Hub
 from spotlight.runtime.rollouts import Rollouts
 
+EXACT = (Work.ROLLOUT, Work.AUDIT)
 MEMORY = 0.8
 """Share of what was known of the seconds per sample that stays with every new measurement."""
 
@@ -49,7 +50,7 @@ class Schedule:
         return sorted(groups_by_update(range(count), self.updates, self.run_seed, iteration)[update])
 
     def turn_of(self, groups: int) -> Turn:
-        """When a rollout's group is needed, of so many in each iteration."""
+        """When the group of a rollout or an audit is needed, of so many in each iteration."""
         if not self.pipeline.gap:
             return by_number
 
@@ -57,9 +58,7 @@ class Schedule:
         def turns_of(iteration: int) -> dict[int, int]:
             return turns(groups, self.updates, self.run_seed, iteration)
 
-        return lambda request: (
-            turns_of(request.iteration)[request.group] if request.work is Work.ROLLOUT else request.group
-        )
+        return lambda request: turns_of(request.iteration)[request.group] if request.work in EXACT else request.group
 
     def is_last(self, step: int) -> bool:
         return step % self.updates == self.updates - 1
@@ -234,7 +233,7 @@ class Steps:
             return Foreseen([[request.id for group in groups for request in group]], 1, None)
         later = range(step + 1, step + self._schedule.updates - update)
         left = [*awaited.left, *(group for after in later for group in self._schedule.groups(after, len(groups)))]
-        awaited_ids = [[request.id for request in groups[group]] for group in awaited.groups]
+        awaited_ids = [self._rollouts.awaited(iteration, groups[group]) for group in awaited.groups]
         if self._sample_s is None:
             return Foreseen(awaited_ids, awaited.count, None)
         train_s = self._sample_s * sum(len(groups[group]) for group in left)

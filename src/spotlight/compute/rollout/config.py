@@ -104,7 +104,7 @@ class EvalConfig(Section):
     every: int = Field(default=5, ge=1)
     """Iterations between evaluations."""
     prompts: int = Field(default=192, ge=1)
-    """Held-out prompts, one picture each."""
+    """Held-out pictures: one of each prompt, and again from the first where there are fewer prompts."""
     steps: int = Field(default=10, ge=1)
     """Denoising steps."""
     guidance: float = Field(default=1.0, ge=1)

@@ -1,4 +1,5 @@
-"""The trainer's whole state on disk: theta, its copies, and the optimizer, as safetensors with an index in JSON.
+"""The trainer's whole state on disk: theta, its copies, the optimizer and the count of its steps, as safetensors and an
+index in JSON.
 
     taken = snapshot(trainer, base_digest)      # the trainer may go on at once
     write(taken, folder)                        # in any thread
@@ -31,6 +32,7 @@ ADAMW = "adamw"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps per parameter."""
 OBJECTIVE = "objective"
+UPDATES = "updates"
 STALE_ONLY = (f"{WeightSet.BEFORE.value}.", f"{WeightSet.START.value}.", f"{OBJECTIVE}.")
 """What a trainer holds only where it takes samples of the version before."""
 SPARE = 2 << 30
@@ -167,7 +169,7 @@ def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
 
 def _state(trainer: Trainer) -> dict[str, Tensor]:
     """Flat, and aliasing the trainer's own tensors: loading writes into them."""
-    state: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {UPDATES: trainer.updates}
     for name, parameter in trainer.sets.theta.items():
         state[f"theta.{name}"] = parameter.data
         for which in trainer.sets.names:

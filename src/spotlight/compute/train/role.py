@@ -48,7 +48,7 @@ class _Parts:
 
 
 class TrainingRole:
-    """A trainer that follows orders; `steps` counts the optimizer steps that theta contains."""
+    """A trainer that follows orders."""
 
     def __init__(
         self,
@@ -68,9 +68,13 @@ class TrainingRole:
         self._say = say
         self._write = write
         self._writing: threading.Thread | None = None
-        self.steps = 0
         self._parts: _Parts | None = None
         """None: the next step has not begun."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that theta contains."""
+        return int(self._trainer.updates)
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         """The answer; none of a checkpoint, which is told of when it is durable."""
@@ -105,8 +109,7 @@ class TrainingRole:
 
     def _stepped(self, order: m.Train, report: UpdateReport) -> m.Stepped:
         if order.last:
-            self._trainer.end_iteration(order.iteration)
-        self.steps += 1
+            self._trainer.end_iteration()
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
         return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures)
@@ -203,5 +206,9 @@ class TrainingRole:
             checkpoint.restore(self._trainer, self._run_folder / order.path)
         elif self.steps:
             raise Stopped(f"the trainer has taken {self.steps} steps and cannot go back to none; restart it.")
-        self.steps = order.step
+        if self.steps != order.step:
+            raise Stopped(
+                f"the checkpoint {order.path} contains {self.steps} steps but {order.step} were asked for, so training "
+                "would go on from the wrong weights; restore the checkpoint of that step."
+            )
         return m.Saved(step=order.step, path=order.path, restored=True)

@@ -82,6 +82,8 @@ class Trainer:
             eps=train.optimizer_eps,
             weight_decay=train.weight_decay,
         )
+        self.updates = torch.zeros((), dtype=torch.int64)
+        """Optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
         self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
         self._underway: _Underway | None = None
 
@@ -99,15 +101,15 @@ class Trainer:
         """All updates of one iteration over disjoint groups of sample indices."""
         updates = groups_by_update(groups, self.train_config.updates_per_iteration, self.run_seed, experience.iteration)
         reports = [self.update(experience, sorted(sample for group in part for sample in group)) for part in updates]
-        self.end_iteration(experience.iteration)
+        self.end_iteration()
         return reports
 
-    def end_iteration(self, iteration: int) -> None:
+    def end_iteration(self) -> None:
         """After its last update: the behaviour policy follows."""
         if WeightSet.BEFORE in self.sets.names:
             self.sets.copy(WeightSet.OLD, WeightSet.BEFORE)
         if isinstance(self.algorithm, NftConfig):
-            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay_at(iteration))
+            self.sets.follow(WeightSet.OLD, self.algorithm.old_decay_at(int(self.updates)))
         if WeightSet.START in self.sets.names:
             self.sets.follow(WeightSet.START, 0.0)
 
@@ -155,7 +157,8 @@ class Trainer:
                 "weights and was not taken; check the reward or lower train.lr, and run again."
             )
         self.optimizer.step()
-        self.sets.follow(WeightSet.EMA, self.train_config.ema_decay)
+        self.updates.add_(1)
+        self.sets.follow(WeightSet.EMA, self.train_config.ema_decay_at(int(self.updates)))
         figures = underway.tally.means()
         self._objective.stepped(figures)
         if self.train_config.micro_batch == AUTO:

@@ -14,7 +14,8 @@ class SelectedNoise(StrEnum):
     """What a preview and its exact rollout have in common, and so what selection is on."""
 
     INITIAL = "initial"
-    """The initial noise; window noise is drawn anew, which keeps the policy gradient honest."""
+    """The initial noise; window noise is drawn anew. Flow-GRPO credits window noise alone, so the choice does not bias
+    its gradient at a given start. NFT credits the whole sample: it trains on exactly what was selected (`baseline`)."""
     PATH = "path"
     """Initial and window noise: ranks better, but selects on the actions that are credited."""
 
@@ -49,6 +50,16 @@ class Timing(StrEnum):
     """After it, on all slots, and everybody waits: what exploration costs without idle slots."""
 
 
+class Baseline(StrEnum):
+    """What the advantages of a group with selected seeds are measured from."""
+
+    KEPT = "kept"
+    """The mean of the group. Its seeds are extremes, so that mean is not the prompt's."""
+    AUDITED = "audited"
+    """An estimate of the mean of all seeds of the prompt, from the group and its audited seeds (`baseline.py`). Audited
+    seeds enter the mean, never the loss."""
+
+
 class ExploreConfig(Section):
     """Previews of the next prompts' seeds on idle slots, while training runs."""
 
@@ -78,6 +89,10 @@ class ExploreConfig(Section):
     """What an observation is still worth one iteration later."""
     audit_share: float = Field(default=0.1, gt=0, le=1)
     """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
+    baseline: Baseline = Baseline.KEPT
+    """What advantages are measured from. Where no audited seed of a prompt has a reward, `audited` is `kept`: with
+    U unselected seeds this happens with probability (1 - audit_share)^U. Audits are then drawn right after the rollouts
+    of their group, because its advantages wait for them."""
     solver: Solver = Solver.ODE
     """How previews with fewer steps than the exact rollout take them."""
     noise: SelectedNoise = SelectedNoise.INITIAL
@@ -158,6 +173,15 @@ class ExploreConfig(Section):
         """Of a fixed plan, for an iteration of so many prompts."""
         first = self.scouts or self.seeds
         return first * self.candidates_for(prompts) + (self.seeds - first) * prompts
+
+    def check_baseline(self, loss: str) -> None:
+        """Refuse a baseline that the run has no audits for."""
+        if self.baseline is Baseline.AUDITED and not self.is_on(loss):
+            raise ConfigError(
+                f"explore.baseline is audited but explore.enabled is {self.enabled} with {loss}, so that no seed is "
+                "selected or audited and a group's mean is the prompt's; set explore.baseline to kept, or "
+                "explore.enabled to on."
+            )
 
     def is_on(self, loss: str) -> bool:
         """Whether a run with this loss explores."""

@@ -12,6 +12,9 @@ weights, has exactly the sum over all previewed seeds as its expectation (Horvit
 - `captured_variance` is the variance of kept seeds over that of the best possible choice of as many. The best choice
   needs every exact reward: with share 1 it is exact. Below that each audited seed is repeated 1/share times; few
   audited seeds a prompt then miss its tails, and the figure errs to the high side (0.90 for 0.82 at share 0.1).
+- `kept_shift` is the bias of selection: how far the mean of kept seeds lies above the mean of all previewed seeds of
+  its prompt (`baseline.py`), in stds of the latter, on average over prompts. Prompts with opposite shifts cancel in it;
+  `kept_shift_rms` is the root mean square over prompts, less what chance in the audit adds to it.
 
 Numerators and denominators are summed over prompts before dividing: prompts without contrast have no say, and the bias
 of a ratio vanishes as prompts accumulate. Prompts that kept fewer than two previewed seeds made no choice to judge.
@@ -68,7 +71,7 @@ def fidelity(groups: Sequence[AuditedGroup]) -> dict[str, float]:
             [(part.kept_variance(0), part.best_variance()) for part in parts if part.kept >= 2]
         ),
     }
-    return figures | {name: value for name, value in ratios.items() if value is not None}
+    return figures | {name: value for name, value in ratios.items() if value is not None} | _shifts(parts)
 
 
 class _Group:
@@ -90,6 +93,25 @@ class _Group:
         """Of the exact rewards of all previewed seeds."""
         return _covariance(self.exact, self.exact, self.weight) / (self.previewed * max(self.previewed - 1, 1))
 
+    def shift(self) -> float | None:
+        """Of the mean of kept seeds from that of all previewed ones; None without a choice or an audit."""
+        audited = self.exact[self.kept :]
+        if self.kept < 2 or not audited.size:
+            return None
+        return self._unselected_share * float(self.exact[: self.kept].mean() - audited.mean())
+
+    def shift_variance(self) -> float | None:
+        """By the chance of the audit; None where too few were audited to tell."""
+        audited, unselected = self.exact[self.kept :], self.previewed - self.kept
+        if audited.size < 2:
+            return None
+        left_out = max(0.0, 1 - audited.size / unselected)
+        return self._unselected_share**2 * left_out * float((audited - audited[0]).var(ddof=1)) / audited.size
+
+    @property
+    def _unselected_share(self) -> float:
+        return 1 - self.kept / self.previewed
+
     def best_variance(self) -> float:
         """Of the best choice of as many seeds as were kept, among the seeds that the pairs stand for."""
         repeated = np.repeat(self.exact, np.rint(self.weight).astype(np.int64))
@@ -104,6 +126,20 @@ class _Group:
             covariance(x, x, weight) / tuples,
             covariance(y, y, weight) / tuples,
         )
+
+
+def _shifts(parts: Sequence[_Group]) -> dict[str, float]:
+    """In units of the root of the mean variance of the prompts that they are over."""
+    known = [(shift, part) for part in parts if (shift := part.shift()) is not None]
+    variances = [part.variance() for _, part in known]
+    if not known or math.fsum(variances) <= 0:
+        return {}
+    std = math.sqrt(math.fsum(variances) / len(known))
+    figures = {"kept_shift": math.fsum(shift for shift, _ in known) / len(known) / std}
+    squares = [shift**2 - by_chance for shift, part in known if (by_chance := part.shift_variance()) is not None]
+    if squares:
+        figures["kept_shift_rms"] = math.sqrt(max(0.0, math.fsum(squares) / len(squares))) / std
+    return figures
 
 
 def _covariance(x: Floats, y: Floats, weight: Floats) -> float:

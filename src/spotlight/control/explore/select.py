@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from spotlight.control.advantage import LARGEST_REWARD, Floats
+from spotlight.core.events import Previewed
 
 TIE = 1e-12
 """Variances this close, relative to the largest, are one variance: rounding must not decide between them."""
@@ -24,6 +25,15 @@ class Preview(msgspec.Struct, frozen=True, order=True):
 
     seed: int
     reward: float
+
+
+def by_candidate(batches: Iterable[Previewed]) -> dict[int, list[Preview]]:
+    """Previews of an iteration by the number of their candidate."""
+    candidates: dict[int, list[Preview]] = {}
+    for batch in batches:
+        for number, seed, reward in zip(batch.groups, batch.seeds, batch.rewards, strict=True):
+            candidates.setdefault(number, []).append(Preview(seed, reward))
+    return candidates
 
 
 def usable(previews: Iterable[Preview]) -> list[Preview]:

@@ -133,6 +133,12 @@ class Book:
         found = self._group(iteration, group)
         return found is not None and found.outstanding == 0
 
+    def is_group_made(self, iteration: int, group: int) -> bool:
+        """Whether the group is complete, and none of its audits is outstanding either."""
+        audits = self._batches.get((iteration, AUDIT))
+        audited = audits.groups.get(group) if audits is not None else None
+        return self.group_complete(iteration, group) and not (audited is not None and audited.outstanding)
+
     def survivors(self, iteration: int, group: int) -> list[RequestId]:
         """The rollouts of a group that are not dropped, in issue order: a step takes all of them or none."""
         found = self._group(iteration, group)

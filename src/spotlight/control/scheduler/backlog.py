@@ -75,7 +75,7 @@ class Backlog:
     def __init__(self, weights: WeightsId) -> None:
         self.weights = weights
         self.queues = [Queue() for _ in Work]
-        """By rank: rollouts, audits, evaluation, previews."""
+        """By rank: rollouts, audits (or with the rollouts of their group), evaluation, previews."""
         self.team = Team()
         """The workers that share this work: they hold the weights, are not warned, and ask or are busy."""
         self.coming = Coming()

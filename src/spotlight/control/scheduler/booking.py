@@ -16,7 +16,7 @@ from spotlight.control.scheduler.tickets import Ticket
 from spotlight.control.scheduler.workers import Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Request, RequestId, WeightsId
+from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
 Turn: TypeAlias = Callable[[Request], int]
@@ -31,9 +31,15 @@ def by_number(request: Request) -> int:
 class Booking:
     """All tickets."""
 
-    def __init__(self, ledger: Ledger, balance: Balance, hunger: Hunger, turn: Turn) -> None:
+    def __init__(
+        self, ledger: Ledger, balance: Balance, hunger: Hunger, turn: Turn, audits_with_groups: bool = False
+    ) -> None:
         self._ledger = ledger
         self._turn = turn
+        self._ranks = {work: work.rank for work in Work}
+        """Of the queues that kinds of work wait in."""
+        if audits_with_groups:
+            self._ranks[Work.AUDIT] = Work.ROLLOUT.rank
         self._balance = balance
         self._hunger = hunger
         self._tickets: dict[RequestId, Ticket] = {}
@@ -58,10 +64,10 @@ class Booking:
                 "queued in the ledger is added, once; report this as a bug."
             )
         backlog = self.backlog(request.weights)
-        backlog.unfinished[request.work.rank] += 1
+        steps, rank = request.sample.sampling.steps, self._ranks[request.work]
+        backlog.unfinished[rank] += 1
         self._places += 1
-        steps, rank = request.sample.sampling.steps, request.work.rank
-        ticket = Ticket(request, request_id, backlog, self._places, self._turn(request), steps, steps or 1)
+        ticket = Ticket(request, request_id, backlog, self._places, rank, self._turn(request), steps, steps or 1)
         self._tickets[request_id] = ticket
         backlog.queues[rank].push(ticket)
         self.waiting += 1
@@ -218,9 +224,9 @@ class Booking:
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]
         backlog = ticket.backlog
-        backlog.unfinished[ticket.request.work.rank] -= 1
+        backlog.unfinished[ticket.rank] -= 1
         if not backlog.holders:
             self.tidy(backlog)
 
     def _queue(self, ticket: Ticket) -> Queue:
-        return ticket.backlog.queues[ticket.request.work.rank]
+        return ticket.backlog.queues[ticket.rank]

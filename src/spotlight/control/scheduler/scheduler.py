@@ -46,7 +46,7 @@ class Scheduler:
         self._workers: dict[WorkerId, Worker] = {}
         self._balance = Balance(self._settings.saturating_rows)
         self._hunger = Hunger()
-        self._booking = Booking(ledger, self._balance, self._hunger, turn)
+        self._booking = Booking(ledger, self._balance, self._hunger, turn, self._settings.audits_with_groups)
         self._rounds = Rounds(self._settings, self._booking, self._balance, self._hunger)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0

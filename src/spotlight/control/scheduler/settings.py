@@ -16,6 +16,9 @@ class SchedulerSettings(Section):
     """In which a slot begins its rollouts: more end them more evenly, but draw small batches at first and at last."""
     last_rounds: int = Field(default=1, ge=1)
     """In which slots draw what is left, at least: more end the last rollouts more evenly, in smaller batches."""
+    audits_with_groups: bool = False
+    """Whether audits are served right after the rollouts of their group, whose advantages wait for them, instead of
+    after all rollouts."""
     straggler_factor: float = Field(default=2.0, ge=1)
     """A held request moves only if it would take this many times longer where it is."""
     move_s: float = Field(default=1.0, ge=0)

@@ -31,6 +31,8 @@ class Ticket:
     backlog: "Backlog"
     place: int
     """Order of arrival: requests of a group are added in their order."""
+    rank: int
+    """Of the queue that it waits in."""
     turn: int
     """Of its group within the iteration."""
     steps: int

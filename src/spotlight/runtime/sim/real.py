@@ -210,7 +210,7 @@ class RealNumerics:
         self._go_to(before.theta)
         report = self._trainer.update(experience, range(len(experience)))
         if order.last:
-            self._trainer.end_iteration(order.iteration)
+            self._trainer.end_iteration()
             self._keep(theta, order.iteration)
         self._held = theta
         return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}

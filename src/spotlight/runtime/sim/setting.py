@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from spotlight.config import RunConfig
-from spotlight.control.explore.config import ExploreConfig, PlanKind
+from spotlight.control.explore.config import Baseline, ExploreConfig, PlanKind
 from spotlight.core.work import SlotClass
 from spotlight.runtime.pool import NodeSpec
 from spotlight.runtime.sim.fakes import Streams
@@ -80,7 +80,8 @@ def draw_setting(seed: int) -> Setting:
         return_s=chance.uniform(0.5, 8.0),
         restart_s=chance.uniform(0.1, 1.0),
     )
-    config = config.model_copy(update={"cluster": cluster, "explore": _with_candidates(config.explore, seed)})
+    explore = _with_baseline(_with_candidates(config.explore, seed), seed, config.explores)
+    config = config.model_copy(update={"cluster": cluster, "explore": explore})
     return Setting(seed=seed, config=config, nodes=tuple(nodes), tempo=tempo)
 
 
@@ -103,6 +104,12 @@ def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:
         return explore
     scouts = chance.choice((0, explore.seeds - 1))
     return explore.model_copy(update={"candidates": chance.choice((1.5, 2.0, 3.0)), "scouts": scouts})
+
+
+def _with_baseline(explore: ExploreConfig, seed: int, explores: bool) -> ExploreConfig:
+    """Half of all runs that explore measure advantages from the prompt's mean; from a stream of its own too."""
+    is_audited = explores and Streams(seed)["baseline"].random() < 0.5
+    return explore.model_copy(update={"baseline": Baseline.AUDITED}) if is_audited else explore
 
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
