@@ -12,6 +12,7 @@ from spotlight.control.profiles import Operation, Provenance, Times
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.slow
 def test_denoising_beside_a_slot_at_work_is_measured_with_whole_samples_and_their_judge() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

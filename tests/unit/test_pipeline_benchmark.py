@@ -40,6 +40,7 @@ def outcome(row: str, seconds: float, ceiling_s: float | None = 1.0, cell: Cell 
     return Outcome(cell=cell, row=row, seed=0, rows=4, units=(), seconds=seconds, ceiling_s=ceiling_s, bound_s=1.0)
 
 
+@pytest.mark.slow
 def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_before():
     (column,) = columns_of(outcomes())
     assert [row.row for row in column.rows] == list(Row)

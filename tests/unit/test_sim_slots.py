@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.control.market.traces import Happening, Trace, TraceEvent
@@ -99,6 +99,7 @@ def test_idle_crew_waits_for_its_last_member():
 
 
 @given(kind=st.sampled_from([Relaunched, Idled]), slots=st.lists(st.integers(0, SIZE - 1), max_size=12))
+@settings(max_examples=30)
 def test_fixed_crew_never_works_with_a_slot_that_is_away(kind, slots):
     away, changes = set(), []
     for number in slots:
