@@ -112,20 +112,23 @@ class Run:
         presence = Presence(self.folder.path, wired.hub.waiting_for, wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
         with stopping, presence:
+            keeping = asyncio.create_task(presence.keep())
             try:
                 async with self._machines(door, wired.hub) as pool:
                     stopping.started()
-                    await self._work(wired, pool, presence, stopping)
+                    await self._work(wired, pool, stopping)
             except asyncio.CancelledError:
                 if stopping.stopped is None:
                     raise
                 raise stopping.stopped from None
+            finally:
+                keeping.cancel()
 
     def _drain_s(self) -> float:
         """What two of the longest iterations and the start of a worker take."""
         return self.config.cluster.start_s + 2 * self.chronicle.state.longest_iteration_s
 
-    async def _work(self, wired: Wired, pool: LocalPool, presence: Presence, stopping: Stopping) -> None:
+    async def _work(self, wired: Wired, pool: LocalPool, stopping: Stopping) -> None:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
         stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
@@ -136,7 +139,6 @@ class Run:
             bring_spot(cluster, market, pool, haste=market.speed),
             stand_ins.keep(),
             _watch(pool, hub),
-            presence.keep(),
             self._orders(pool, hub, stopping),
         )
         tasks = [asyncio.create_task(_guarded(job, hub)) for job in jobs]

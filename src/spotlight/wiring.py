@@ -11,7 +11,6 @@ from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.setbacks import SCORINGS_ALLOWED
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
@@ -21,6 +20,7 @@ from spotlight.runtime.exploration import Exploration, Explorer, NoExploration, 
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.held_out import HeldOut
 from spotlight.runtime.hub import Hub
+from spotlight.runtime.judge import longest_verdict_s
 from spotlight.runtime.payloads import Storage
 from spotlight.runtime.rollouts import Rollouts, Samples
 from spotlight.runtime.stall import Sight, StallWatch
@@ -75,7 +75,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     )
     held_out_prompts = chronicle.prompts.evaluated(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit, config.explore.baseline)
-    gang = Gang(hub, config.train.timeout_s, config.cluster.gang)
+    gang = Gang(hub, config.train.timeout_s, config.cluster.gang, config.cluster.start_s)
     hub.watch = _watch(chronicle, hub, gang)
     training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
@@ -106,7 +106,7 @@ def _watch(chronicle: Chronicle, hub: Hub, gang: Gang) -> StallWatch:
 
     def look() -> Sight:
         leased = dispatcher.ledger.counts()[SampleState.LEASED]
-        scoring_s = SCORINGS_ALLOWED * config.reward.timeout_s if leased else 0.0
+        scoring_s = longest_verdict_s(config.reward.timeout_s) if leased else 0.0
         return Sight(dispatcher.signs, gang.is_busy, config.cluster.start_s + scoring_s)
 
     return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(chronicle.folder.path / "logs"))

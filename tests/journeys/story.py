@@ -60,6 +60,8 @@ class Scripted(Calm):
         """Requests that the judge finds no reward for."""
         self.impossible: set[str] = set()
         """Requests that every attempt fails at."""
+        self.confused: set[WorkerId] = set()
+        """Workers that use other weights than they claim to hold."""
 
     def struck(self, moment: Moment, worker: WorkerId) -> bool:
         if (moment, worker) in self.addressed:
@@ -80,6 +82,9 @@ class Scripted(Calm):
 
     def fails(self, request: Request, attempt: int) -> bool:
         return request.id in self.impossible
+
+    def misused(self, digest: str, worker: WorkerId) -> str:
+        return f"not {digest}" if worker in self.confused else digest
 
 
 def slot_of(worker: WorkerId) -> int:

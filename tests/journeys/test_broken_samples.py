@@ -3,16 +3,18 @@
 import pytest
 from story import COMMIT_EVERY, Story
 
-from spotlight.core.errors import RewardError
+from spotlight.core.errors import RewardError, SpotlightError
 from spotlight.core.events import (
     Accepted,
     Compared,
     Dropped,
     Evaluated,
+    Refused,
     Released,
     ReleaseReason,
     Reopened,
     StepCommitted,
+    WorkerLost,
 )
 from spotlight.core.work import RequestId
 
@@ -99,3 +101,28 @@ def test_reward_that_scores_nothing_stops_the_run_and_resume_scores_what_was_kep
         assert {event.request for event in story.said(Reopened)} == held_out
         assert story.said(Evaluated, iteration=0)[0].scores
         assert report.whole
+
+
+def test_iteration_whose_samples_are_all_given_up_names_their_cause_and_not_the_reward() -> None:
+    class Rollouts(set[str]):
+        def __contains__(self, request: object) -> bool:
+            return str(request).startswith("rollout/0/")
+
+    with Story(rollout={"prompts": 2, "group_size": 4, "steps": 6}) as story:
+        story.fate.impossible = Rollouts()
+        with pytest.raises(SpotlightError, match=r"every sample of update 0 of iteration 0 was given up \(") as caught:
+            story.until(lambda: story.said(StepCommitted))
+        assert not isinstance(caught.value, RewardError)
+        assert len(story.said(Dropped)) == 8
+
+
+def test_worker_that_uses_other_weights_than_it_claims_is_replaced_and_none_of_its_samples_is_trained_on() -> None:
+    with Story() as story:
+        story.until(lambda: story.world.nodes["spot-1"].worker_ids())
+        confused = story.worker("spot-1")
+        story.fate.confused = {confused}
+        report = story.end()
+        assert {event.worker for event in story.said(Refused)} == {confused}
+        assert story.said(WorkerLost, worker=confused), "it was told to end"
+        assert report.clean
+        assert not report.gaps.exist

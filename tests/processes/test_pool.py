@@ -285,7 +285,7 @@ def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_o
             files[1].unlink()
             controller.say(node, msgspec.structs.replace(load(2), path=str(tmp_path / "nowhere.safetensors")))
             problem = (await controller.wait(m.Failed)).problem
-            assert "could not be copied" in problem
+            assert "nowhere.safetensors are gone" in problem
 
     asyncio.run(story())
 

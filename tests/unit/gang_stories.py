@@ -1,6 +1,7 @@
 """A reserved node for stories of the gang, in virtual time."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -8,13 +9,12 @@ from dispatch_stories import dispatcher_with
 
 from spotlight.control.dispatch import Outgoing
 from spotlight.core import messages as m
-from spotlight.core.clock import RealClock
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.runtime.gang import Gang
 from spotlight.runtime.hub import Hub
-from spotlight.runtime.sim.virtual_loop import VirtualLoop
+from spotlight.runtime.sim.virtual_loop import VirtualClock, VirtualLoop
 
 TIMEOUT_S = 100.0
 FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
@@ -23,14 +23,14 @@ FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
 class Node:
     """A reserved node whose training worker answers as the test says."""
 
-    def __init__(self, ranks: int = 1) -> None:
+    def __init__(self, ranks: int = 1, start_s: float = math.inf) -> None:
         dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
         self.orders: asyncio.Queue[m.AnyMessage] = asyncio.Queue()
         self.killed: list[WorkerId] = []
-        self.hub = Hub(dispatcher, RealClock(), self._take)
+        self.hub = Hub(dispatcher, VirtualClock(asyncio.get_running_loop()), self._take)
         self.hub.kill = self._kill
         self.dies_when_killed = True
-        self.gang = Gang(self.hub, TIMEOUT_S, ranks)
+        self.gang = Gang(self.hub, TIMEOUT_S, ranks, start_s)
 
     def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.hub.receive(self._node, m.Envelope(worker, message), b"")

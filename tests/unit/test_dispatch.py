@@ -5,6 +5,7 @@ import pytest
 from dispatch_stories import dispatcher_with
 
 from spotlight.control.directory import PublishedSet
+from spotlight.control.ledger import SampleState
 from spotlight.control.setbacks import TROUBLES_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA, ProblemNoted
@@ -88,3 +89,25 @@ def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is
     ((grant, blob),) = says(second, m.Pull(free_rows=1))
     assert [(lease.attempt, lease.step) for lease in grant.leases] == [(3, 7)]
     assert msgspec.msgpack.decode(blob) == {request.id: b"all seven"}
+
+
+def test_sample_that_is_made_with_other_weights_again_and_again_is_given_up():
+    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+    weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0])
+    attempts = 0
+    while dispatcher.ledger.state(request.id) is not SampleState.DROPPED:
+        attempts += 1
+        assert attempts < 100, "the loop has an end"
+        worker = WorkerId(f"{node}/0.{attempts}")
+        hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+        result = m.Result(request=request.id, attempt=attempts, digest="other", steps=10)
+        for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1), result):
+            dispatcher.take_outbox()
+            dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+        assert m.Drain() in [out.message for out in dispatcher.take_outbox()]
+        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="drained")), b"", now=2.0)
+    assert attempts > 1

@@ -2,14 +2,22 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, stepped, told, train
 
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.types import Version, WorkerId
-from spotlight.core.work import WeightsId
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.work import Request, WeightsId, Work
 from spotlight.runtime.gang import GangLost
+
+PROMPT = Prompt(text="a word")
+SAMPLE = Sample(prompt=PROMPT.id, seed=1, sampling=Sampling(steps=2, size=Size(8, 8)), version=Version(0))
+ITEM = m.TrainItem(
+    request=Request(work=Work.ROLLOUT, iteration=0, group=0, sample=SAMPLE),
+    prompt=PROMPT, payload="p", advantage=0.0, kept=True,
+)  # fmt: skip
 
 
 def test_late_answer_of_an_earlier_step_is_not_taken_for_the_current_one() -> None:
@@ -220,5 +228,39 @@ def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST, SECOND]
+
+    told(story)
+
+
+def test_order_that_takes_far_longer_than_earlier_ones_of_its_size_hangs_long_before_the_settings_limit() -> None:
+    async def story() -> None:
+        node = Node(start_s=5.0)
+        await node.restored(FIRST)
+        ordered = asyncio.create_task(node.gang.step(train(0)))
+        await node.orders.get()
+        await asyncio.sleep(0.5)
+        node.says(FIRST, stepped(0))
+        await ordered
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(GangLost):
+            await node.gang.step(train(1))
+        assert node.killed == [FIRST]
+        assert asyncio.get_running_loop().time() - began < TIMEOUT_S / 2
+
+    told(story)
+
+
+def test_larger_order_may_take_longer_in_proportion() -> None:
+    async def story() -> None:
+        node = Node(start_s=1.0)
+        await node.restored(FIRST)
+        for step, (samples, seconds) in enumerate([(1, 0.5), (16, 40.0)]):
+            order = msgspec.structs.replace(train(step), items=tuple(ITEM for _ in range(samples)))
+            ordered = asyncio.create_task(node.gang.step(order))
+            await node.orders.get()
+            await asyncio.sleep(seconds)
+            node.says(FIRST, stepped(step))
+            await ordered
+        assert node.killed == []
 
     told(story)

@@ -162,8 +162,14 @@ def test_worker_that_comes_back_takes_the_rows_that_were_measured_before(tmp_pat
     assert equipment.rows_of(launch(tmp_path, trains=True), ROWS, adapter) == 12
 
 
+def test_each_device_is_measured_for_itself_since_another_program_may_use_one_of_them(tmp_path):
+    assert MeasuredRows(tmp_path, "cuda:0").of("H200, rolls out", lambda: 128) == 128
+    assert MeasuredRows(tmp_path, "cuda:1").of("H200, rolls out", lambda: 16) == 16
+    assert MeasuredRows(tmp_path, "cuda:0").of("H200, rolls out", lambda: 1) == 128
+
+
 def test_measurement_that_fails_leaves_nothing_and_is_made_by_the_next(tmp_path):
-    measured = MeasuredRows(tmp_path)
+    measured = MeasuredRows(tmp_path, "cuda:0")
     with pytest.raises(EnvironmentProblem):
         measured.of("gpu", lambda: ToldDevice(lambda rows: 1e-4, fits=0).rows())
     assert measured.of("gpu", lambda: 8) == 8
@@ -182,7 +188,7 @@ def test_real_worker_is_equipped_with_the_rows_that_it_measured(tmp_path, capsys
     )  # fmt: skip
     made = equipment.equip(launch(tmp_path), settings, lambda message: None)
     assert 1 <= made.engine.rows <= 6
-    assert MeasuredRows(tmp_path).of("cpu, shared by 1, rolls out", lambda: -1) == made.engine.rows
+    assert MeasuredRows(tmp_path, "cpu").of("cpu, shared by 1, rolls out", lambda: -1) == made.engine.rows
     assert f"cpu (cpu), {made.engine.rows} rows" in capsys.readouterr().out
 
 

@@ -72,6 +72,7 @@ def test_order_with_a_limit_of_its_own_is_no_stall_however_long(run: Watched) ->
     run.sight = replace(run.sight, is_bounded_elsewhere=True)
     assert run.quiet(10_000) is None
     run.sight = replace(run.sight, is_bounded_elsewhere=False)
+    assert run.watch.since_sign_s > 9_000, "people are shown that nothing was reported"
     assert run.quiet(int(ALLOWED_S) - 1) is None, "what was waited for the order does not count"
 
 

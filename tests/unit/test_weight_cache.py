@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,15 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.messages import Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
+from spotlight.runtime import weight_cache
 from spotlight.runtime.weight_cache import HEADROOM, WeightCache
 
 SLOW, QUICK = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(weight_cache, "PAUSES_S", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -97,7 +104,7 @@ def test_missing_file_is_told_and_leaves_nothing_behind(tmp_path, announced):
     cache = cache_in(tmp_path / "node")
     load = announced(1)
     (tmp_path / "publisher" / "behaviour-1.safetensors").unlink()
-    with pytest.raises(EnvironmentProblem, match=r"could not be copied .*No such file"):
+    with pytest.raises(EnvironmentProblem, match=r"behaviour-1.safetensors are gone .*No such file"):
         taken(cache, load)
     assert cache.current() == ()
     assert files(tmp_path / "node") == []
@@ -141,3 +148,59 @@ def test_copy_that_has_room_nowhere_is_an_error_with_what_is_free(crowded, annou
     with pytest.raises(EnvironmentProblem, match=r"No space left on device.*are free in.*set cluster.store"):
         taken(cache, announced(1))
     assert cache.current() == ()
+
+
+@pytest.fixture
+def flaky(monkeypatch):
+    """Copies of files with these names fail, once each."""
+    names, real = [], weight_cache.copy_file
+
+    def copy_file(source, target):
+        if source.name in names:
+            names.remove(source.name)
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(weight_cache, "copy_file", copy_file)
+    return names
+
+
+def test_announcement_that_is_tried_again_is_still_taken_before_those_that_came_after_it(tmp_path, announced, flaky):
+    async def story():
+        flaky.append("behaviour-1.safetensors")
+        cache = cache_in(tmp_path / "node")
+        order = []
+
+        async def take(load):
+            order.append((await cache.take(load, lambda: (SLOW,))).weights.version)
+
+        await asyncio.gather(take(announced(1)), take(announced(2, 1)), take(announced(3, 1, 2)))
+        return order, [load.weights.version for load in cache.current()]
+
+    assert asyncio.run(story()) == ([1, 2, 3], [1, 2, 3])
+
+
+def test_set_that_a_later_announcement_no_longer_keeps_is_passed_over_though_its_file_is_gone(tmp_path, announced):
+    async def story():
+        cache = cache_in(tmp_path / "node")
+        old, new = announced(1), announced(2)
+        Path(old.path).unlink()
+        taken = await asyncio.gather(cache.take(old, lambda: (SLOW,)), cache.take(new, lambda: (SLOW,)))
+        return taken[0], taken[1].weights.version, [load.weights.version for load in cache.current()]
+
+    assert asyncio.run(story()) == (None, 2, [2])
+
+
+def test_copy_that_finds_the_store_filled_by_another_node_goes_to_disk(tmp_path, announced, monkeypatch):
+    node, real = tmp_path / "node", weight_cache.copy_file
+
+    def copy_file(source, target):
+        if target.parent == node:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(weight_cache, "copy_file", copy_file)
+    warnings = []
+    local = taken(cache_in(node, warnings.append), announced(1))
+    assert local.path == str(tmp_path / "disk" / "behaviour-1.safetensors")
+    assert len(warnings) == 1

@@ -32,6 +32,7 @@ from spotlight.core.events import (
     NodeJoined,
     NodeLost,
     NoticeGiven,
+    RefusalReason,
     ReleaseReason,
     WorkerJoined,
     WorkerLost,
@@ -308,6 +309,7 @@ class Dispatcher:
             if expected == result.digest:
                 if not math.isfinite(score.reward) and self.setbacks.unscored(result.request, result.problem):
                     self.scheduler.hand_back(worker, result.request, result.attempt, 0, now, ReleaseReason.UNSCORED)
+                    self._signs += 1
                     return
                 payload = self._payloads.keep(request, blob)
         refusal = self.ledger.accept(
@@ -333,6 +335,11 @@ class Dispatcher:
         if refusal is None:
             self.setbacks.accepted(result.request)
             self._signs += 1
+        elif refusal is RefusalReason.WRONG_WEIGHTS:
+            # It lacks the weights that it claims to hold, so it ends; the process that replaces it loads them anew.
+            self._send(worker, m.Drain())
+            if misuses := self.setbacks.misused(result.request):
+                self.scheduler.drop(result.request, f"made {misuses} times with other weights than asked for")
 
     def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))

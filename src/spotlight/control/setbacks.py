@@ -1,7 +1,8 @@
 """Counts what goes wrong over each sample and on each class of nodes, and says when it has gone wrong too often.
 
 Every limit ends a wait: a sample that always fails is dropped, one that no reward can score is kept without a score,
-and nodes that cannot work stop the run (tests/unit/test_setbacks.py). Volatile: a controller that restarts counts anew.
+and nodes that cannot work stop the run (tests/unit/test_dispatch.py, tests/journeys/test_broken_samples.py). Volatile:
+a controller that restarts counts anew.
 """
 
 from collections import Counter
@@ -18,6 +19,9 @@ FAILURES_ALLOWED = 3
 SCORINGS_ALLOWED = 2
 """Attempts at one sample that may end without a score before it is kept unscored; the second resumes at the newest
 commit, on another node if that pulls first, so it costs a few steps."""
+MISUSES_ALLOWED = 8
+"""Attempts at one sample that may be made with other weights than asked for: each ends its process, so that another one
+loads the weights anew."""
 LOSSES_ALLOWED = 20
 """Workers that may die over one sample without a commit in between: beyond any market, it is the sample that kills."""
 TROUBLES_ALLOWED = {SlotClass.RESERVED: 3, SlotClass.SPOT: 20}
@@ -46,6 +50,7 @@ class Setbacks:
         """What was noted in this life of the controller."""
         self._failures: Counter[RequestId] = Counter()
         self._unscored: Counter[RequestId] = Counter()
+        self._misuses: Counter[RequestId] = Counter()
         self._losses: Counter[RequestId] = Counter()
         self._troubles: Counter[SlotClass] = Counter()
         self.last: Failure | None = None
@@ -78,6 +83,11 @@ class Setbacks:
         self._unscored[request] += 1
         return self._unscored[request] < SCORINGS_ALLOWED
 
+    def misused(self, request: RequestId) -> int:
+        """Attempts at the sample that used other weights than asked for so far; 0 while it may be tried again."""
+        self._misuses[request] += 1
+        return self._misuses[request] if self._misuses[request] >= MISUSES_ALLOWED else 0
+
     def lost(self, request: RequestId) -> int:
         """Workers that died over the sample so far; 0 while another may try."""
         self._losses[request] += 1
@@ -89,7 +99,7 @@ class Setbacks:
     def accepted(self, request: RequestId) -> None:
         """The sample is made, so nodes can work."""
         self._troubles.clear()
-        for counts in (self._failures, self._unscored, self._losses):
+        for counts in (self._failures, self._unscored, self._misuses, self._losses):
             counts.pop(request, None)
 
     def trouble(self, node: NodeId, slot_class: SlotClass, failure: Failure) -> SpotlightError | None:

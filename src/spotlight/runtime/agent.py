@@ -48,8 +48,6 @@ from spotlight.runtime.slot import Slot
 from spotlight.runtime.weight_cache import WeightCache
 from spotlight.runtime.written import Written
 
-DELIVERY_PAUSES_S = (0.5, 2.0)
-"""Before a second and a third try to copy weights: room may become free meanwhile."""
 VERDICTS_S = 5.0
 """How long the news of a death waits for verdicts on what the worker had finished; they spare doing it again."""
 
@@ -286,7 +284,7 @@ class Agent:
     async def _load(self, load: m.Load, worker: WorkerId | None) -> None:
         """A node that cannot hold the weights cannot work: it reports why and ends, and the pool starts it again."""
         try:
-            local = await self._delivered(load)
+            local = await self._weights.take(load, self._workers)
         except SpotlightError as error:
             await self._send(m.Failed(problem=str(error), exit_code=error.exit_code))
             if not self._cannot_work.done():
@@ -294,16 +292,8 @@ class Agent:
             return
         finally:
             self._written.arrived(load)
-        self._relay(worker, local, b"")
-
-    async def _delivered(self, load: m.Load) -> m.Load:
-        for pause_s in DELIVERY_PAUSES_S:
-            try:
-                return await self._weights.take(load, self._workers)
-            except SpotlightError as error:
-                log.warning("%s", error)
-                await asyncio.sleep(pause_s)
-        return await self._weights.take(load, self._workers)
+        if local is not None:
+            self._relay(worker, local, b"")
 
     def _warn(self, problem: str) -> None:
         """Called by the thread that copies."""

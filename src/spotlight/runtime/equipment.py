@@ -1,8 +1,9 @@
 """What a worker computes with: its device, the model on it, and how many rows it takes at a time.
 
-With `cluster.rows: auto` the rows are measured (`compute/rollout/row_search.py`), once for all slots of one kind. They
-may use what is free on the device, divided by the processes that share it, less what the slot will need later: the
-published sets that it is to hold and, where it trains, gradients, moments and the batches of the trainer.
+With `cluster.rows: auto` the rows are measured (`compute/rollout/row_search.py`), once for all slots of a device that
+have the same role. They may use what is free on the device, divided by the processes that share it, less what the slot
+will need later: the published sets that it is to hold and, where it trains, gradients, moments and the batches of the
+trainer.
 """
 
 import sys
@@ -122,7 +123,7 @@ def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapte
         spare = spare_bytes(adapter, launch.trains, launch.device.processes)
         return search_rows(adapter, rolled, spare, DeviceMeter(adapter.device, own=True))
 
-    return MeasuredRows(Path(launch.shared)).of(kind, measure)
+    return MeasuredRows(Path(launch.shared), launch.device.name).of(kind, measure)
 
 
 def spare_bytes(adapter: Adapter, trains: bool, processes: int) -> int | None:

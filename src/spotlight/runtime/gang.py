@@ -14,6 +14,7 @@ what an earlier order or an earlier life brings late is not taken for it (tests/
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,8 @@ Reply = TypeVar("Reply", bound=Message)
 
 DEATHS_ALLOWED = 12
 """Over one kind of order without a success in between: more than any market takes reserved workers."""
+PATIENCE = 10
+"""Times the longest answer to such an order so far: one that takes longer hangs."""
 KILL_S = 60.0
 """From the order to kill a worker to the news of its death."""
 
@@ -60,10 +63,13 @@ class Ordered:
 class Gang:
     """The training workers as the loop sees them."""
 
-    def __init__(self, hub: Hub, timeout_s: float, ranks: int = 1) -> None:
-        """`timeout_s` is how long one order may take."""
+    def __init__(self, hub: Hub, timeout_s: float, ranks: int = 1, start_s: float = math.inf) -> None:
+        """`timeout_s` is how long one order may take, `start_s` how long a worker may take to start."""
         self._hub = hub
         self._timeout_s = timeout_s
+        self._start_s = start_s
+        self._longest_s: dict[str, float] = {}
+        """Per sample of an order to train, else per order, by its kind."""
         self._ranks = ranks
         self.state = GangState.ABSENT
         self.life = 0
@@ -161,18 +167,21 @@ class Gang:
             self._read_mail()
             return ordered.answer is not None or self._is_lost(ordered.life)
 
+        name, began, limit_s = type(ordered.order).__name__, self._hub.clock.now(), self._limit_s(ordered.order)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._hub.until(ended, f"{type(ordered.order).__name__} by {ordered.worker}")
+            async with asyncio.timeout(limit_s):
+                await self._hub.until(ended, f"{name} by {ordered.worker}")
         except TimeoutError:
-            await self._end_hang(ordered)
+            await self._end_hang(ordered, limit_s)
         finally:
             self._underway.remove(ordered)
-        name, answer = type(ordered.order).__name__, ordered.answer
+        answer = ordered.answer
         if self._is_lost(ordered.life) or answer is None:
             self._count_death(name)
             raise GangLost(f"the training worker {ordered.worker} died during {name}")
         self._deaths.pop(name, None)
+        taken_s = (self._hub.clock.now() - began) / _size(ordered.order)
+        self._longest_s[name] = max(self._longest_s.get(name, 0.0), taken_s)
         if isinstance(answer, m.Failed):
             raise error_of(answer.exit_code, f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
@@ -195,14 +204,22 @@ class Gang:
     def _is_lost(self, life: int) -> bool:
         return self.life != life or self.state is GangState.ABSENT
 
-    async def _end_hang(self, ordered: Ordered) -> None:
-        """Its heart may go on beating, so nobody but whoever waits for an answer can tell that it hangs."""
+    def _limit_s(self, order: m.AnyMessage) -> float:
+        """The setting's, or what earlier orders of its kind lead to expect."""
+        longest_s = self._longest_s.get(type(order).__name__)
+        if longest_s is None:
+            return self._timeout_s
+        return min(self._timeout_s, self._start_s + PATIENCE * longest_s * _size(order))
+
+    async def _end_hang(self, ordered: Ordered, limit_s: float) -> None:
+        """A hung process may still send heartbeats, so only the missing answer shows that it hangs."""
         worker, name = ordered.worker, type(ordered.order).__name__
-        what = f"the training worker {worker} gave no answer to {name} within {self._timeout_s:g} s"
+        what = f"the training worker {worker} gave no answer to {name} within {limit_s:.0f} s"
+        longer = "train.timeout_s" if limit_s == self._timeout_s else "cluster.start_s"
         self._hub.dispatcher.setbacks.note(
             worker,
-            f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise "
-            "train.timeout_s if it needs that long.",
+            f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise {longer} "
+            "if it needs that long.",
         )
         await self._end([worker], ordered.life, what)
 
@@ -257,6 +274,11 @@ class Gang:
             is_whole = len(workers) == self._ranks
             self.state = GangState.IDLE if is_whole else GangState.ABSENT
             self.life += is_whole
+
+
+def _size(order: m.AnyMessage) -> int:
+    """Parts of an update differ in size; other orders of a kind do not."""
+    return max(len(order.items), 1) if isinstance(order, m.Train) else 1
 
 
 def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:

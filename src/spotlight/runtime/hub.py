@@ -110,7 +110,7 @@ class Hub:
 
     def quiet_s(self) -> float:
         """Seconds since the last sign of progress."""
-        return self.watch.quiet_s if self.watch is not None else 0.0
+        return self.watch.since_sign_s if self.watch is not None else 0.0
 
     def waiting_for(self) -> str:
         """What the run waits for now, in a few words; empty where it waits for nothing that has a name."""

@@ -45,6 +45,11 @@ Item = TypeVar("Item")
 Taken = TypeVar("Taken", contravariant=True)
 
 
+def longest_verdict_s(timeout_s: float) -> float:
+    """Seconds until the first verdict on a batch that the reward hangs at: the batch, then pictures alone."""
+    return (1 + HUNG_ALLOWED) * timeout_s
+
+
 @dataclass(frozen=True)
 class Picture:
     """What a reward sees."""

@@ -1,8 +1,9 @@
-"""Rows that workers of this run have measured on this machine, so that one that comes back need not measure again.
+"""Rows that workers of this run have measured on one device, so that one that comes back need not measure again.
 
-A file in the folder that all processes of a run share for as long as it runs: a resumed run measures anew, since
-another process may have come to the device meanwhile. One worker measures at a time, because two on one device would
-measure each other; a worker that dies while it measures gives the lock back, and the next one measures.
+A file per device, since devices of one kind may have different amounts of memory free, in the folder that all processes
+of a run share for as long as it runs: a resumed run measures anew, since another process may have come to the device
+meanwhile. One worker measures at a time, because two on one device would measure each other; a worker that dies while
+it measures gives the lock back, and the next one measures.
 """
 
 import fcntl
@@ -14,11 +15,12 @@ import msgspec
 
 
 class MeasuredRows:
-    """The file."""
+    """The file of one device."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "rows.json"
-        self._lock = folder / "rows.lock"
+    def __init__(self, folder: Path, device: str) -> None:
+        name = f"rows-{device.replace(':', '-')}"
+        self._path = folder / f"{name}.json"
+        self._lock = folder / f"{name}.lock"
 
     def of(self, kind: str, measure: Callable[[], int]) -> int:
         """What was measured for this kind of slot; measured now if nothing was."""

@@ -215,7 +215,7 @@ class Rollouts:
             return known
         groups = self.requests_by_group(iteration)
         rewards = [self._rewards(group) for group in groups]
-        self._check_judge(iteration, rewards)
+        self._check_judge(iteration, groups, rewards)
         found = self._advantages(iteration, groups, rewards)
         compared = Compared(
             iteration=iteration,
@@ -281,10 +281,13 @@ class Rollouts:
         audits = self._hub.dispatcher.ledger.iteration(iteration, Work.AUDIT)
         return [request for request in audits if request.group == group]
 
-    def _check_judge(self, iteration: int, rewards: list[np.ndarray]) -> None:
-        """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a reward that
-        is broken. Nothing is recorded, so that the samples are scored again when the run is resumed."""
-        check_any_scored(f"rollouts of iteration {iteration}", np.concatenate(rewards), self._hub)
+    def _check_judge(self, iteration: int, groups: list[list[Request]], rewards: list[np.ndarray]) -> None:
+        """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a broken
+        reward. Samples that were given up say nothing about it. Nothing is recorded: a resumed run scores again.
+        """
+        ledger = self._hub.dispatcher.ledger
+        made = [request.id for group in groups for request in group if ledger.result(request.id) is not None]
+        check_any_scored(f"rollouts of iteration {iteration}", [self._reward(request) for request in made], self._hub)
         before = self._state.compared.get(iteration - 1)
         was_blind = before is not None and not any(any(group) for group in before.kept)
         if was_blind and not comparable_groups(rewards):

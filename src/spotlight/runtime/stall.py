@@ -6,7 +6,7 @@
 A sign is an accepted sample, a committed or reported denoising step, loaded weights, or a reply of the gang. The bound
 is what the settings allow a single operation to take without any sign (starting a worker; scoring, where samples are
 leased), and FACTOR times the longest time between two signs that this run has had. An order to the gang has a limit of
-its own (train.timeout_s).
+its own, which follows from the time of earlier ones (`gang.py`).
 
 Time is counted by ticks, so that a controller that stood still itself does not blame its workers
 (tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
@@ -55,7 +55,8 @@ class StallWatch:
         self._logs = logs
         self.state = Movement.MOVING
         self.quiet_s = 0.0
-        """Since the last sign."""
+        """Since the last sign, or the last order to the gang."""
+        self.since_sign_s = 0.0
         self.longest_s = 0.0
         """Between two signs so far."""
         self._signs = 0
@@ -66,9 +67,11 @@ class StallWatch:
         elapsed = 0.0 if self._ticked_at is None else min(now - self._ticked_at, LONGEST_TICK_S)
         self._ticked_at = now
         sight = self._look()
+        self.since_sign_s += elapsed
         if sight.signs != self._signs or sight.is_bounded_elsewhere:
             if sight.signs != self._signs:
                 self.longest_s = max(self.longest_s, self.quiet_s)
+                self.since_sign_s = 0.0
             self._signs, self.quiet_s, self.state = sight.signs, 0.0, Movement.MOVING
             return None
         self.quiet_s += elapsed

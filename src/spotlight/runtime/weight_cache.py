@@ -3,13 +3,17 @@
 A copy goes to the node's store, usually shared memory, or to a folder on disk where it would not leave HEADROOM free in
 the store: containers often have 64 MB of shared memory, and a full one breaks every process that needs some.
 
-Invariants (tests/unit/test_weight_cache.py): a file under its final name has the size of the published one; what its
+Invariants (tests/unit/test_weight_cache.py): announcements are taken in the order in which they came, also where one
+has to be tried again, because each says what is to be kept; one that a later announcement no longer keeps is passed
+over. A file under its final name has the size of the published one; what its
 bytes say is checked by the worker, which can compute the digest. A file that is no longer wanted is deleted only when
 every worker that was given its path has gone past it, so that none finds it missing. Free of torch: the agent only
 moves bytes.
 """
 
 import asyncio
+import errno
+import logging
 import os
 import shutil
 from collections.abc import Callable, Collection
@@ -24,6 +28,8 @@ from spotlight.core.messages import Load
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class _Retired:
@@ -36,6 +42,9 @@ class _Retired:
 
 HEADROOM = 16 << 20
 """Bytes that a copy leaves free in the store, for semaphores and shared memory of other processes."""
+PAUSES_S = (0.5, 2.0)
+"""Before a copy that failed is tried again: a disk may be full only until an old checkpoint is deleted."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WeightCache:
@@ -53,6 +62,8 @@ class WeightCache:
         self._announced: dict[WeightsId, int] = {}
         """When each set was first announced, counted in announcements."""
         self._announcements = 0
+        self._wanted: set[WeightsId] = set()
+        """What the newest announcement keeps, taken or not."""
         self._retired: list[_Retired] = []
         self._one_at_a_time = asyncio.Lock()
 
@@ -60,10 +71,16 @@ class WeightCache:
         """What a worker that starts now has to know."""
         return tuple(self._loads.values())
 
-    async def take(self, load: Load, workers: Callable[[], Collection[WorkerId]]) -> Load:
-        """The same announcement with a path on this node; `workers` are those that live here when it is ready."""
+    async def take(self, load: Load, workers: Callable[[], Collection[WorkerId]]) -> Load | None:
+        """The same announcement with a path on this node, or None if a later one no longer keeps the set.
+
+        `workers` are those that live here when it is ready.
+        """
+        self._wanted = {load.weights, *load.keep}
         async with self._one_at_a_time:
-            local = load if not load.path else await self._bring(load)
+            local = load if not load.path else await self._bring_patiently(load)
+            if local is None:
+                return None
             self._announcements += 1
             # The first time counts: a worker's answer to it says nothing about what was announced since.
             self._announced.setdefault(load.weights, self._announcements)
@@ -87,6 +104,18 @@ class WeightCache:
             retired.waits_for.discard(worker)
         self._sweep()
 
+    async def _bring_patiently(self, load: Load) -> Load | None:
+        """None: the set is no longer wanted."""
+        for pause_s in PAUSES_S:
+            if load.weights not in self._wanted:
+                return None
+            try:
+                return await self._bring(load)
+            except (EnvironmentProblem, WeightsError) as error:
+                log.warning("%s", error)
+                await asyncio.sleep(pause_s)
+        return await self._bring(load) if load.weights in self._wanted else None
+
     async def _bring(self, load: Load) -> Load:
         source = Path(load.path)
         if source.parent == self._folder:
@@ -102,10 +131,20 @@ class WeightCache:
         """Into the store where that leaves headroom, else to disk; the path of the copy."""
         try:
             if source.stat().st_size + HEADROOM <= shutil.disk_usage(self._folder).free:
-                return _copied(source, self._folder)
+                try:
+                    return _copied(source, self._folder)
+                except OSError as error:
+                    # Another node of this machine filled the store meanwhile.
+                    if error.errno not in FULL:
+                        raise
             self._spilling(source)
             self._spill.mkdir(parents=True, exist_ok=True)
             return _copied(source, self._spill)
+        except FileNotFoundError as error:
+            raise EnvironmentProblem(
+                f"the published weights {source} are gone ({error}), though the run still wants them, so that no "
+                "worker of this node gets them; look whether something deletes files of the run folder."
+            ) from error
         except (OSError, RuntimeError) as error:
             raise EnvironmentProblem(
                 f"the weights {source} could not be copied to this node ({error}), so that no worker of it gets them; "

@@ -29,12 +29,25 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     found = []
     for config in sorted(root.glob("*/config.json")):
         run = RunFolder(config.parent)
-        view = latest(run.journal)
-        found.append(_row(run, view, standing_of(view, run.path)))
+        try:
+            view = latest(run.journal)
+            found.append(_row(run, view, standing_of(view, run.path)))
+        except InputError as error:
+            found.append(_unreadable(run, str(error)))
     if as_json:
         print(json.dumps(found))
         return
     _print(found)
+
+
+def _unreadable(run: "RunFolder", reason: str) -> dict[str, object]:
+    """A folder that is not, or not yet, a whole run must not hide the others."""
+    unknown = dict.fromkeys(("last_progress_s", "waiting_for", "recipe", "score", "value"))
+    return {"run": run.name, "state": "unreadable", "reason": reason, "pid_alive": False, **unknown} | {
+        "iterations": 0,
+        "of": 0,
+        "whole": True,
+    }
 
 
 def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str, object]:
