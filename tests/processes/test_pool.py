@@ -269,6 +269,7 @@ def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_o
             node = await pool.add_node(SPOT)
             await controller.worker(FIRST)
             controller.say(node, load(1))
+            await controller.wait(m.Held)
             controller.say(node, load(2))
             held = await controller.wait(m.Held, count=2)
             assert held.digest == hashlib.sha256(files[2].read_bytes()).hexdigest()
@@ -281,11 +282,12 @@ def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_o
             late = WorkerId("spot-1.1/0.2")
             assert (await controller.wait(m.Held, worker=late)).weights == WeightsId(Version(2))
             assert len(controller.all(m.Held, late)) == 1
-            controller.say(node, load(1))
             files[1].unlink()
-            controller.say(node, msgspec.structs.replace(load(2), path=str(tmp_path / "nowhere.safetensors")))
+            controller.say(node, load(1))
             problem = (await controller.wait(m.Failed)).problem
-            assert "nowhere.safetensors are gone" in problem
+            assert "behaviour-1.safetensors are gone" in problem
+            down = [event async for event in _until_down(pool)][-1]
+            assert (down.departure, down.returns) == (Departure.CRASHED, True), "it cannot work, and is started again"
 
     asyncio.run(story())
 
