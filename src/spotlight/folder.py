@@ -16,6 +16,7 @@ RUN/config.json            the resolved recipe
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,6 +129,17 @@ class RunFolder:
                 f"the prompts of the run {self.name} cannot be read from {self.prompts} ({error}), and others would "
                 "not continue it; put that file back, or start a new run."
             ) from error
+
+    def check_no_links(self) -> None:
+        """A run that goes on writes and deletes in its folders, which a link would have it do somewhere else."""
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = Path(folder, name)
+                if path.is_symlink():
+                    raise InputError(
+                        f"{path} is a link to {os.readlink(path)}, and a run that goes on would write or delete there; "
+                        "put the files themselves in its place, or link the whole run folder."
+                    )
 
     def keep_newest_checkpoints(self) -> None:
         found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))

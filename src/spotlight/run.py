@@ -31,7 +31,7 @@ from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.clock import RealClock
-from spotlight.core.errors import ConfigError, InputError, SpotlightError, Stopped, StopRequested
+from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, SpotlightError, Stopped, exit_code_of
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
 from spotlight.core.run_files import run_around
@@ -85,10 +85,11 @@ class Run:
         """With these settings, which are the stored ones from now on."""
         check(config, prices)
         devices = devices or devices_of(config)
-        folder.write_config(config.model_dump(mode="json"))
+        # The journal is locked first: where another process works on the run, nothing may be written.
         run = cls(Chronicle.reopen(config, folder, RealClock()), prices, devices)
         try:
             _check_checkpoint(run.chronicle)
+            folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
             run._record_end(error)
             run.chronicle.close()
@@ -165,7 +166,7 @@ class Run:
         stopped = RunStopped(reason="all iterations are done", finished=True)
         if error is not None:
             reason = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
-            stopped = RunStopped(reason=reason, failed=not isinstance(error, StopRequested))
+            stopped = RunStopped(reason=reason, failed=exit_code_of(error) != Stopped.exit_code)
         with suppress(JournalUnwritable):
             self.chronicle.emit(stopped)
 
@@ -345,7 +346,10 @@ async def _watch(pool: LocalPool, hub: Hub) -> None:
             continue
         hub.dispatcher.setbacks.note(event.node, f"the node is given up: {event.cause}.")
         if event.spec.slot_class is SlotClass.RESERVED and not is_stand_in(event.spec.name):
-            raise Stopped(f"the reserved node {event.node} cannot be kept alive ({event.cause}); look there.")
+            raise EnvironmentProblem(
+                f"the reserved node {event.node} cannot be kept alive ({event.cause}), and without it nothing can be "
+                "trained; look there, then resume."
+            )
 
 
 async def _guarded(job: Coroutine[None, None, None], hub: Hub) -> None:

@@ -171,3 +171,38 @@ def test_journal_that_is_a_pickle_is_refused_unopened(told_run, marker, armed, v
     assert told.code == 2
     assert "is damaged" in told.err
     assert not marker.exists()
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize(
+    "place", ["weights", "checkpoints", "payloads", "config.json", "weights/average-1.safetensors"]
+)
+def test_resume_of_a_folder_with_links_in_it_is_refused_and_touches_nothing_they_lead_to(theirs, tmp_path, place):
+    outside = tmp_path / "outside"
+    linked = theirs.path / place
+    if linked.exists():
+        shutil.move(linked, outside)
+    else:
+        outside.mkdir()
+    precious = outside / "precious.safetensors" if outside.is_dir() else outside
+    if outside.is_dir():
+        precious.write_bytes(b"mine")
+    before = precious.read_bytes()
+    linked.symlink_to(outside)
+    told = spotlight("resume", "theirs", "--set", "iterations=9")
+    assert told.code == 2
+    assert f"is a link to {outside}" in told.err
+    assert precious.read_bytes() == before
+
+
+def test_report_writes_through_no_link_that_lies_in_the_folder(told_run, tmp_path):  # noqa: F811
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for name in (".report.html.part", "report.html"):
+        (told_run.path / name).unlink(missing_ok=True)
+        (told_run.path / name).symlink_to(mine)
+    assert spotlight("report", told_run.name).code == 0
+    assert mine.read_text() == "mine"
+    assert not told_run.report.is_symlink()

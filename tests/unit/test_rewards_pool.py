@@ -10,7 +10,7 @@ import pytest
 from command_line import spotlight
 
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.pool import SHARD, RewardHung, RewardPool
+from spotlight.compute.rewards.pool import SHARD, RewardHung, RewardPool, RewardProcessDied
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 
@@ -38,6 +38,19 @@ class Hanging(Brightness):
 class Impatient(Brightness):
     def score(self, images, prompts):
         raise TimeoutError("no word from the far judge")
+
+class NoFace(Exception):
+    def __init__(self, where, count):
+        super().__init__(f"found {count} faces in {where}")
+
+class Picky(Brightness):
+    def score(self, images, prompts):
+        print("looking for faces")
+        raise NoFace("the picture", 0)
+
+class Leaving(Brightness):
+    def score(self, images, prompts):
+        raise SystemExit(0)
 
 def nothing():
     return object()
@@ -149,3 +162,33 @@ def test_jpeg_prefers_flat_pictures_to_noise():
     flat, noise = np.full((32, 96, 3), 90, np.uint8), np.random.default_rng(0).integers(0, 256, (32, 96, 3), np.uint8)
     scores = registry.create("jpeg").score([noise, flat], [Prompt(text="")] * 2).total
     assert scores[0] < scores[1] < 0.0
+
+
+def test_exception_class_of_the_rewards_own_module_is_reported_with_its_words_and_its_traceback(installed):
+    """The parent could not import the class: a pool that sends it as it is breaks."""
+    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"NoFace .found 0 faces in the picture") as told:
+        pool.score("third_party:Picky", *pictures(1))
+    assert not isinstance(told.value, RewardProcessDied)
+    assert "third_party.py" in str(told.value.__cause__)
+
+
+def test_reward_that_ends_its_process_by_sys_exit_is_an_error_and_ends_nothing_else(installed):
+    with RewardPool(1) as pool:
+        with pytest.raises(RewardError, match=r"raised SystemExit \(0\)"):
+            pool.score("third_party:Leaving", *pictures(1))
+        assert len(pool.score("brightness", *pictures(2)).total) == 2
+
+
+def test_module_that_exits_when_it_is_imported_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "exiting.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"SystemExit: 0.*fix it there\.$"):
+        pool.version("exiting:f")
+
+
+def test_what_a_reward_prints_is_not_on_standard_output(installed, capfd):
+    with RewardPool(1) as pool, pytest.raises(RewardError):
+        pool.score("third_party:Picky", *pictures(1))
+    printed = capfd.readouterr()
+    assert "looking for faces" not in printed.out
+    assert "looking for faces" in printed.err

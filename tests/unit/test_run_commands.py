@@ -12,6 +12,7 @@ from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
+from spotlight.run import devices_of
 
 OWN_PRICES = """name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source
 {name},lab,rack,H100,1,10,10,2026-11,the lab's own
@@ -144,3 +145,22 @@ def test_resume_runs_no_code_that_only_the_run_folder_names(told_run: RunFolder,
     assert not (told_run.path / "ran").exists()
     spotlight("resume", told_run.name, "--set", f"reward.folder={theirs}")
     assert (theirs / "ran").exists()
+
+
+def test_resume_with_fewer_iterations_than_are_done_is_refused(told_run: RunFolder) -> None:
+    done = len(json.loads(spotlight("status", told_run.name, "--json").out)["iterations"])
+    told = spotlight("resume", told_run.name, "--set", f"iterations={done - 1}")
+    assert told.code == 2
+    assert f"but the run has done {done}, which cannot be taken back" in told.err
+
+
+def test_resume_of_a_run_that_another_process_works_on_is_refused_and_leaves_its_settings_alone(
+    told_run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotlight.preflight.preflight", lambda subject, remark: devices_of(subject.config))
+    before = told_run.config.read_bytes()
+    with Journal.open(told_run.journal, lambda: 1e6):
+        told = spotlight("resume", told_run.name, "--set", "iterations=50")
+    assert told.code == 2
+    assert "another process" in told.err
+    assert told_run.config.read_bytes() == before

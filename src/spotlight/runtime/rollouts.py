@@ -202,7 +202,10 @@ class Rollouts:
         ledger = self._hub.dispatcher.ledger
         await self._hub.until(
             partial(ledger.is_made, iteration),
-            lambda: f"{ledger.outstanding(iteration, Work.ROLLOUT)} rollouts of iteration {iteration}",
+            lambda: (
+                f"{ledger.outstanding(iteration, Work.ROLLOUT)} rollouts and "
+                f"{ledger.outstanding(iteration, Work.AUDIT)} audits of iteration {iteration}"
+            ),
         )
 
     def are_finished(self, iteration: int) -> bool:

@@ -205,7 +205,7 @@ def state_line(standing: RunStanding) -> Text:
     """The state, why, and what a live run waits for."""
     line = Text(standing.state.value, style="bold")
     if standing.reason:
-        line.append(f": {standing.reason}", style="")
+        line.append(f": {standing.reason.rstrip('.')}", style="")
     if standing.waiting_for:
         line.append(f"; waiting for {standing.waiting_for}", style="dim")
     if standing.last_progress_s is not None:
@@ -215,7 +215,7 @@ def state_line(standing: RunStanding) -> Text:
 
 def _left(view: RunView, iterations: int) -> Text:
     recent = view.iterations[-5:]
-    if not recent or len(view.iterations) >= iterations:
+    if not recent or len(view.iterations) >= iterations or view.facts.stopped is not None:
         return Text("")
     each = sum(one.rollout_s + one.train_s for one in recent) / len(recent)
     return Text(f"about {duration(each * (iterations - len(view.iterations)))} left", style="dim")

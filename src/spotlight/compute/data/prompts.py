@@ -80,7 +80,7 @@ def load_prompts(source: str, world: World | None) -> list[Prompt]:
 def read_prompts(source: str, world: World | None) -> PromptSet:
     """A split of the world, or a file: .txt with a prompt per line, or .jsonl; without a world only files."""
     path = Path(source)
-    if path.suffix in PARSERS:
+    if path.suffix.lower() in PARSERS:
         return _from_file(path, source)
     if world is None or path.suffix or path.is_file():
         why = "this model has no prompt splits of its own" if world is None else "prompts are read from these alone"
@@ -102,7 +102,7 @@ def _from_file(path: Path, source: str) -> PromptSet:
     lines = [(number, line.strip()) for number, line in enumerate(content, 1) if line.strip()]
     if not lines:
         raise PromptError(f"the prompt file {source} holds no prompt, so there is nothing to draw; write one per line.")
-    parse, found, bad = PARSERS[path.suffix], {}, {}
+    parse, found, bad = PARSERS[path.suffix.lower()], {}, {}
     first: dict[str, int] = {}
     """Line of every text."""
     for number, line in lines:

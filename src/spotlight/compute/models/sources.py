@@ -80,6 +80,12 @@ def resolve(name: str) -> Source:
     run = _run(name)
     if run is not None:
         return _file(newest_average(run))
+    if path.is_dir() and not any((path / part).exists() for part in ("model_index.json", "transformer")):
+        inside = _children(path)
+        raise InputError(
+            f"the folder {path} is neither a run nor a checkpoint, and no model either, since it has no "
+            f"model_index.json and no transformer/; name {inside or 'another folder'}."
+        )
     if path.is_dir() or _is_hub_id(name):
         return Source(kind=Kind.DIFFUSERS, location=str(path.resolve()) if path.is_dir() else name, family=QWEN_IMAGE)
     siblings = _kept(path)
@@ -191,6 +197,14 @@ def _kept(path: Path) -> str:
     if path.parent.name not in (WEIGHTS, CHECKPOINTS) or _run(str(path.parent.parent)) is None:
         return ""
     return ", ".join(sorted(other.name for other in path.parent.glob("*[0-9]*") if not other.name.endswith(".part")))
+
+
+def _children(path: Path) -> str:
+    """Sets, checkpoints and runs in the folder, the newest last."""
+    found = [child for child in sorted(path.iterdir()) if child.suffix == ".safetensors" or is_checkpoint(child)]
+    found += [child for child in sorted(path.iterdir()) if _run(str(child)) is not None]
+    listed = ", ".join(str(child) for child in found[-3:])
+    return f"one in it, for instance {listed}" if listed else ""
 
 
 def _named(*parts: str) -> str:

@@ -19,7 +19,7 @@ def paired(images: Sequence[Image], prompts: Sequence[Prompt]) -> None:
         raise RewardError(f"{len(images)} images came with {len(prompts)} prompts; pass one prompt per image.")
 
 
-def raised(name: str, error: Exception) -> RewardError:
+def raised(name: str, error: BaseException) -> RewardError:
     """The error of a run whose reward raised `error`."""
     return RewardError(
         f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."

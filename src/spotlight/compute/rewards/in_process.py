@@ -54,7 +54,7 @@ class InProcessScorer:
             scores = reward.score(images, prompts)
         except SpotlightError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise raised(name, error) from error
         return checked(name, scores, len(images))
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked, joined, paired, raised
+from spotlight.compute.rewards.child import prepare
 from spotlight.compute.rewards.config import TIMEOUT_S
 from spotlight.compute.rewards.protocol import ChecksPrompts, Image, Reward, Scores
-from spotlight.compute.rewards.threads import use_one_thread
 from spotlight.core.errors import ConfigError, RewardError, SpotlightError
 from spotlight.core.types import Prompt
 
@@ -63,7 +63,7 @@ class RewardPool:
             )
         self._timeout_s = timeout_s
         self._context = _Spawning()
-        self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=use_one_thread)
+        self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=prepare)
 
     def version(self, name: str) -> str:
         """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
@@ -98,7 +98,7 @@ class RewardPool:
 
     def _submit(self, name: str, task: Callable[..., Answer], *arguments: Any) -> Future[Answer]:
         try:
-            return self._executor.submit(task, *arguments)
+            return self._executor.submit(_guarded, task, *arguments)
         except BrokenProcessPool as error:
             # It died while it had nothing to do, so no task was there to report it.
             raise _died(name) from error
@@ -150,6 +150,19 @@ def _found(name: str, done: Future[Answer]) -> Answer:
     if isinstance(error, Exception):
         raise raised(name, error) from error
     return done.result()
+
+
+def _guarded(task: Callable[..., Answer], name: str, *arguments: Any) -> Answer:
+    """Runs in a reward process. Whatever the reward raises goes to the parent as a RewardError: the parent cannot
+    import the reward's own exception classes, and a SystemExit would end it."""
+    try:
+        return task(name, *arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, SpotlightError) and type(error).__module__.startswith("spotlight."):
+            raise
+        raise raised(name, error) from error
 
 
 def _load(name: str) -> Reward:

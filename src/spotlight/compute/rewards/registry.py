@@ -74,14 +74,14 @@ def create(name: str) -> Reward:
         reward: Reward = found()
     except SpotlightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RewardError(
-            f"'{name}' takes no arguments, so it was called to make a reward, but it raised {type(error).__name__} "
-            f"({error}); fix it there."
+            f"'{name}' was called without arguments to make a reward, but it raised {type(error).__name__} ({error}); "
+            "fix it there, or write a function of (images, prompts)."
         ) from error
     if not (callable(getattr(reward, "score", None)) and isinstance(getattr(reward, "version", None), str)):
         raise RewardError(
-            f"'{name}' takes no arguments, so it was called to make a reward, but it gave a {type(reward).__name__} "
+            f"'{name}' was called without arguments to make a reward, but it gave a {type(reward).__name__} "
             "without score() and version; return an object that follows spotlight.compute.rewards.protocol.Reward, or "
             "write a function of (images, prompts)."
         )
@@ -93,7 +93,8 @@ def description(name: str, reward: Reward) -> str:
     told = getattr(reward, "description", None)
     if isinstance(told, str):
         return told
-    documented = (inspect.getdoc(each) for each in (_found(name), type(reward)))
+    own = () if isinstance(reward, FunctionReward) else (type(reward),)
+    documented = (inspect.getdoc(each) for each in (_found(name), *own))
     return next((doc.strip().partition("\n")[0] for doc in documented if doc), "")
 
 
@@ -107,11 +108,17 @@ def _found(name: str) -> Any:
         sys.path.append(reward_folder())
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # A library of the same name comes first, and then it is good to know which file was taken.
         taken = getattr(sys.modules.get(point.module), "__file__", None)
         where = taken or f"searched in {reward_folder()} and in what is installed"
+        is_missing = isinstance(error, ModuleNotFoundError) and str(error.name) in point.module
+        is_nameless = isinstance(error, AttributeError) and taken is not None
+        advice = (
+            "write it as package.module:function, and set reward.folder where it is in another folder."
+            if is_missing or is_nameless or not is_path(name)
+            else "fix it there."
+        )
         raise RewardError(
-            f"the reward '{name}' cannot be imported ({type(error).__name__}: {error}; {where}); write it as "
-            "package.module:function, and set reward.folder where it is in another folder."
+            f"the reward '{name}' cannot be imported ({type(error).__name__}: {error}; {where}); {advice}"
         ) from error

@@ -78,6 +78,7 @@ def resume(
     from spotlight.run import Run, check
 
     folder = RunFolder.find(run)
+    folder.check_no_links()
     before = folder.read_config()
     config = resumed_config(before, overrides or [])
     check_unchanged(before, config.model_dump(mode="json"))
@@ -94,11 +95,18 @@ def resume(
 
 
 def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
-    """Whether nothing is left to do."""
+    """Whether nothing is left to do; fewer iterations than are done cannot be asked for."""
+    from spotlight.core.errors import ConfigError
     from spotlight.surface.kept_view import latest
 
     view = latest(folder.journal)
-    return view.facts.finished and len(view.iterations) >= config.iterations
+    done = len(view.iterations)
+    if done > config.iterations:
+        raise ConfigError(
+            f"iterations is {config.iterations}, but the run has done {done}, which cannot be taken back; set it to "
+            f"{done} or more, or start a new run from one of its checkpoints."
+        )
+    return view.facts.finished and done >= config.iterations
 
 
 def with_reward_folder(config: "RunConfig") -> "RunConfig":

@@ -6,6 +6,7 @@ Invariant: every string of a run reaches the page escaped, and the page names no
 
 import datetime
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -58,8 +59,10 @@ def write_report(
     """
     page = render(view, run_folder, prices or PriceTable.load(), prompts, trained_on, verdict)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(page, encoding="utf-8")
+    # Made anew ("x"), because a link that somebody left under a fixed name would be written through.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with partial.open("x", encoding="utf-8") as file:
+        file.write(page)
     partial.replace(path)
 
 
