@@ -206,3 +206,23 @@ def test_report_writes_through_no_link_that_lies_in_the_folder(told_run, tmp_pat
     assert spotlight("report", told_run.name).code == 0
     assert mine.read_text() == "mine"
     assert not told_run.report.is_symlink()
+
+
+# --- a run that is somebody's at the moment ---
+
+
+def test_resume_of_a_run_that_another_process_works_on_is_refused_and_leaves_its_settings_alone(theirs):
+    before = theirs.config.read_bytes()
+    hold = (
+        "import sys; from pathlib import Path; from spotlight.core.journal import Journal\n"
+        "with Journal.open(Path(sys.argv[1]), lambda: 1e6): print('held', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, theirs.journal], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        told = spotlight("resume", "theirs", "--set", "iterations=50")
+        holder.communicate("\n")
+    assert told.code == 2
+    assert "another process" in told.err
+    assert theirs.config.read_bytes() == before

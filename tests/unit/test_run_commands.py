@@ -12,7 +12,6 @@ from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
-from spotlight.run import devices_of
 
 OWN_PRICES = """name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source
 {name},lab,rack,H100,1,10,10,2026-11,the lab's own
@@ -152,15 +151,3 @@ def test_resume_with_fewer_iterations_than_are_done_is_refused(told_run: RunFold
     told = spotlight("resume", told_run.name, "--set", f"iterations={done - 1}")
     assert told.code == 2
     assert f"but the run has done {done}, which cannot be taken back" in told.err
-
-
-def test_resume_of_a_run_that_another_process_works_on_is_refused_and_leaves_its_settings_alone(
-    told_run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spotlight.preflight.preflight", lambda subject, remark: devices_of(subject.config))
-    before = told_run.config.read_bytes()
-    with Journal.open(told_run.journal, lambda: 1e6):
-        told = spotlight("resume", told_run.name, "--set", "iterations=50")
-    assert told.code == 2
-    assert "another process" in told.err
-    assert told_run.config.read_bytes() == before

@@ -14,6 +14,7 @@ from spotlight.control.explore.baseline import prompt_mean
 from spotlight.control.explore.choose import Chosen, unselected
 from spotlight.control.explore.config import Baseline, SelectedNoise, Solver
 from spotlight.control.explore.select import by_candidate
+from spotlight.control.ledger import Ledger
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import RewardError
 from spotlight.core.events import AnyEvent, Compared, Selected
@@ -202,10 +203,7 @@ class Rollouts:
         ledger = self._hub.dispatcher.ledger
         await self._hub.until(
             partial(ledger.is_made, iteration),
-            lambda: (
-                f"{ledger.outstanding(iteration, Work.ROLLOUT)} rollouts and "
-                f"{ledger.outstanding(iteration, Work.AUDIT)} audits of iteration {iteration}"
-            ),
+            lambda: f"{_outstanding(ledger, iteration)} of iteration {iteration}",
         )
 
     def are_finished(self, iteration: int) -> bool:
@@ -311,6 +309,11 @@ class Rollouts:
     def _reward(self, request: RequestId) -> float:
         accepted = self._hub.dispatcher.ledger.result(request)
         return float("nan") if accepted is None else accepted.reward
+
+
+def _outstanding(ledger: Ledger, iteration: int) -> str:
+    counts = [(ledger.outstanding(iteration, work), work) for work in (Work.ROLLOUT, Work.AUDIT)]
+    return " and ".join(f"{count} {work.value}s" for count, work in counts if count) or "the last results"
 
 
 def check_any_scored(what: str, rewards: Sequence[float] | np.ndarray, hub: Hub) -> None:
