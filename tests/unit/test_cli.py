@@ -41,6 +41,17 @@ def test_light_modules_do_not_load_torch(module):
     assert fresh_python(f"import sys, {module}; print('torch' in sys.modules)").strip() == "False"
 
 
+def test_plan_simulates_without_torch():
+    loaded = fresh_python(
+        "import sys\nfrom spotlight.surface.cli.main import app\n"
+        "settings = ['--set', 'iterations=1', 'rollout.prompts=2', 'rollout.group_size=2', 'eval.prompts=2']\n"
+        "try: app(['plan', 'words-nft', '--spot', '1', *settings])\nexcept SystemExit: pass\n"
+        "print('LOADED', [name for name in ('torch', 'ray', 'diffusers', 'onnxruntime') if name in sys.modules])"
+    )
+    assert "iteration, s" in loaded
+    assert loaded.splitlines()[-1] == "LOADED []"
+
+
 def test_version():
     outcome = spotlight("--version")
     assert (outcome.code, outcome.out.strip()) == (0, __version__)

@@ -1,63 +1,41 @@
-"""`spotlight plan` and the forecast of `train --dry-run`: numbers of the forecast, told with what they rest on."""
+"""`spotlight plan` and the forecast of `train --dry-run`: figures of short simulations, with what they rest on."""
 
 import contextlib
 import io
 import json
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import msgspec
 import pytest
 import typer
 from command_line import spotlight
-from forecast_stories import BY_BATCH, ROUND_SECONDS
 
 from spotlight.config import load_config
-from spotlight.control.forecast import Forecast, forecast
 from spotlight.control.market.prices import PriceTable
-from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times
+from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError, InputError
-from spotlight.surface.cli.plan import fleet_of, plan, rates_of, workload_of
+from spotlight.surface.cli.plan import plan
+from spotlight.surface.planning import forecast, simulated_iterations
+from spotlight.surface.simulating import Assumed
 
 RECIPE = "words-large-nft+spotlight-fixed"
+PROFILE = "h200-qwen-image-512"
+ITERATIONS = 5
+SMALL = (
+    *(f"iterations={ITERATIONS}", "rollout.prompts=8", "rollout.group_size=8", "eval.prompts=16"),
+    *("explore.seeds=24", "explore.steps=4"),
+)
 
 
-@pytest.fixture
-def profile(tmp_path: Path) -> Path:
-    return write_profile(tmp_path / "round.json")
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
-def write_profile(path: Path, without: Operation | None = None) -> Path:
-    """Round seconds per row, for one slot and for a gang of four."""
-    operations = {
-        operation: Times(
-            interpolation="proportional",
-            series=(
-                Series(
-                    provenance=Provenance.DERIVED,
-                    how="Made up.",
-                    points=tuple(Point(1, degree, seconds, seconds) for degree in degrees(operation)),
-                ),
-            ),
-        )
-        for operation, seconds in ROUND_SECONDS.items()
-        if operation is not without
-    }
-    made = Profile(
-        name="round", model="words", width=96, height=32, tokens=192, hardware="an abacus", date="2026-11-15",
-        commit="none", notes="", operations=operations,
-    )  # fmt: skip
-    path.write_bytes(made.to_json())
-    return path
-
-
-def degrees(operation: Operation) -> tuple[int, ...]:
-    return (1,) if operation in BY_BATCH else (1, 4)
-
-
-def expected_of(profile: Path) -> Forecast:
-    config, pace = load_config(RECIPE), Profile.load(profile)
-    rates = rates_of(config, PriceTable.load(), True)
-    return forecast(workload_of(config, pace), fleet_of(config, pace), pace, rates)
+def changes(*settings: str) -> list[str]:
+    return [word for setting in (*SMALL, *settings) for word in ("--set", setting)]
 
 
 def planned(*arguments: object) -> str:
@@ -70,63 +48,163 @@ def planned(*arguments: object) -> str:
     return out.getvalue()
 
 
-def test_plan_as_json_is_the_forecast_of_every_count_with_its_sources(profile):
-    told = json.loads(planned(RECIPE, "--profile", profile, "--spot", 8, 0, 16, "--json"))
-    table, expected = PriceTable.load(), expected_of(profile)
-    assert [one["spot"] for one in told["forecasts"]] == [0, 8, 16]
-    assert told["forecasts"][1] == msgspec.to_builtins(expected)
-    assert (told["recipe"], told["profile"], told["hardware"]) == (RECIPE, "round", "an abacus")
-    assert (told["prices"], told["prices_digest"]) == (table.name, table.digest)
+def forecasts(*arguments: object, recipe: str = RECIPE, settings: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    told = planned(recipe, "--profile", PROFILE, *arguments, *changes(*settings), "--json")
+    return list(json.loads(told)["forecasts"])
 
 
-def test_plan_as_a_table_tells_dollars_as_if(profile):
-    told = planned(RECIPE, "--profile", profile, "--spot", 8)
-    expected = expected_of(profile)
-    assert f"{expected.dollars:.2f}" in told
-    assert f"{expected.phases.rollout:.1f}" in told
-    assert f"{expected.previews_finished} / {expected.previews_planned}" in told
-    assert "priced as if the slots were aws-p5-h100" in told
+def write_profile(path: Path, without: Operation) -> Path:
+    """The shipped profile, but for one operation."""
+    whole = Profile.load(PROFILE)
+    operations = {operation: times for operation, times in whole.operations.items() if operation is not without}
+    path.write_bytes(msgspec.structs.replace(whole, operations=operations).to_json())
+    return path
 
 
-def test_plan_without_counts_compares_usual_ones_and_the_recipes_own(profile):
-    told = json.loads(planned(RECIPE, "--profile", profile, "--set", "cluster.spot=5", "--json"))
-    assert [one["spot"] for one in told["forecasts"]] == [0, 4, 5, 8, 16]
+# -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def test_deterministic_run_waits_for_every_planned_preview(profile):
-    settings = ["--profile", profile, "--spot", 8, "--json", "--set", "explore.seeds=200"]
-    plain = json.loads(planned(RECIPE, *settings))["forecasts"][0]
-    awaited = json.loads(planned(RECIPE, *settings, "--set", "deterministic=true"))["forecasts"][0]
+def test_plan_of_a_fleet_has_the_figures_of_its_simulation():
+    short = ("eval.every=1", f"iterations={ITERATIONS}")
+    (one,) = forecasts("--spot", 3, settings=short)
+    own = ("cluster.spot=3", "market.trace=null")
+    told = json.loads(spotlight("sim", RECIPE, "--profile", PROFILE, *changes(*short, *own), "--json").out)
+    done, explored = told["status"]["iterations"], told["status"]["explorations"]
+    middle = done[2:-1]
+    assert one["seconds_per_iteration"] == pytest.approx((done[-2]["at"] - done[1]["at"]) / len(middle))
+    assert one["seconds_per_iteration"] == pytest.approx(sum(one["phases"].values()))
+    assert one["phases"]["rollout"] == pytest.approx(fmean(each["rollout_s"] for each in middle))
+    assert one["phases"]["train"] == pytest.approx(fmean(each["train_s"] for each in middle))
+    assert one["previews_planned"] == round(fmean(each["planned"] for each in explored[2:]))
+    assert one["previews_finished"] == round(fmean(each["finished"] for each in explored[2:]))
+    assert one["hours"] == pytest.approx(told["outcome"]["seconds"] / 3600)
+    assert one["dollars"] == pytest.approx(told["status"]["cost"]["dollars"])
+
+
+def test_iterations_that_are_not_simulated_take_the_mean_and_cost_as_much():
+    found = [forecasts("--spot", 3, settings=(f"iterations={count}",))[0] for count in (1000, 1010)]
+    seconds = found[0]["seconds_per_iteration"]
+    assert simulated_iterations(load_config(RECIPE, [*SMALL, "iterations=1000"])) < 1000
+    assert found[1]["hours"] - found[0]["hours"] == pytest.approx(10 * seconds / 3600)
+    assert found[1]["dollars"] - found[0]["dollars"] == pytest.approx(10 * found[0]["dollars_per_iteration"])
+
+
+def test_spot_nodes_shorten_an_iteration_until_training_bounds_it():
+    recipe, counts = "words-large-nft+pipelined", (0, 4, 16, 32, 64)
+    found = {one["spot"]: one["seconds_per_iteration"] for one in forecasts("--spot", *counts, recipe=recipe)}
+    assert found[0] > found[4] > found[16] >= found[32]
+    assert found[64] == pytest.approx(found[32], rel=0.01)
+    (trained_longer,) = forecasts("--spot", 64, recipe=recipe, settings=("algorithm.timesteps_per_sample=4",))
+    assert trained_longer["seconds_per_iteration"] > 1.2 * found[64]
+
+
+def test_evaluation_that_is_waited_for_is_shared_by_the_iterations_between_two():
+    """With every=100 no middle iteration has one: that of the base tells how long it takes."""
+    often, seldom = (forecasts("--spot", 0, settings=(f"eval.every={every}",))[0] for every in (50, 100))
+    assert 0 < seldom["phases"]["evaluation"] == pytest.approx(often["phases"]["evaluation"] / 2)
+    assert seldom["seconds_per_iteration"] < often["seconds_per_iteration"]
+
+
+def test_checkpoint_that_is_not_written_when_the_next_begins_is_waited_for(tmp_path):
+    whole = Profile.load(PROFILE)
+    times = whole.operations[Operation.CHECKPOINT]
+    points = tuple(msgspec.structs.replace(point, p50=500.0, p99=500.0) for point in times.series[0].points)
+    slow = msgspec.structs.replace(times, series=(msgspec.structs.replace(times.series[0], points=points),))
+    path = tmp_path / "slow.json"
+    path.write_bytes(
+        msgspec.structs.replace(whole, operations={**whole.operations, Operation.CHECKPOINT: slow}).to_json()
+    )
+    settings = changes("output.checkpoint_every=1")
+    (one,) = json.loads(planned(RECIPE, "--profile", path, "--spot", 4, *settings, "--json"))["forecasts"]
+    assert one["phases"]["checkpoint"] > one["phases"]["rollout"] + one["phases"]["train"]
+    assert one["seconds_per_iteration"] == pytest.approx(sum(one["phases"].values()))
+
+
+def test_deterministic_run_waits_for_every_planned_preview():
+    many = ("explore.seeds=200",)
+    (plain,) = forecasts("--spot", 8, settings=many)
+    (awaited,) = forecasts("--spot", 8, settings=(*many, "deterministic=true"))
     assert plain["previews_finished"] < plain["previews_planned"] == awaited["previews_finished"]
     assert plain["phases"]["exploration"] == 0 < awaited["phases"]["exploration"]
 
 
-def test_workload_counts_what_the_recipe_asks_for(profile):
-    pace = Profile.load(profile)
-    guided = load_config("words-large-flow-grpo", ["rollout.guidance=2", "eval.guidance=1"])
-    work = workload_of(guided, pace)
-    assert (work.samples, work.timesteps, work.forwards, work.passes, work.evaluation.passes) == (512, 3, 0, 2, 1)
-    assert work.explore is None
-    penalised = workload_of(load_config("words-nft", ["algorithm.timesteps_per_sample=99"]), pace)
-    assert (penalised.timesteps, penalised.forwards) == (10, 2)
+def test_capacity_is_steady_and_unlimited_whatever_trace_and_budget_the_recipe_has():
+    limits = ("market.trace=storm", "market.fallback_s=0", "budget.max_hours=0.001", "budget.max_dollars=0.01")
+    assert forecasts("--spot", 4, settings=limits) == forecasts("--spot", 4)
 
 
-def test_prices_of_ones_own_are_used(tmp_path, profile):
+def test_prices_of_ones_own_are_used(tmp_path):
     header = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source"
     prices = tmp_path / "mine.csv"
     prices.write_text(f"{header}\naws-p5-h100,Me,mine,H100,1,10,1,2026-11,me\n")
-    told = json.loads(planned(RECIPE, "--profile", profile, "--prices", prices, "--spot", 8, "--json"))
-    assert told["forecasts"][0]["dollars_per_hour"] == 4 * 10 + 8 * 1
+    told = json.loads(planned(RECIPE, "--profile", PROFILE, "--prices", prices, "--spot", 8, *changes(), "--json"))
+    (one,) = told["forecasts"]
+    assert one["dollars_per_hour"] == 4 * 10 + 8 * 1
+    assert one["dollars"] == pytest.approx(one["hours"] * one["dollars_per_hour"], rel=0.01)
     assert told["prices"] == "mine"
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def test_plan_as_json_has_every_count_with_its_sources():
+    told = json.loads(planned(RECIPE, "--profile", PROFILE, "--spot", 2, 0, *changes(), "--json"))
+    table, profile = PriceTable.load(), Profile.load(PROFILE)
+    assert [one["spot"] for one in told["forecasts"]] == [0, 2]
+    assert (told["recipe"], told["profile"], told["hardware"]) == (RECIPE, PROFILE, profile.hardware)
+    assert (told["prices"], told["prices_digest"]) == (table.name, table.digest)
+    assert (told["simulated_iterations"], told["iterations"]) == (ITERATIONS, ITERATIONS)
+
+
+def test_plan_as_a_table_says_that_it_is_simulated_with_which_profile_and_over_how_many_iterations():
+    told = planned(RECIPE, "--profile", PROFILE, "--spot", 4, *changes())
+    (one,) = forecasts("--spot", 4)
+    assert f"{one['dollars']:.2f}" in told
+    assert f"{one['seconds_per_iteration']:.1f}" in told
+    assert f"{one['previews_finished']} / {one['previews_planned']}" in told
+    assert f"Simulated with the profile {PROFILE}" in told
+    assert f"over {ITERATIONS} iterations" in told
+    assert "priced as if the slots were aws-p5-h100" in told
+    assert "Not simulated" in told
+
+
+def test_recipe_whose_loss_has_no_fit_is_simulated_with_the_rewards_of_another():
+    told = json.loads(planned("words-flow-grpo", "--spot", 0, *changes(), "--json"))
+    assert told["fit"] == "words-nft"
+    assert told["forecasts"][0]["seconds_per_iteration"] > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "counts"),
+    [
+        (RECIPE, "cluster.spot=5", [0, 5, 10]),
+        ("words-large-nft+reserved-only", "cluster.spot=0", [0, 4, 8]),
+        ("words-large-nft+disaggregated-serial", "cluster.spot=2", [2, 4]),
+    ],
+)
+def test_plan_without_counts_compares_none_the_recipes_own_and_more_where_the_recipe_can(recipe, setting, counts):
+    assert [one["spot"] for one in forecasts(recipe=recipe, settings=(setting,))] == counts
+
+
+def test_progress_is_reported_after_every_iteration_and_nothing_is_left_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assumed = Assumed(profile=Profile.load(PROFILE), prices=PriceTable.load())
+    seen: list[int] = []
+    forecast(load_config(RECIPE, SMALL), RECIPE, 2, assumed, seen.append)
+    assert seen == list(range(1, ITERATIONS + 1))
+    assert not list(tmp_path.iterdir())
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
 
 
 def test_profile_that_lacks_an_operation_is_refused_by_name(tmp_path):
     lacking = write_profile(tmp_path / "short.json", without=Operation.CHECKPOINT)
-    with pytest.raises(ConfigError, match=r"'round' has no checkpoint, which the recipe 'words-large-nft\+spotlight"):
+    with pytest.raises(ConfigError, match=r"has no checkpoint, which the recipe 'words-large-nft\+spotlight"):
         planned(RECIPE, "--profile", lacking)
 
 
-def test_model_without_a_profile_must_be_told_one():
+def test_model_without_a_profile_needs_one():
     with pytest.raises(ConfigError, match=r"no profile of the model 'words-large'.*--profile \(.*h200-qwen-image-512"):
         planned(RECIPE)
 
@@ -136,53 +214,65 @@ def test_model_without_a_profile_must_be_told_one():
     [
         (["--set", "market.spot_price=aws-p5-h101"], "no row 'aws-p5-h101'.*did you mean 'aws-p5-h100'"),
         (["--set", "market.spot_price=lambda-h100"], "'lambda-h100' has no spot price"),
+        (["--set", "cluster.gang=3"], "cluster.gang is 3, but the profile 'h200-qwen-image-512' knows an optimizer"),
         (["--prices", "nowhere.csv"], "nowhere.csv does not exist"),
         (["7"], "'7' is no option of plan; numbers of spot nodes follow --spot"),
         (["--spot", "0", "--", "-3"], "--spot -3 is below 0"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_computed(profile, arguments, words):
+def test_bad_input_is_refused_before_anything_is_simulated(monkeypatch, arguments, words):
+    monkeypatch.setattr("spotlight.surface.planning.simulate", lambda *_: pytest.fail("simulated"))
     with pytest.raises(InputError, match=words):
-        planned(RECIPE, "--profile", profile, *arguments)
+        planned(RECIPE, "--profile", PROFILE, *arguments)
 
 
-def test_spot_price_is_not_asked_for_where_no_spot_node_is(profile):
-    told = planned(RECIPE, "--profile", profile, "--set", "market.spot_price=lambda-h100", "--spot", 0, "--json")
-    assert json.loads(told)["forecasts"][0]["spot"] == 0
+def test_fleet_that_the_recipe_cannot_run_with_is_refused_when_it_is_named():
+    with pytest.raises(ConfigError, match="every slot only trains"):
+        forecasts("--spot", 0, recipe="words-large-nft+disaggregated-serial")
 
 
-def test_dry_run_tells_the_same_forecast_beside_the_settings(profile):
-    settings = ("--profile", profile, "--set", "cluster.gang=1", "--set", "model.device=cpu")
-    shown = spotlight("train", RECIPE, "--dry-run", *settings)
+def test_spot_price_is_not_needed_without_spot_nodes():
+    (one,) = forecasts("--spot", 0, settings=("market.spot_price=lambda-h100",))
+    assert one["spot"] == 0
+
+
+# -- train --dry-run ---------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_shows_the_seconds_of_plan_beside_the_settings():
+    own = ("cluster.gang=1", "model.device=cpu")
+    shown = spotlight("train", RECIPE, "--dry-run", "--profile", PROFILE, *changes(*own))
     assert shown.code == 0, shown.err
     assert json.loads(shown.out)["cluster"]["spot"] == 8
-    (one,) = json.loads(planned(RECIPE, *settings, "--spot", 8, "--json"))["forecasts"]
-    assert f"{one['dollars']:.2f}" in shown.err
+    (one,) = forecasts("--spot", 8, settings=own)
+    lines = {line.strip().partition("  ")[0]: line.split()[-1] for line in shown.err.splitlines() if line.strip()}
+    assert lines["roll out, s"] == f"{one['phases']['rollout']:.1f}"
+    assert lines["iteration, s"] == f"{one['seconds_per_iteration']:.1f}"
+    assert lines["$"] == f"{one['dollars']:.2f}"
     assert "priced as if" in shown.err
 
 
-def test_dry_run_of_a_model_without_a_profile_tells_the_settings_only():
+def test_dry_run_of_a_model_without_a_profile_prints_the_settings_only():
     shown = spotlight("train", "scenes-nft", "--dry-run", "--model.device", "cpu")
     assert shown.code == 0, shown.err
     assert json.loads(shown.out)["model"]["name"] == "scenes"
     assert "at steady capacity" not in shown.err
 
 
-def test_dry_run_of_what_only_a_simulation_can_do_is_refused_after_its_forecast(profile):
-    shown = spotlight("train", RECIPE, "--dry-run", "--profile", profile)
+def test_dry_run_of_what_only_a_simulation_can_do_is_refused_after_its_forecast():
+    shown = spotlight("train", RECIPE, "--dry-run", "--profile", PROFILE, *changes())
     assert shown.code == 2
     assert "at steady capacity" in shown.err
     assert "several training ranks are simulated only" in shown.err.splitlines()[-1]
 
 
-def test_dry_run_that_its_own_profile_cannot_forecast_says_so_and_tells_the_settings(tmp_path, monkeypatch):
+def test_dry_run_that_its_own_profile_cannot_forecast_says_so_and_prints_the_settings(tmp_path, monkeypatch):
     lacking = write_profile(tmp_path / "short.json", without=Operation.CHECKPOINT)
     monkeypatch.setattr("spotlight.surface.cli.plan.OWN_PROFILES", {"words": str(lacking)})
-    monkeypatch.setattr("spotlight.control.profiles.profile_names", lambda: [str(lacking)])
     shown = spotlight("train", "words-nft", "--dry-run")
     assert shown.code == 0
     assert json.loads(shown.out)["model"]["name"] == "words"
-    assert "no forecast: the profile 'round' has no checkpoint" in shown.err
+    assert "no forecast: the profile 'h200-qwen-image-512' has no checkpoint" in shown.err
 
 
 def test_dry_run_with_a_profile_that_does_not_exist_is_refused():

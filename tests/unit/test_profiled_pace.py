@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from spotlight.compute.train.config import BatchesOver
+from spotlight.config import load_config
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
@@ -61,6 +62,13 @@ def test_batches_over_samples_are_as_small_as_the_part_and_over_pairs_are_filled
     assert seconds[BatchesOver.SAMPLES] == pytest.approx(2 * batch_s(4))
     large = [pace(over).train(order(64)) for over in BatchesOver]
     assert large[0] == pytest.approx(large[1])
+
+
+def test_image_is_trained_on_at_most_as_many_timesteps_as_its_path_has():
+    changes = [["rollout.steps=10", f"algorithm.timesteps_per_sample={count}"] for count in (10, 99)]
+    exact, capped = (TrainingCost.of(load_config("words-nft", change)) for change in changes)
+    assert capped == exact
+    assert capped.timesteps == 10
 
 
 def test_change_of_role_is_charged_once_each_time_it_is_made():

@@ -29,8 +29,8 @@ class ClusterConfig(Section):
     spot: int = Field(default=2, ge=0)
     """Spot nodes, which come and go as the market says; 0 is a reserved-only run."""
     spot_speed: float = Field(default=1.0, gt=0)
-    """Speed of a spot slot, as a share of the profile's: below 1 where cheaper GPUs roll out than train. Simulations,
-    paced runs and forecasts go by it; a run that computes is as fast as its machines are."""
+    """Speed of a spot slot, as a share of the profile's: below 1 where cheaper GPUs roll out than train. Simulations
+    and paced runs go by it; a run that computes is as fast as its machines are."""
     slots: int = Field(default=1, ge=1)
     """Slots, and so workers, per node."""
     share_devices: bool = False

@@ -50,10 +50,14 @@ def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) ->
     return simulated(config, assumed.profile)
 
 
+def own_fit(config: RunConfig) -> str:
+    """Name of the fit of the recipe's model and loss; it may not ship."""
+    return f"{config.model.name}-{config.algorithm.kind.replace('_', '-')}"
+
+
 def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
-    """By the name of a fit, or the one of the recipe's model and loss."""
-    name = learning or f"{config.model.name}-{config.algorithm.kind.replace('_', '-')}"
-    return ModelNumerics(LearningModel.load(name), config.seed, config.rollout.steps)
+    """By the name of a fit, or the recipe's own one."""
+    return ModelNumerics(LearningModel.load(learning or own_fit(config)), config.seed, config.rollout.steps)
 
 
 @contextmanager

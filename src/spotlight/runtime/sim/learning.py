@@ -50,7 +50,7 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @classmethod
     def load(cls, name_or_path: str) -> "LearningModel":
         """A shipped fit by name, or a JSON file of the same fields by path."""
-        known = sorted(path.stem for path in asset("learning").glob("*.json"))
+        known = learning_names()
         path = asset(f"learning/{name_or_path}.json") if name_or_path in known else Path(name_or_path)
         if not path.is_file():
             raise ConfigError(
@@ -108,6 +108,11 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         known = {full_steps: 1.0} | {count: rho for count, rho in self.fidelity.items() if count <= full_steps}
         counts = sorted(known)
         return float(np.interp(steps, counts, [known[count] for count in counts]))
+
+
+def learning_names() -> list[str]:
+    """Fits that ship."""
+    return sorted(path.stem for path in asset("learning").glob("*.json"))
 
 
 class ModelNumerics:

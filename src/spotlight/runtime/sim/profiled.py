@@ -51,7 +51,9 @@ class TrainingCost:
         passes = 1 if config.rollout.guidance == 1.0 else 2
         if isinstance(algorithm, FlowGrpoConfig):
             return cls(config.rollout.window_size, reference, passes, config.train.batches_over)
-        return cls(algorithm.timesteps_per_sample, 1 + reference, passes, config.train.batches_over)
+        # A path has no more timesteps than steps, as the loss counts them.
+        timesteps = min(algorithm.timesteps_per_sample, config.rollout.steps)
+        return cls(timesteps, 1 + reference, passes, config.train.batches_over)
 
     def runs(self, images: int) -> list[int]:
         """Rows that batches are cut from, one run after the other."""

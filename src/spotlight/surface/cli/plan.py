@@ -1,7 +1,8 @@
-"""`spotlight plan`: what a run will take and cost by spot capacity, from a profile, before anything is started."""
+"""`spotlight plan`: what a run will take and cost by spot capacity, simulated with a profile before it is started."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spotlight.config import RunConfig
-    from spotlight.control.explore.config import ExploreConfig
-    from spotlight.control.forecast import Fleet, Forecast, Rates, Workload
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
+    from spotlight.surface.planning import Forecast
+    from spotlight.surface.simulating import Assumed
 
-SPOT_COUNTS = (0, 4, 8, 16)
-"""Spot nodes that are compared when none are named, beside those of the recipe."""
+SPOT_COUNTS = (0, 4, 8)
+"""Spot nodes that are compared when none are named and the recipe has none."""
 OWN_PROFILES = {"words": "cpu-words", "qwen-image": "h200-qwen-image-512"}
-"""The shipped profile of a model; a run of another one must be told which hardware to pretend."""
+"""The shipped profile of a model; any other model needs --profile."""
 
 
 LINES: "Mapping[str, Callable[[Forecast], str]]" = {
@@ -33,13 +34,22 @@ LINES: "Mapping[str, Callable[[Forecast], str]]" = {
     "evaluate, s": lambda one: f"{one.phases.evaluation:.1f}",
     "checkpoint, s": lambda one: f"{one.phases.checkpoint:.1f}",
     "iteration, s": lambda one: f"{one.seconds_per_iteration:.1f}",
-    "previews that fit": lambda one: str(one.previews_fit),
     "previews done / planned": lambda one: f"{one.previews_finished} / {one.previews_planned}",
     "$ per iteration": lambda one: f"{one.dollars_per_iteration:.3g}",
     "hours": lambda one: f"{one.hours:.2f}",
     "$": lambda one: f"{one.dollars:.2f}",
 }
 """The table, line by line."""
+NOTES = (
+    "Simulated with the profile {profile} ({profile_digest}) over {simulated_iterations} iterations per fleet; rewards "
+    "are drawn from the fit {fit}.",
+    "Seconds, previews and $ per iteration are means without the first two iterations and the last; hours and $ are "
+    "of {iterations} iterations, where those that were not simulated take the mean.",
+    "Dollars are priced as if the slots were {priced_as_if} (list {prices}, {prices_date}).",
+    "Not simulated: spot nodes that are lost or late, and later iterations, which differ while a planner learns or "
+    "iterations overlap; `spotlight sim` simulates a whole run, with a trace if you name one.",
+)
+"""What the figures rest on and what they leave out, below the table."""
 
 
 def plan(
@@ -55,57 +65,72 @@ def plan(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Forecast seconds, previews and dollars of a run at steady capacity, for several numbers of spot nodes."""
+    """Simulate a few iterations at steady capacity for several numbers of spot nodes: seconds, previews, dollars."""
     from spotlight.config import load_config
     from spotlight.control.market.prices import PriceTable
+    from spotlight.surface.simulating import Assumed
 
     config = load_config(recipe, overrides or ())
     counts = spot_counts(config, spot or [], more_spot or [])
-    pace, table = profile_of(config, profile), PriceTable.load(prices)
-    forecasts = forecasts_of(config, recipe, pace, table, counts)
+    assumed = Assumed(profile=profile_of(config, profile), prices=PriceTable.load(prices))
+    forecasts = forecasts_of(config, recipe, assumed, counts)
+    about = _about(config, recipe, assumed)
     if as_json:
         import msgspec
 
-        about = {**_about(config, recipe, pace, table), "forecasts": forecasts}
-        print(msgspec.json.encode(about).decode())
+        print(msgspec.json.encode({**about, "forecasts": forecasts}).decode())
         return
     from rich.console import Console
 
-    show(forecasts, _about(config, recipe, pace, table), Console())
+    show(forecasts, about, Console())
 
 
 def dry_run_lines(
     config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
 ) -> None:
     """The forecast of this very run, where a profile is named or the model has one."""
-    from spotlight.control.profiles import profile_names
-
     if profile is not None:
         _forecast_lines(config, recipe, profile, table, console)
-    elif OWN_PROFILES.get(config.model.name) in profile_names():
+    elif config.model.name in OWN_PROFILES:
         try:
             _forecast_lines(config, recipe, None, table, console)
-        except ConfigError as problem:
-            # Nobody asked for a forecast: that there is none must not refuse settings that are sound.
+        except InputError as problem:
+            # The forecast was not requested, so its absence must not refuse settings that are sound.
             console.print(f"no forecast: {problem}", highlight=False, soft_wrap=True)
 
 
 def _forecast_lines(
     config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
 ) -> None:
-    pace = profile_of(config, profile)
-    forecasts = forecasts_of(config, recipe, pace, table, [config.cluster.spot])
-    show(forecasts, _about(config, recipe, pace, table), console)
+    from spotlight.surface.simulating import Assumed
+
+    assumed = Assumed(profile=profile_of(config, profile), prices=table)
+    forecasts = forecasts_of(config, recipe, assumed, [config.cluster.spot])
+    show(forecasts, _about(config, recipe, assumed), console)
 
 
 def spot_counts(config: "RunConfig", first: Sequence[int], more: Sequence[int]) -> list[int]:
     """`--spot 0 4 8 16`: an option takes one value, so the others arrive as arguments after it."""
     if more and not first:
         raise InputError(f"'{more[0]}' is no option of plan; numbers of spot nodes follow --spot.")
-    counts = {*first, *more} or {*SPOT_COUNTS, config.cluster.spot}
+    if not first:
+        return _usual_counts(config)
+    counts = {*first, *more}
     if min(counts) < 0:
         raise InputError(f"--spot {min(counts)} is below 0, and nodes are counted from there; name 0 or more.")
     return sorted(counts)
+
+
+def _usual_counts(config: "RunConfig") -> list[int]:
+    """None, the recipe's own and twice as many; without those that the recipe cannot run with."""
+    from spotlight.surface.planning import short_run
+
+    own, possible = config.cluster.spot, []
+    for count in (0, own, 2 * own) if own else SPOT_COUNTS:
+        with suppress(ConfigError):
+            short_run(config, count)
+            possible.append(count)
+    return possible
 
 
 def profile_of(config: "RunConfig", name: str | None) -> "Profile":
@@ -115,88 +140,33 @@ def profile_of(config: "RunConfig", name: str | None) -> "Profile":
     chosen = name or OWN_PROFILES.get(model)
     if chosen is None:
         raise ConfigError(
-            f"no profile of the model '{model}' ships, so nobody knows how long its steps take; name the hardware to "
+            f"no profile of the model '{model}' ships, so the seconds of its steps are not known; name the hardware to "
             f"pretend with --profile ({', '.join(profile_names())}), or measure it with `spotlight profile`."
         )
     return Profile.load(chosen)
 
 
-def forecasts_of(
-    config: "RunConfig", recipe: str, profile: "Profile", table: "PriceTable", counts: Sequence[int]
-) -> "list[Forecast]":
-    from spotlight.control.forecast import NEEDED, for_spot_counts
+def forecasts_of(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> "list[Forecast]":
+    """One per number of spot nodes; what is missing is refused before anything is simulated."""
+    from spotlight.runtime.sim.simulate import check
+    from spotlight.surface.cli.progress import PatientProgress
+    from spotlight.surface.planning import forecast, simulated_iterations
 
-    profile.require(NEEDED, recipe)
-    rates = rates_of(config, table, any(counts))
-    return for_spot_counts(workload_of(config, profile), fleet_of(config, profile), profile, rates, counts)
-
-
-def workload_of(config: "RunConfig", profile: "Profile") -> "Workload":
-    """What the recipe asks for, as the forecast counts it; trained in batches that suit the profile, as simulated."""
-    from spotlight.compute.train.config import BatchesOver
-    from spotlight.control.forecast import Evaluations, Workload
-    from spotlight.control.profiles import Operation, efficient_batch
-    from spotlight.runtime.sim.profiled import TrainingCost
-
-    rollout, cost = config.rollout, TrainingCost.of(config)
-    timesteps = min(cost.timesteps, rollout.steps)
-    return Workload(
-        iterations=config.iterations,
-        prompts=rollout.prompts,
-        group_size=rollout.group_size,
-        steps=rollout.steps,
-        passes=_passes(rollout.guidance),
-        timesteps=timesteps,
-        forwards=cost.forwards,
-        updates=config.train.updates_per_iteration,
-        micro_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),
-        evaluation=Evaluations(
-            every=config.eval.every,
-            pictures=config.eval.prompts,
-            steps=config.eval.steps,
-            passes=_passes(config.eval.guidance),
-        ),
-        checkpoint_every=config.output.checkpoint_every,
-        explore=_explored(config) if config.explores else None,
-        runs=1 if cost.over is BatchesOver.PAIRS else timesteps,
-        pipeline=config.pipeline,
-    )
-
-
-def fleet_of(config: "RunConfig", profile: "Profile") -> "Fleet":
-    """The recipe's machines, each with as many rows as suit the profile."""
-    from spotlight.control.forecast import Fleet
-    from spotlight.control.profiles import Operation, efficient_batch
-
-    cluster = config.cluster
-    return Fleet(
-        reserved=cluster.reserved,
-        spot=cluster.spot,
-        gang=cluster.gang,
-        slots=cluster.slots,
-        rows=efficient_batch(profile, Operation.DENOISE_STEP),
-        scorers=max(1, config.reward.processes),
-        spot_speed=cluster.spot_speed,
-    )
-
-
-def rates_of(config: "RunConfig", table: "PriceTable", with_spot: bool) -> "Rates":
-    """Dollars per slot-hour; a row that is missing is told before anything is computed."""
-    from spotlight.control.forecast import Rates
-    from spotlight.core.work import SlotClass
-
-    market = config.market
-    return Rates(
-        reserved=table[market.reserved_price].per_gpu_hour(SlotClass.RESERVED),
-        spot=table[market.spot_price].per_gpu_hour(SlotClass.SPOT) if with_spot else None,
-    )
+    check(config, assumed.profile, recipe)
+    assumed.prices.require(config.market.billed_by(max(counts)))
+    total = simulated_iterations(config)
+    with PatientProgress() as progress:
+        return [
+            forecast(config, recipe, count, assumed, partial(progress.report, f"spot nodes: {count}", total=total))
+            for count in counts
+        ]
 
 
 def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Console") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    title = "{recipe} on {hardware}, at steady capacity".format(**about)
+    title = "{recipe} on {hardware}, simulated at steady capacity".format(**about)
     console.print(title, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("spot nodes")
@@ -205,17 +175,15 @@ def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Co
     for name, of in LINES.items():
         table.add_row(name, *map(of, forecasts))
     console.print(table)
-    console.print(
-        "Seconds, previews and $ per iteration; then {iterations} iterations. Dollars are priced as if the slots were "
-        "{priced_as_if} (list {prices}, {prices_date}); durations are of the profile {profile} "
-        "({profile_digest}).".format(**about),
-        highlight=False,
-        soft_wrap=True,
-    )
+    for line in NOTES:
+        console.print(line.format(**about), highlight=False, soft_wrap=True)
 
 
-def _about(config: "RunConfig", recipe: str, profile: "Profile", table: "PriceTable") -> dict[str, object]:
-    """What the numbers rest on."""
+def _about(config: "RunConfig", recipe: str, assumed: "Assumed") -> dict[str, object]:
+    """What the figures rest on."""
+    from spotlight.surface.planning import fit_of, simulated_iterations
+
+    profile, prices = assumed.profile, assumed.prices
     rows = sorted({config.market.reserved_price, config.market.spot_price})
     return {
         "recipe": recipe,
@@ -224,19 +192,11 @@ def _about(config: "RunConfig", recipe: str, profile: "Profile", table: "PriceTa
         "profile_digest": profile.digest,
         "profiled_model": profile.model,
         "hardware": profile.hardware,
+        "fit": fit_of(config),
         "iterations": config.iterations,
+        "simulated_iterations": simulated_iterations(config),
         "priced_as_if": " and ".join(rows),
-        "prices": table.name,
-        "prices_date": table.date,
-        "prices_digest": table.digest,
+        "prices": prices.name,
+        "prices_date": prices.date,
+        "prices_digest": prices.digest,
     }
-
-
-def _explored(config: "RunConfig") -> "ExploreConfig":
-    """A deterministic run awaits every planned preview."""
-    return config.explore.model_copy(update={"overrun": math.inf}) if config.deterministic else config.explore
-
-
-def _passes(guidance: float) -> int:
-    """Guidance needs a forward with the prompt and one without."""
-    return 2 if guidance > 1 else 1

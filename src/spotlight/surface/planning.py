@@ -1,0 +1,246 @@
+"""What a run takes on a fleet: a short simulation of the run, and the figures of its middle iterations.
+
+The simulated run has the recipe's settings, few iterations and steady capacity: no trace, stand-ins or budget. Means
+leave out the first two iterations (nothing was previewed for one, and the previews for the other were planned before
+anything was measured) and the last, which prepares no next one. Hours and dollars of the whole run are those of the
+simulation plus the mean for every iteration that was not simulated.
+
+Invariant: the figures are those of `spotlight sim` with the same settings (tests/unit/test_plan.py).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from spotlight.budget import BudgetConfig
+from spotlight.config import RunConfig
+from spotlight.control.market.bill import HOUR_S, settle
+from spotlight.control.market.cost import CostMeter
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.events import (
+    Evaluated,
+    ExplorationClosed,
+    IterationDone,
+    Planned,
+    Published,
+    Record,
+    Selected,
+    StepCommitted,
+)
+from spotlight.core.journal import read
+from spotlight.core.work import Policy, SlotClass
+from spotlight.folder import OutputConfig, RunFolder
+from spotlight.runtime.sim.controller import Ending
+from spotlight.runtime.sim.learning import learning_names
+from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.surface.simulating import Assumed, model_numerics, own_fit
+
+MOST_ITERATIONS, FEWEST_ITERATIONS = 8, 4
+"""Simulated per fleet: with 8, the five in the middle have one evaluation and one checkpoint of the usual cadence."""
+ROLLOUTS = 4096
+"""Rollouts per fleet above which fewer iterations are simulated, so that large recipes take seconds as well."""
+DEFAULT_FIT = "words-nft"
+"""Rewards of a recipe that no fit ships for; seconds hardly depend on them."""
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of an iteration, by what the loop waits for."""
+
+    rollout: float
+    train: float
+    """What is left of training when the rollouts are done."""
+    exploration: float
+    """Previews that are awaited when training has ended; those beside training cost no time."""
+    publish: float
+    evaluation: float
+    """The publication of the averaged weights, and what is left of an evaluation when training has ended."""
+    checkpoint: float
+    """What is left of writing a checkpoint when the next one begins; the copy that precedes it delays rollouts."""
+
+    @property
+    def total(self) -> float:
+        return math.fsum(getattr(self, name) for name in self.__struct_fields__)
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The run on one fleet."""
+
+    spot: int
+    spot_slots: int
+    slots: int
+    phases: Phases
+    """Of the mean iteration."""
+    seconds_per_iteration: float
+    previews_planned: int
+    previews_finished: int
+    """Per iteration, of the planned ones."""
+    audited: int
+    """Samples per iteration that are rolled out only to measure previews."""
+    dollars_per_hour: float
+    dollars_per_iteration: float
+    iterations: int
+    hours: float
+    """All iterations, with the start of the workers and the last evaluation and checkpoint."""
+    dollars: float
+
+
+def fit_of(config: RunConfig) -> str:
+    """The fit that rewards are drawn from."""
+    own = own_fit(config)
+    return own if own in learning_names() else DEFAULT_FIT
+
+
+def simulated_iterations(config: RunConfig) -> int:
+    affordable = ROLLOUTS // (config.rollout.prompts * config.rollout.group_size)
+    return min(config.iterations, MOST_ITERATIONS, max(FEWEST_ITERATIONS, affordable))
+
+
+def short_run(config: RunConfig, spot: int) -> RunConfig:
+    """The recipe with this number of spot nodes, all of them there all the time, and few iterations."""
+    settings = config.model_dump()
+    settings["iterations"] = simulated_iterations(config)
+    settings["cluster"]["spot"] = spot
+    settings["market"] |= {"trace": None, "fallback_s": None}
+    settings["budget"] = BudgetConfig().model_dump()
+    return RunConfig.model_validate(settings)
+
+
+def forecast(
+    config: RunConfig, recipe: str, spot: int, assumed: Assumed, progress: Callable[[int], None] = lambda done: None
+) -> Forecast:
+    """The recipe's run with `spot` spot nodes; `progress` is called with the count of simulated iterations."""
+    run = simulated(short_run(config, spot), assumed.profile)
+    simulation = Simulation(
+        config=run,
+        recipe=recipe,
+        profile=assumed.profile,
+        numerics=model_numerics(run, fit_of(run)),
+        prices=assumed.prices,
+        progress=progress,
+    )
+    with TemporaryDirectory(prefix="spotlight-plan-") as parent:
+        folder = RunFolder.create(OutputConfig(folder=parent), "plan")
+        outcome = simulate(simulation, folder)
+        if outcome.ending is not Ending.FINISHED:
+            raise EnvironmentProblem(outcome.reason)
+        records = list(read(folder.journal))
+    iterations, cluster = iterations_of(records), run.cluster
+    # A run of one or two iterations has no middle.
+    middle = iterations[2:-1] or iterations[1:] or iterations
+    phases = _mean_phases(middle, iterations[0], config.eval.every)
+    per_hour = _dollars_per_hour(run, assumed.prices)
+    beyond_h = (config.iterations - run.iterations) * phases.total / HOUR_S
+    return Forecast(
+        spot=spot,
+        spot_slots=spot * cluster.slots,
+        slots=(cluster.reserved + spot) * cluster.slots,
+        phases=phases,
+        seconds_per_iteration=phases.total,
+        previews_planned=round(fmean(one.previews_planned for one in middle)),
+        previews_finished=round(fmean(one.previews_finished for one in middle)),
+        audited=round(fmean(one.audited for one in middle)),
+        dollars_per_hour=per_hour,
+        dollars_per_iteration=per_hour * phases.total / HOUR_S,
+        iterations=config.iterations,
+        hours=outcome.seconds / HOUR_S + beyond_h,
+        dollars=_bill(records, assumed.prices, cluster.reserved) + per_hour * beyond_h,
+    )
+
+
+def _dollars_per_hour(run: RunConfig, prices: PriceTable) -> float:
+    """Of the whole fleet, busy or not."""
+    nodes = {SlotClass.RESERVED: run.cluster.reserved, SlotClass.SPOT: run.cluster.spot}
+    rows = run.market.billed_by(run.cluster.spot)
+    rates = {slot_class: prices[row].per_gpu_hour(slot_class) for slot_class, row in rows.items()}
+    return run.cluster.slots * math.fsum(nodes[slot_class] * rate for slot_class, rate in rates.items())
+
+
+def _bill(records: Iterable[Record], prices: PriceTable, reserved: int) -> float:
+    meter = CostMeter()
+    for record in records:
+        meter.apply(record)
+    return settle(meter.tallies(), prices, reserved).dollars
+
+
+@dataclass(kw_only=True)
+class Iteration:
+    """One iteration of a journal: the run times at which its phases end, as in `loop.py`, and what it explored."""
+
+    start: float | None = None
+    """End of the iteration before; the first has none, and begins with its rollouts."""
+    averaged: float | None = None
+    """The averaged weights are published, where they are to be evaluated."""
+    rollout_s: float = 0.0
+    train_s: float = 0.0
+    trained: float = 0.0
+    evaluated: float | None = None
+    published: float = 0.0
+    done: float = 0.0
+    previews_planned: int = 0
+    previews_finished: int = 0
+    audited: int = 0
+
+    def apply(self, record: Record) -> None:
+        match record.event:
+            case Published(weights=weights) if weights.policy is Policy.AVERAGE:
+                self.averaged = record.at
+            case Published():
+                self.published = record.at
+            case StepCommitted():
+                self.trained = record.at
+            case Evaluated():
+                self.evaluated = record.at
+            case IterationDone() as done:
+                self.rollout_s, self.train_s, self.done = done.rollout_s, done.train_s, record.at
+            case Planned() as planned:
+                self.previews_planned = planned.previews
+            case ExplorationClosed() as closed:
+                self.previews_finished = closed.finished
+            case Selected() as selected:
+                self.audited = sum(map(len, selected.audit))
+            case _:
+                pass
+
+    @property
+    def phases(self) -> Phases:
+        began = self.trained - self.train_s - self.rollout_s
+        start = began if self.start is None else self.start
+        averaged = start if self.start is None or self.averaged is None else self.averaged
+        evaluated = self.trained if self.evaluated is None else self.evaluated
+        return Phases(
+            rollout=self.rollout_s,
+            train=self.train_s,
+            exploration=self.done - self.published,
+            publish=self.published - evaluated,
+            evaluation=averaged - start + evaluated - self.trained,
+            # A difference of sums: without a wait, it may be a rounding error below 0.
+            checkpoint=max(0.0, began - averaged),
+        )
+
+
+def iterations_of(records: Iterable[Record]) -> list[Iteration]:
+    """All that are done, in order."""
+    found: list[Iteration] = []
+    current = Iteration()
+    for record in records:
+        current.apply(record)
+        if isinstance(record.event, IterationDone):
+            found.append(current)
+            current = Iteration(start=record.at)
+    return found
+
+
+def _mean_phases(middle: Sequence[Iteration], first: Iteration, evaluate_every: int) -> Phases:
+    """Means of the middle iterations; the mean evaluation is divided by the iterations from one to the next.
+
+    Where no middle iteration has an evaluation, that of the first is taken: the base is always evaluated.
+    """
+    evaluated = [one for one in middle if one.evaluated is not None] or [first]
+    means = {name: fmean(getattr(one.phases, name) for one in middle) for name in Phases.__struct_fields__}
+    means["evaluation"] = fmean(one.phases.evaluation for one in evaluated) / evaluate_every
+    return Phases(**means)
