@@ -72,7 +72,5 @@ class Scorer(Protocol):
     def close(self) -> None: ...
 
 
-RewardFactory: TypeAlias = Callable[[], Reward]
-"""A function or class that makes a reward; called once in each reward process."""
 ScoringFunction: TypeAlias = Callable[[Sequence[Image], Sequence[Prompt]], object]
 """A reward as a plain function: one number per image, in order, or a Scores."""
