@@ -182,6 +182,7 @@ class Run:
                 preload=(worker,),
                 worker_settings=self._worker_settings(),
                 reward=self._reward(),
+                judge=config.second_judge(self.chronicle.facts.world.judge),
                 reward_processes=config.reward.processes,
                 reward_timeout_s=config.reward.timeout_s,
                 cluster=config.cluster,

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.compute.rewards.config import SecondJudge
 from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
@@ -65,6 +66,7 @@ class LocalPoolSettings:
     """Modules that all workers need."""
     worker_settings: bytes
     reward: str
+    judge: SecondJudge | None = None
     reward_processes: int
     reward_timeout_s: float
     cluster: ClusterConfig
@@ -268,6 +270,7 @@ class LocalPool:
             shared=str(self._shared),
             logs=str(self._logs),
             reward=settings.reward,
+            judge=settings.judge,
             reward_processes=settings.reward_processes,
             reward_timeout_s=settings.reward_timeout_s,
             threads=settings.cluster.threads,

@@ -20,6 +20,9 @@ Image: TypeAlias = NDArray[np.uint8]
 
 Floats: TypeAlias = NDArray[np.float64]
 
+JUDGE = "judge"
+"""Name of the second judge's score among the components and figures of held-out pictures."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:

@@ -110,7 +110,8 @@ class EvalConfig(Section):
     guidance: float = Field(default=1.0, ge=1)
     """Scale of classifier-free guidance."""
     judge_every: int = Field(default=20, ge=1)
-    """Iterations between verdicts of the second judge, which is slower."""
+    """Iterations between evaluations that the second judge (`reward.judge`) scores as well: of those that `every`
+    makes, the first, those at a multiple of this, and the last."""
 
     def sampling(self, size: Size) -> Sampling:
         return Sampling(steps=self.steps, size=size, guidance=self.guidance)
