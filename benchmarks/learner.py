@@ -91,7 +91,7 @@ class Learner:
         return groups
 
     def roll_out(self, groups: list[Group]) -> Rollout:
-        settings = self.config.rollout
+        settings, batch = self.config.rollout, self.config.train.rows_per_forward
         samples = [sample for group in groups for sample in group.samples]
         self.cond = self.adapter.collate(self.adapter.encode([group.prompt for group in groups for _ in group.samples]))
         self.uncond = None
@@ -99,8 +99,8 @@ class Learner:
             self.uncond = self.adapter.collate([self.adapter.unconditional()] * len(samples))
         parts = []
         with self.trainer.sets.using(self.trainer.behaviour):
-            for start in range(0, len(samples), settings.batch):
-                rows = slice(start, start + settings.batch)
+            for start in range(0, len(samples), batch):
+                rows = slice(start, start + batch)
                 uncond = None if self.uncond is None else self.uncond.rows(rows)
                 parts.append(roll_out(self.adapter, samples[rows], self.cond.rows(rows), uncond, self.config.seed))
         return joined(parts)
@@ -152,7 +152,7 @@ class Learner:
         with self.trainer.sets.using(WeightSet.EMA):
             return evaluate(
                 self.adapter, prompts, settings.sampling(self.adapter.native_size), rewards, self.pool,
-                batch=self.config.rollout.batch,
+                batch=self.config.train.rows_per_forward,
             )  # fmt: skip
 
 

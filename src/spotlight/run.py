@@ -287,6 +287,11 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
             "cluster.gang=1, or use `spotlight sim`."
         )
+    if config.model.compile:
+        raise ConfigError(
+            "model.compile is true, but the workers of a run do not compile yet, so that it would change nothing; set "
+            "model.compile to false."
+        )
     if not config.reward.processes:
         raise ConfigError(
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."

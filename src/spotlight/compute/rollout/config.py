@@ -39,8 +39,6 @@ class RolloutConfig(Section):
     """Scale of classifier-free guidance; 1 is without, at half the cost."""
     initial_noise: InitialNoise = InitialNoise.PER_SAMPLE
     """Flow-GRPO learns faster from a shared one, because only the window's noise is credited."""
-    batch: int = Field(default=64, ge=1)
-    """Samples per forward."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
