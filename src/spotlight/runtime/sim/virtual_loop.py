@@ -70,6 +70,8 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         escaped.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
 
     thresholds = gc.get_threshold()
+    # What exists already is no garbage of this run: no collection visits it.
+    gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -79,6 +81,7 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         gc.set_threshold(*thresholds)
         # The objects of a run form one big cycle; without this, the next run would keep them to its own end.
         gc.collect()
+        gc.unfreeze()
     if escaped:
         raise escaped[0]
     return outcome
