@@ -148,7 +148,7 @@ class LocalPool:
         node = spec.incarnation(self._counts.next(spec.name))
         store = self._stores / spec.name
         _make(store, "cluster.store")
-        process = self._start_agent(spec, node, store)
+        process = self._start_agent(self.launch_of(spec, node))
         loop = asyncio.get_running_loop()
         here = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
         assert process.stdin is not None
@@ -257,15 +257,16 @@ class LocalPool:
                 f"{', '.join(settings.preload) or 'nothing else'} ({last}), so that no worker can start; see {log}."
             )
 
-    def _start_agent(self, spec: NodeSpec, node: NodeId, store: Path) -> subprocess.Popen[bytes]:
+    def launch_of(self, spec: NodeSpec, node: NodeId) -> AgentLaunch:
+        """What the agent of this incarnation is started with."""
         settings = self._settings
-        launch = AgentLaunch(
+        return AgentLaunch(
             node=node,
             spec=spec,
             controller=str(settings.controller),
             nursery=str(self._nursery_socket),
             token=settings.token,
-            store=str(store),
+            store=str(self._stores / spec.name),
             spill=str(self._spill / spec.name),
             shared=str(self._shared),
             logs=str(self._logs),
@@ -284,6 +285,9 @@ class LocalPool:
             token_pixels=settings.token_pixels,
             devices=settings.devices.of(spec),
         )
+
+    def _start_agent(self, launch: AgentLaunch) -> subprocess.Popen[bytes]:
+        spec, node = launch.spec, launch.node
         path = self._shared / f"{spec.name}.json"
         path.write_bytes(msgspec.json.encode(launch))
         with (self._logs / f"{node}.log").open("ab") as output:
