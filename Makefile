@@ -39,6 +39,8 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture src benchmarks vulture_whitelist.py
+	$(BIN)/vulture src benchmarks tests vulture_whitelist.py
 
 clean:
 	rm -rf $(VENV) runs

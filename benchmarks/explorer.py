@@ -24,7 +24,7 @@ from spotlight.compute.rewards.protocol import Floats, Image, Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
 from spotlight.config import RunConfig
-from spotlight.control.advantage import AdvantageSummary
+from spotlight.control.advantage import GroupOutcome
 from spotlight.control.explore.baseline import prompt_mean
 from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, unselected
 from spotlight.control.explore.config import Baseline
@@ -67,7 +67,7 @@ class Explorer(Learner):
 
     def compare(
         self, iteration: int, groups: list[Group], rollout: Rollout, rewards_by_group: list[np.ndarray]
-    ) -> tuple[Experience, AdvantageSummary]:
+    ) -> tuple[Experience, list[GroupOutcome]]:
         """The last thing before the updates: what must still see the weights of this iteration happens here."""
         if iteration and iteration % self.settings.audit_every == 0:
             self._audit(iteration, groups, rewards_by_group)
@@ -157,7 +157,7 @@ class Explorer(Learner):
 
     def _draw(self, groups: Sequence[Group]) -> list[Image]:
         """Pictures of these samples with the behaviour weights; the learner's own conditions stay untouched."""
-        batch = self.config.rollout.batch
+        batch = self.config.train.rows_per_forward
         samples = [sample for group in groups for sample in group.samples]
         prompts = [group.prompt for group in groups for _ in group.samples]
         guided = self.config.rollout.guidance != 1.0

@@ -27,7 +27,7 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
 from spotlight.config import RunConfig
-from spotlight.control.advantage import AdvantageSummary, LaggedStd, group_advantages, summarise
+from spotlight.control.advantage import GroupOutcome, LaggedStd, group_advantages
 from spotlight.core.types import Prompt, Sample, Version
 
 console = Console(stderr=True)
@@ -61,12 +61,12 @@ class Learner:
         groups = self.issue(iteration)
         rollout = self.roll_out(groups)
         rewards_by_group = self.score(groups, rollout)
-        experience, summary = self.compare(iteration, groups, rollout, rewards_by_group)
+        experience, outcomes = self.compare(iteration, groups, rollout, rewards_by_group)
         size = self.config.rollout.group_size
         reports = self.trainer.run_iteration(experience, [range(g * size, (g + 1) * size) for g in range(len(groups))])
         return Diagnostics(
             reward=float(np.mean(rewards_by_group)),
-            zero_variance_groups=summary.zero_variance_groups,
+            zero_variance_groups=outcomes.count(GroupOutcome.ZERO_VARIANCE),
             grad_norm=float(np.mean([report.grad_norm for report in reports])),
             first_update=dict(reports[0].figures),
             last_update=dict(reports[-1].figures),
@@ -91,7 +91,7 @@ class Learner:
         return groups
 
     def roll_out(self, groups: list[Group]) -> Rollout:
-        settings = self.config.rollout
+        settings, batch = self.config.rollout, self.config.train.rows_per_forward
         samples = [sample for group in groups for sample in group.samples]
         self.cond = self.adapter.collate(self.adapter.encode([group.prompt for group in groups for _ in group.samples]))
         self.uncond = None
@@ -99,8 +99,8 @@ class Learner:
             self.uncond = self.adapter.collate([self.adapter.unconditional()] * len(samples))
         parts = []
         with self.trainer.sets.using(self.trainer.behaviour):
-            for start in range(0, len(samples), settings.batch):
-                rows = slice(start, start + settings.batch)
+            for start in range(0, len(samples), batch):
+                rows = slice(start, start + batch)
                 uncond = None if self.uncond is None else self.uncond.rows(rows)
                 parts.append(roll_out(self.adapter, samples[rows], self.cond.rows(rows), uncond, self.config.seed))
         return joined(parts)
@@ -113,7 +113,7 @@ class Learner:
 
     def compare(
         self, iteration: int, groups: list[Group], rollout: Rollout, rewards_by_group: list[np.ndarray]
-    ) -> tuple[Experience, AdvantageSummary]:
+    ) -> tuple[Experience, list[GroupOutcome]]:
         settings = self.config.algorithm.advantage
         advantages = group_advantages(
             rewards_by_group,
@@ -123,8 +123,7 @@ class Learner:
             baselines=self.baselines(iteration, groups, rewards_by_group),
         )
         self.lagged = self.lagged.updated(rewards_by_group)
-        summary = summarise(advantages)
-        for problem in summary.problems:
+        for problem in [problem for group in advantages for problem in group.problems]:
             console.print(f"warning: {problem}")
         device = self.adapter.device
         experience = Experience(
@@ -135,7 +134,7 @@ class Learner:
             kept_B=torch.tensor(np.concatenate([a.kept for a in advantages]), device=device),
             iteration=iteration,
         )
-        return experience, summary
+        return experience, [group.outcome for group in advantages]
 
     def baselines(
         self, iteration: int, groups: list[Group], rewards_by_group: list[np.ndarray]
@@ -153,7 +152,7 @@ class Learner:
         with self.trainer.sets.using(WeightSet.EMA):
             return evaluate(
                 self.adapter, prompts, settings.sampling(self.adapter.native_size), rewards, self.pool,
-                batch=self.config.rollout.batch,
+                batch=self.config.train.rows_per_forward,
             )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class Measured:
 
     def _rewards(self, groups: Sequence[Group]) -> list[Floats]:
         """One row of rewards per group; all samples of all groups are of one version."""
-        learner, batch = self.learner, self.config.rollout.batch
+        learner, batch = self.learner, self.config.train.rows_per_forward
         samples = [sample for group in groups for sample in group.samples]
         prompts = [group.prompt for group in groups for _ in group.samples]
         images = []

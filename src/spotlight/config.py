@@ -19,7 +19,7 @@ from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.models.catalogue import HEADS, facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.config import RewardConfig
+from spotlight.compute.rewards.config import RewardConfig, SecondJudge
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.control.advantage import StdMode
@@ -59,6 +59,13 @@ class RunConfig(Section):
     @property
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
+
+    def second_judge(self, family_judge: str) -> SecondJudge | None:
+        """The judge of held-out pictures beside the reward; a paced run draws nothing that could be judged."""
+        name = self.reward.judge or (family_judge if self.reward.name is None else None)
+        if name is None or self.cluster.pace is not None:
+            return None
+        return SecondJudge(name=name, every=self.eval.judge_every, last=self.iterations)
 
     @property
     def samples_per_slot(self) -> int:

@@ -173,35 +173,38 @@ class Run:
     @asynccontextmanager
     async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
         """The pool with its reserved nodes; everything that was started is ended with it."""
-        config = self.config
-        controller = sockets(self.folder.path) / "hub.sock"
-        worker = "spotlight.runtime.worker" if config.cluster.pace is None else "spotlight.runtime.paced.worker"
-        pool = LocalPool(
-            LocalPoolSettings(
-                run=self.folder.path,
-                controller=controller,
-                token=door.token,
-                entry=f"{worker}:entry",
-                preload=(worker,),
-                worker_settings=self._worker_settings(),
-                reward=self._reward(),
-                reward_processes=config.reward.processes,
-                reward_timeout_s=config.reward.timeout_s,
-                cluster=config.cluster,
-                heads=self.chronicle.facts.heads,
-                token_pixels=self.chronicle.facts.token_pixels,
-                devices=self.devices,
-            )
-        )
+        settings = self.pool_settings(door.token)
+        pool = LocalPool(settings)
         try:
             await pool.start()
-            await door.open(controller, hub)
-            for spec in config.cluster.reserved_nodes(config.market.reserved_price):
+            await door.open(settings.controller, hub)
+            for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
                 await pool.add_node(spec)
             yield pool
         finally:
             await pool.stop()
             await door.close()
+
+    def pool_settings(self, token: str) -> LocalPoolSettings:
+        """What agents and workers of this run are started with."""
+        config, facts = self.config, self.chronicle.facts
+        worker = "spotlight.runtime.worker" if config.cluster.pace is None else "spotlight.runtime.paced.worker"
+        return LocalPoolSettings(
+            run=self.folder.path,
+            controller=sockets(self.folder.path) / "hub.sock",
+            token=token,
+            entry=f"{worker}:entry",
+            preload=(worker,),
+            worker_settings=self._worker_settings(),
+            reward=self._reward(),
+            judge=config.second_judge(facts.world.judge),
+            reward_processes=config.reward.processes,
+            reward_timeout_s=config.reward.timeout_s,
+            cluster=config.cluster,
+            heads=facts.heads,
+            token_pixels=facts.token_pixels,
+            devices=self.devices,
+        )
 
     async def _orders(self, pool: LocalPool, hub: Hub, stopping: Stopping) -> None:
         """Serves requests from other terminals."""
@@ -288,6 +291,11 @@ def check(config: RunConfig, prices: PriceTable) -> None:
         raise ConfigError(
             f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
             "cluster.gang=1, or use `spotlight sim`."
+        )
+    if config.model.compile:
+        raise ConfigError(
+            "model.compile is true, but the workers of a run do not compile yet, so that it would change nothing; set "
+            "model.compile to false."
         )
     if not config.reward.processes:
         raise ConfigError(

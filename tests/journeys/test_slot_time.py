@@ -3,10 +3,11 @@
 from typing import Any
 
 from crew_story import CrewStory
+from market_stories import bubbles
 from story import Story
 from test_parts import LONG
 
-from spotlight.control.market.bubbles import Bubbles, bubbles
+from spotlight.control.market.bubbles import Bubbles
 from spotlight.control.market.occupancy import Tenure
 from spotlight.core.events import Worked
 from spotlight.core.journal import read

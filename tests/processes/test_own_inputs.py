@@ -1,10 +1,12 @@
-"""A run on a user's own prompts and reward, from the working folder, and on from another one."""
+"""A run on a user's own prompts, reward and second judge, from the working folder, and on from another one."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from spotlight.core.events import Accepted, Evaluated, Issued
 from spotlight.core.journal import read
@@ -19,13 +21,16 @@ train: {micro_batch: 4}
 explore: {enabled: false}
 eval: {every: 1, prompts: 4, steps: 2}
 cluster: {reserved: 1, spot: 0, rows: 4}
-reward: {processes: 1, name: "brightness:bright"}
+reward: {processes: 1, name: "brightness:bright", judge: "brightness:dark"}
 data: {prompts: mine.txt, held_out: held.jsonl}
 output: {name: run, journal: {sync: never}}
 """
 REWARD = """
 def bright(images, prompts):
     return [float(image.mean()) / 255 for image in images]
+
+def dark(images, prompts):
+    return [1 - score for score in bright(images, prompts)]
 """
 PATIENCE_S = 240.0
 
@@ -66,7 +71,10 @@ def test_run_on_own_prompts_and_reward_goes_on_from_another_folder_without_the_p
         if request.work is Work.EVALUATION
     ]
     assert sorted(drawn) == sorted(held_out * 6)
-    assert [event.iteration for event in events if isinstance(event, Evaluated) if event.scores] == [0, 1, 2]
+    evaluated = [event for event in events if isinstance(event, Evaluated)]
+    assert [event.iteration for event in evaluated if event.scores] == [0, 1, 2]
+    for event in evaluated:
+        assert event.scores["judge"][0] == pytest.approx(1 - event.scores["reward"][0])
     scorers = {event.scorer for event in events if isinstance(event, Accepted)}
     assert len(scorers) == 1
     assert scorers.pop().startswith("brightness:bright source ")

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from live_run import LiveRun
+from market_stories import bubbles
 
-from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times
 from spotlight.control.profiles.curve import ONE_FIGURE

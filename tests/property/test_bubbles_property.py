@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from market_stories import bubbles
 
-from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.occupancy import Occupancy, OpenSlot
 from spotlight.core.events import (
     AnyEvent,

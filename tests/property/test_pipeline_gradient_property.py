@@ -4,7 +4,6 @@ Serial is one part, one row at a time. Samples differ in how many timesteps they
 kept, the clip stops some rows and not others, the KL term is on, and half of the samples may be of the version before.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -22,7 +21,6 @@ from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience, joined
 from spotlight.compute.train.trainer import Trainer, UpdateReport
-from spotlight.control.pipeline.rows import shares
 from spotlight.core.types import SamplerKind, Version, Window
 
 GROUPS = ((0, 1), (2, 3), (4, 5), (6, 7))
@@ -209,19 +207,3 @@ def test_serial_step_has_every_term_in_play(name):
         assert figures["decoupled_share"] == figures["stale_share"]
     half = case(name, torch.float64).step(TRAIN.model_copy(update={"max_grad_norm": UNCLIPPED}), [[0, 1, 2, 3]])
     assert any((half.gradients[n] - g).norm() > 0.1 * g.norm() for n, g in free.gradients.items())
-
-
-@given(places=st.lists(st.integers(0, 7), max_size=12), ranks=st.integers(1, 9))
-def test_shares_hold_every_row_once_and_differ_by_one_at_most(places, ranks):
-    dealt = shares(places, ranks)
-    wanted = [(sample, place) for sample, count in enumerate(places) for place in range(count)]
-    assert len(dealt) == ranks
-    assert Counter(row for share in dealt for row in share) == Counter(wanted)
-    sizes = [len(share) for share in dealt]
-    assert max(sizes) - min(sizes) <= 1
-    assert shares(list(places), ranks) == dealt
-
-
-def test_shares_of_no_ranks_are_refused():
-    with pytest.raises(ValueError, match="0 ranks; give at least one"):
-        shares([2, 3], 0)

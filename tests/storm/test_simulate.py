@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from market_stories import bubbles
 
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
@@ -17,7 +18,6 @@ from spotlight.config import RunConfig, load_config
 from spotlight.control.explore.select import largest_variance
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
-from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
@@ -352,8 +352,10 @@ def test_the_same_run_in_two_processes_has_the_same_journal_to_the_byte(tmp_path
         "print(t.run(t.config('spotlight', ['market.trace=bulk', 'market.start_h=2.2']), Path(sys.argv[1]))[0].digest)"
     )
     digests = set()
+    here = Path(__file__).parent
+    modules = os.pathsep.join(map(str, (here, here.parent / "unit")))
     for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": modules}
         result = subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / seed)], env=environment, capture_output=True, text=True
         )

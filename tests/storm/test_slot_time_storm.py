@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from market_stories import bubbles
 
 from spotlight.control.market.bill import settle
-from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.cost import CostMeter
 from spotlight.control.market.occupancy import Occupancy, OpenSlot
 from spotlight.control.market.prices import PriceTable

@@ -1,9 +1,11 @@
 """Records for the meter, in a few words each."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from story_journal import PRICE
 
+from spotlight.control.market.bubbles import Bubbles, bubbles_of
 from spotlight.control.market.cost import CostMeter
 from spotlight.core.events import AnyEvent, NodeJoined, Record, Worked, WorkerJoined
 from spotlight.core.types import NodeId, WorkerId
@@ -15,6 +17,14 @@ def metered(*told: tuple[float, AnyEvent]) -> CostMeter:
     for seq, (at, event) in enumerate(told):
         meter.apply(Record(seq, at, event))
     return meter
+
+
+def bubbles(records: Iterable[Record]) -> Bubbles:
+    """What a journal says of its slots' time."""
+    meter = CostMeter()
+    for record in records:
+        meter.apply(record)
+    return bubbles_of(meter)
 
 
 def node(name: str = "n.1", slots: int = 1, slot_class: SlotClass = SlotClass.SPOT, price: str = PRICE) -> NodeJoined:

@@ -62,6 +62,8 @@ class House:
 
     hysteresis_s: float = 1.0
     mixed_gpus: str = "allow"
+    config: ElasticConfig | None = None
+    """Instead of these two."""
     told: list[tuple[WorkerId, m.AnyMessage]] = field(default_factory=list)
     reports: list[Crewed] = field(default_factory=list)
     killed: list[tuple[WorkerId, str]] = field(default_factory=list)
@@ -70,7 +72,7 @@ class House:
     deaf: set[WorkerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        config = ElasticConfig.model_validate(
+        config = self.config or ElasticConfig.model_validate(
             {
                 "speed_ups": SPEED_UPS,
                 "measure": False,

@@ -18,7 +18,7 @@ from asynchrony_results import Point, Result, figures_of, load, present, save  #
 from spotlight.core.errors import InputError  # noqa: E402
 
 TINY = [
-    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2", "rollout.batch=4",
+    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2",
     "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
     "reward.processes=1",
 ]  # fmt: skip

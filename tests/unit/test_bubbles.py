@@ -2,9 +2,8 @@
 
 import msgspec
 import pytest
-from market_stories import node, worked, worker
+from market_stories import bubbles, node, worked, worker
 
-from spotlight.control.market.bubbles import bubbles
 from spotlight.control.market.occupancy import Tenure
 from spotlight.core.events import (
     AnyEvent,

@@ -22,7 +22,6 @@ SMALL = (
     "rollout.prompts=2",
     "rollout.group_size=4",
     "rollout.steps=3",
-    "rollout.batch=8",
     "eval.every=3",
     "eval.prompts=4",
     "eval.steps=3",

@@ -48,15 +48,6 @@ def test_a_reader_that_knows_a_prefix_gets_only_what_follows_it(tmp_path):
         assert list(read(tmp_path, after)) == written[after + 1 :]
 
 
-def test_several_events_are_appended_as_one(tmp_path):
-    disk = FussyDisk()
-    with Journal.create(tmp_path, HandClock().now, JournalConfig(sync=Sync.ALWAYS), disk.disk()) as journal:
-        records = journal.append_many([lease(0), Restored(step=0, reason="test"), lease(1)])
-        assert journal.append_many([]) == []
-        assert disk.syncs == 1
-    assert list(read(tmp_path)) == records
-
-
 def test_a_second_journal_in_the_same_folder_is_refused(tmp_path):
     write(tmp_path, 1)
     with pytest.raises(InputError, match="holds a journal already"):
@@ -189,7 +180,7 @@ def test_a_segment_that_cannot_be_made_stops_the_run_resumably(tmp_path):
         obstacle.mkdir()
         written = [journal.append(lease(number)) for number in range(6)]
         with pytest.raises(JournalUnwritable, match="the run stops here"):
-            journal.append_many([lease(number) for number in range(10)])
+            journal.append(Restored(step=0, reason="x" * SMALL.segment_bytes))
         with pytest.raises(JournalUnwritable, match="failed before"):
             journal.append(Restored(step=0, reason=""))
     obstacle.rmdir()
@@ -247,12 +238,13 @@ def test_segments_stay_below_their_size_and_none_is_lost_at_a_rotation(tmp_path)
         assert journal.append(lease(1)).seq == 200
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own(tmp_path):
+def test_a_record_larger_than_a_segment_gets_one_of_its_own(tmp_path):
     with Journal.create(tmp_path, HandClock().now, SMALL) as journal:
         journal.append(lease(0))
-        journal.append_many([lease(number) for number in range(1, 101)])
-        journal.append(lease(101))
-    assert [record.seq for record in read(tmp_path)] == list(range(102))
+        journal.append(Restored(step=0, reason="x" * SMALL.segment_bytes))
+        journal.append(lease(2))
+    assert [record.seq for record in read(tmp_path)] == [0, 1, 2]
+    assert len(segments(tmp_path)) == 3
 
 
 def test_a_crash_just_after_a_rotation_recovers_with_the_last_time(tmp_path):

@@ -39,6 +39,10 @@ class Brightness:
     def refuse(self):
         raise ValueError("too bright")
 
+class Plain(Brightness):
+    def refuse(self):
+        pass
+
 class Dying(Brightness):
     def refuse(self):
         os._exit(9)
@@ -46,6 +50,10 @@ class Dying(Brightness):
 class Hanging(Brightness):
     def refuse(self):
         time.sleep(3600)
+
+class Contrary(Dying):
+    def score(self, images, prompts):
+        return Scores(total=-super().score(images, prompts).total)
 
 class Faint(Brightness):
     def refuse(self):
@@ -136,3 +144,47 @@ def test_reward_that_hangs_at_everything_is_given_up_after_two_pictures():
     verdicts = judged("Hanging", [POISON] * 12, IMPATIENT_S)
     assert len(verdicts) == 12
     assert all("gave no answer" in verdict.problem for verdict in verdicts)
+
+
+def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> tuple[list[list[Verdict]], list[str]]:
+    """Verdicts on (brightness, whether the second judge is asked) by batch, and what was reported of that judge."""
+    reports: list[str] = []
+
+    async def sit() -> list[list[Verdict]]:
+        process = RewardProcess("strange_rewards:Plain", PATIENT_S, f"strange_rewards:{judge}", reports.append)
+        sitting = Judge([process], RewardLog("node.log"))
+        try:
+            found = []
+            for batch in batches:
+                pictures = [Picture(np.full((8, 8, 3), value, np.uint8), PROMPT, asked) for value, asked in batch]
+                found.append(await asyncio.gather(*map(sitting.judge, pictures)))
+            return found
+        finally:
+            await sitting.close()
+
+    return asyncio.run(sit()), reports
+
+
+def test_second_judge_scores_the_pictures_that_it_is_asked_about_and_changes_no_reward():
+    (verdicts,), reports = judged_twice("Contrary", [[(GOOD, True), (GOOD + 1, False), (GOOD + 2, True)]])
+    assert [verdict.score.reward for verdict in verdicts] == [GOOD, GOOD + 1, GOOD + 2]
+    assert [verdict.score.components for verdict in verdicts] == [{"judge": -GOOD}, {}, {"judge": -GOOD - 2}]
+    assert not reports
+
+
+def test_second_judge_that_kills_its_process_costs_no_reward_and_is_not_asked_again():
+    batches, reports = judged_twice("Contrary", [[(GOOD, True), (POISON, True)], [(GOOD, True)]])
+    scores = [verdict.score for batch in batches for verdict in batch]
+    assert [score.reward for score in scores] == [GOOD, POISON, GOOD]
+    assert not any(score.components for score in scores)
+    (report,) = reports
+    assert "the second judge 'strange_rewards:Contrary' gave no score for 2 held-out pictures" in report
+    assert "died without an error" in report
+
+
+def test_second_judge_that_raises_at_one_batch_scores_the_next():
+    batches, reports = judged_twice("Brightness", [[(POISON, True)], [(GOOD, True)]])
+    (poisoned,), (good,) = batches
+    assert (poisoned.score.reward, poisoned.score.components) == (POISON, {})
+    assert (good.score.reward, good.score.components) == (GOOD, {"judge": GOOD})
+    assert "too bright" in reports[0]

@@ -5,7 +5,7 @@ from ledger_stories import BASE, W1, W2, Told, grid, make, result, started, step
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.ledger.audit import audit
-from spotlight.control.ledger.frontier import advance, is_trained, next_positions, trained_count
+from spotlight.control.ledger.frontier import advance, is_trained, next_positions
 from spotlight.core.events import (
     Dropped,
     Leased,
@@ -247,7 +247,6 @@ def test_retired_iterations_are_forgotten_and_still_counted(ledger):
 def test_the_frontier_is_a_position_and_holes():
     frontier = advance(Frontier(), [0, 1, 4])
     assert frontier == Frontier(5, (2, 3))
-    assert trained_count(frontier) == 3
     assert [is_trained(frontier, place) for place in (-1, 0, 2, 4, 5)] == [False, True, False, True, False]
     assert next_positions(frontier, 3, claimed={2}) == (3, 5, 6)
     assert advance(frontier, [3, 2]) == Frontier(5)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.compute.rollout.noise import DRAWS_PER_THREAD, initial_noise, normal, normals, step_noise
+from spotlight.compute.rollout.noise import DRAWS_PER_THREAD, initial_noise, normals, step_noise
 from spotlight.core.rng import Purpose, derive_key, generator, noise_key, shuffled
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 
@@ -34,7 +34,7 @@ def sha256(tensor):
 
 
 def test_normal_of_a_fixed_key_keeps_its_golden_digest():
-    drawn = normal(12345, (3, 5))
+    drawn = normals([12345], (3, 5))[0]
     assert drawn.dtype == torch.float32
     assert drawn.shape == (3, 5)
     assert sha256(drawn) == "e279d805306ac8fd5fc70fd7dafe043a"
@@ -47,7 +47,7 @@ def test_noise_of_fixed_identities_keeps_its_golden_digest():
 
 
 def test_normal_of_many_numbers_is_standard():
-    drawn = normal(derive_key(Purpose.DATA, 0), (400, 500)).double()
+    drawn = normals([derive_key(Purpose.DATA, 0)], (400, 500)).double()
     assert abs(drawn.mean().item()) < 0.01
     assert abs(drawn.std().item() - 1) < 0.01
     assert abs(drawn.pow(4).mean().item() - 3) < 0.1
@@ -70,16 +70,16 @@ def test_noise_in_another_process_is_the_same():
 
 def test_noise_of_every_other_identity_is_another():
     identities = itertools.product((0, 1, -1), ("p", "q", ""), (0, 1, 10), (0, 1, 10), Purpose)
-    firsts = [tuple(normal(noise_key(*identity), (4,)).tolist()) for identity in identities]
+    firsts = [tuple(row) for row in normals([noise_key(*identity) for identity in identities], (4,)).tolist()]
     assert len(set(firsts)) == len(firsts) == 3 * 3 * 3 * 3 * len(Purpose)
 
 
 def test_noise_of_the_batch_is_that_of_its_keys():
     """The identity that enters is (run seed, prompt, seed, step) and nothing else of the sample."""
     later = [Sample(prompt=s.prompt, seed=s.seed, sampling=s.sampling, version=Version(9)) for s in SAMPLES]
-    expected = torch.stack([normal(noise_key(3, s.prompt, s.seed, 4, Purpose.SDE), SHAPE) for s in SAMPLES])
+    expected = normals([noise_key(3, s.prompt, s.seed, 4, Purpose.SDE) for s in SAMPLES], SHAPE)
     assert torch.equal(step_noise(3, later, 4, SHAPE), expected)
-    start = torch.stack([normal(noise_key(3, s.prompt, s.seed, 0, Purpose.INITIAL), SHAPE) for s in SAMPLES])
+    start = normals([noise_key(3, s.prompt, s.seed, 0, Purpose.INITIAL) for s in SAMPLES], SHAPE)
     assert torch.equal(initial_noise(3, later, SHAPE), start)
     assert not torch.equal(step_noise(3, SAMPLES, 0, SHAPE), start)
 
@@ -131,4 +131,4 @@ def test_shuffled_keeps_every_item_and_follows_the_key():
 def test_a_batch_large_enough_for_threads_draws_what_single_draws_would() -> None:
     keys = [derive_key(Purpose.DATA, 0, number) for number in range(4 * DRAWS_PER_THREAD)]
     together = normals(keys, SHAPE)
-    assert torch.equal(together, torch.stack([normal(key, SHAPE) for key in keys]))
+    assert torch.equal(together, torch.cat([normals([key], SHAPE) for key in keys]))

@@ -145,6 +145,11 @@ def frames(shown, wanted):
     return letters, np.array([float(seen == "-") for seen in shown], np.float32)
 
 
+def soft_lcs(letters, blank, target):
+    """Of one reading."""
+    return text.soft_lcs([letters], [blank], [target])[0]
+
+
 @pytest.mark.parametrize(
     ("shown", "wanted", "expected"),
     [
@@ -158,20 +163,20 @@ def frames(shown, wanted):
     ],
 )
 def test_soft_lcs_of_certain_posteriors(shown, wanted, expected):
-    assert text.soft_lcs(*frames(shown, wanted), wanted) == pytest.approx(expected)
+    assert soft_lcs(*frames(shown, wanted), wanted) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("probability", "credit"), [(1.0, 1.0), (0.1, 0.5), (0.01, 0.0), (0.0, 0.0)])
 def test_soft_lcs_credits_the_order_of_magnitude(probability, credit):
     letters = np.full((1, 1), probability, np.float32)
-    assert text.soft_lcs(letters, np.zeros(1, np.float32), "a") == pytest.approx(credit, abs=1e-6)
+    assert soft_lcs(letters, np.zeros(1, np.float32), "a") == pytest.approx(credit, abs=1e-6)
 
 
 @given(st.text("ab-", max_size=8), st.text("ab", min_size=1, max_size=4))
 def test_graded_is_bounded_and_is_one_only_for_the_target(shown, wanted):
     read = "".join(seen for i, seen in enumerate(shown) if seen != "-" and (i == 0 or shown[i - 1] != seen))
     letters, separators = frames(shown, wanted) if shown else (np.zeros((0, len(wanted))), np.zeros(0))
-    soft = text.soft_lcs(letters, separators, wanted)
+    soft = soft_lcs(letters, separators, wanted)
     score = text.graded(text.edit_similarity(read, wanted), soft, text.extra_glyphs(read, wanted))
     assert 0.0 <= score <= 1.0
     assert (score == 1.0) == (read == wanted)
@@ -181,8 +186,8 @@ def test_joined_readings_do_not_merge_letters_across_lines():
     line = Reading("l", np.ones((1, 2), np.float32), np.zeros(1, np.float32))
     both = join([line, line], 2)
     assert both.text == "ll"
-    assert text.soft_lcs(both.letters, both.blank, "ll") == pytest.approx(1.0)
-    assert text.soft_lcs(join([], 2).letters, join([], 2).blank, "ll") == 0.0
+    assert soft_lcs(both.letters, both.blank, "ll") == pytest.approx(1.0)
+    assert soft_lcs(join([], 2).letters, join([], 2).blank, "ll") == 0.0
 
 
 # Ranking of images

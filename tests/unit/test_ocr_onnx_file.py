@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx_bytes import attribute, field, graph, ints, model, node, tensor
 
-from spotlight.compute.rewards.ocr.onnx_file import read_graph
+from spotlight.compute.rewards.ocr.on_gpu.onnx_file import read_graph
 from spotlight.compute.rewards.ocr.recogniser import PPOCR_V6_TINY
 from spotlight.core.errors import WeightsError
 

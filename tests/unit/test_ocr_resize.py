@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.compute.rewards.ocr import resize
-from spotlight.compute.rewards.ocr.resize import FRACTION, resizing, weights
+from spotlight.compute.rewards.ocr.on_gpu import resize
+from spotlight.compute.rewards.ocr.on_gpu.resize import FRACTION, resizing, weights
 
 
 @settings(max_examples=60, deadline=None)

@@ -18,7 +18,7 @@ from spotlight.compute.models import families
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.trainer import Trainer
 from spotlight.config import load_config
-from spotlight.core.errors import EnvironmentProblem, InputError, PromptError
+from spotlight.core.errors import EnvironmentProblem, InputError, PromptError, RewardError
 from spotlight.folder import CHECKPOINTS_KEPT
 from spotlight.preflight import Subject, checks_of, preflight
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
@@ -108,6 +108,15 @@ def test_reward_that_checks_prompts_is_asked_about_all_of_them(here):
     assert "2 of the 4 prompts of mine.txt cannot be used by the reward 'preflight_rewards:Picky'" in str(refused.value)
     assert "line 2:" not in str(refused.value)
     assert "line 1: 'the word \"x\"' has an even number of letters; line 3: " in str(refused.value)
+
+
+def test_second_judge_is_checked_with_held_out_prompts_and_only_where_there_is_one(here):
+    with pytest.raises(RewardError, match="'preflight_rewards:nan' returned nan for image 0"):
+        remarks(check_prompts_and_reward, subject("reward.name=jpeg", "reward.judge=preflight_rewards:nan"))
+    (judged,) = remarks(check_prompts_and_reward, subject("reward.name=jpeg", "reward.judge=preflight_rewards:right"))
+    (plain,) = remarks(check_prompts_and_reward, subject("reward.name=jpeg"))
+    assert ", judge preflight_rewards:right (source" in judged
+    assert ", judge " not in plain
 
 
 # --- prompts ---

@@ -55,6 +55,7 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
         (["train", "words-nft", "--prices", "none.csv"], "the price table none.csv does not exist"),
         (["train", "words-nft", "--market.spot_price", "aws-p5"], "no row 'aws-p5'"),
         (["train", "words-nft+spotlight"], "cluster.gang is 4, but several training ranks are simulated only"),
+        (["train", "words-nft", "--model.compile", "true"], "the workers of a run do not compile yet"),
         (["status", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["report", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["resume", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),

@@ -88,7 +88,7 @@ def test_random_choice_is_the_mean_over_all_choices():
 
 # A high learning rate, so that one iteration changes which pictures compress well.
 TINY = [
-    "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2", "rollout.batch=8", "train.micro_batch=8",
+    "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2", "train.micro_batch=8",
     "train.lr=3e-3", "reward.name=jpeg", "reward.judge=jpeg", "reward.processes=0",
 ]  # fmt: skip
 LOOKS = [

@@ -83,7 +83,9 @@ def test_what_a_finished_run_owned_is_gone_though_its_timers_were_never_due():
 
     async def main() -> weakref.ref[Owned]:
         owned = Owned()
-        kept.append(asyncio.get_running_loop().call_later(1e9, owned.act).loop)
+        loop = asyncio.get_running_loop()
+        loop.call_later(1e9, owned.act)
+        kept.append(loop)
         await asyncio.sleep(1.0)
         return weakref.ref(owned)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image as PilImage
 
-from spotlight.compute.rewards.protocol import Floats, Image, Scores
+from spotlight.compute.rewards.protocol import JUDGE, Floats, Image, Scores
 from spotlight.core.types import Prompt, PromptId
 
 EVALUATION_SEED = 20_000
@@ -54,7 +54,7 @@ class Evaluation:
             figures |= tasks
             figures["geneval"] = _mean(tasks)
         if len(self.scores) > 1:
-            figures["judge"] = self.estimate(1)
+            figures[JUDGE] = self.estimate(1)
         return figures
 
     @property

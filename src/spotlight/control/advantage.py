@@ -63,17 +63,6 @@ class GroupAdvantages:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class AdvantageSummary:
-    """What to log about an iteration's advantages; `problems` deserve a warning."""
-
-    groups: int
-    zero_variance_groups: int
-    too_few_finite_groups: int
-    dropped_samples: int
-    problems: tuple[str, ...]
-
-
 class LaggedStd(msgspec.Struct, frozen=True, kw_only=True):
     """Running within-group std of earlier iterations, an average whose memory is 1 / (1 - decay) iterations.
 
@@ -127,18 +116,6 @@ def group_advantages(
         _one_group(index, rewards, shared, eps, centre)
         for index, (rewards, centre) in enumerate(zip(rewards_by_group, centres, strict=True))
     ]
-
-
-def summarise(groups: Sequence[GroupAdvantages]) -> AdvantageSummary:
-    """Count what could not be trained on."""
-    outcomes = [group.outcome for group in groups]
-    return AdvantageSummary(
-        groups=len(groups),
-        zero_variance_groups=outcomes.count(GroupOutcome.ZERO_VARIANCE),
-        too_few_finite_groups=outcomes.count(GroupOutcome.TOO_FEW_FINITE),
-        dropped_samples=sum(int((~group.kept).sum()) for group in groups),
-        problems=tuple(problem for group in groups for problem in group.problems),
-    )
 
 
 def comparable_groups(rewards_by_group: Sequence[Floats]) -> int:

@@ -364,11 +364,8 @@ class Dispatcher:
             self.scheduler.drop(request, f"failed {failures} times, last: {failed.problem}")
 
     def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
-        workers = [warned.worker] if warned.worker is not None else self.directory.workers_of(node)
-        for worker in workers:
-            known = self.directory.workers.get(worker)
-            if known is None:
-                continue
+        for worker in self.directory.workers_of(node):
+            known = self.directory.workers[worker]
             known.warned = known.warned or warned.kind is NoticeKind.IMMINENT
             self._emit(NoticeGiven(worker=worker, kind=warned.kind, seconds=warned.seconds))
             self.scheduler.warn(worker, warned.kind, now + warned.seconds, now)

@@ -22,7 +22,6 @@ from spotlight.core.events import (
     Leased,
     Previewed,
     Published,
-    Restored,
     RunResumed,
     RunStarted,
     RunStopped,
@@ -48,7 +47,6 @@ class RunState:
     evaluated: dict[int, Evaluated] = field(default_factory=dict)
     published: dict[WeightsId, Published] = field(default_factory=dict)
     checkpoints: list[Checkpointed] = field(default_factory=list)
-    restores: int = 0
     longest_iteration_s: float = 0.0
     finished: bool = False
 
@@ -87,8 +85,6 @@ class RunState:
                 self.published[event.weights] = event
             case Checkpointed():
                 self.checkpoints.append(event)
-            case Restored():
-                self.restores += 1
             case IterationDone():
                 self.iterations_done = event.iteration + 1
                 self.longest_iteration_s = max(self.longest_iteration_s, event.rollout_s + event.train_s)

@@ -13,7 +13,7 @@ writer. The bytes are those of `segments.py`.
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -186,26 +186,17 @@ class Journal:
         return at if at > self._last_at else self._last_at
 
     def append(self, event: AnyEvent) -> Record:
-        """The same as of several, without the lists: nearly all records come one by one."""
+        """Write one record, and sync it where the policy says so."""
         if self._failed or self._handle < 0:
             raise self._closed()
         at = self._now() - self._origin
         if at < self._last_at:
             at = self._last_at
         record = Record(self._next_seq, at, event)
-        self._put(pack_frame(self._encode(record)), 1, at)
+        self._put(pack_frame(self._encode(record)), at)
         if self._syncs:
-            self._sync_after({type(event)})
+            self._sync_after(type(event))
         return record
-
-    def append_many(self, events: Iterable[AnyEvent]) -> list[Record]:
-        """Append several with one write and at most one sync: all of them, or none."""
-        at = self._begin()
-        records = [Record(self._next_seq + index, at, event) for index, event in enumerate(events)]
-        self._put(b"".join([pack_frame(self._encode(record)) for record in records]), len(records), at)
-        if self._syncs:
-            self._sync_after({type(record.event) for record in records})
-        return records
 
     def tick(self) -> None:
         """Under `interval`: sync what has waited long enough. Call it now and then when nothing is appended."""
@@ -257,19 +248,13 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _begin(self) -> float:
-        """What records that are appended now bear."""
-        if self._failed or self._handle < 0:
-            raise self._closed()
-        return self.now()
-
     def _closed(self) -> JournalUnwritable:
         return JournalUnwritable(
             f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
             "resume the run to go on."
         )
 
-    def _put(self, data: bytes, records: int, at: float) -> None:
+    def _put(self, data: bytes, at: float) -> None:
         size = len(data)
         if self._size + size > self._segment_bytes and self._size > HEADER.size:
             self._rotate()
@@ -285,15 +270,15 @@ class Journal:
             self._cut_back()
             raise
         self._size += size
-        self._next_seq += records
+        self._next_seq += 1
         self._last_at = at
         self._unsynced = True
 
-    def _sync_after(self, kinds: set[type[object]]) -> None:
-        if Checkpointed in kinds:
+    def _sync_after(self, kind: type[object]) -> None:
+        if kind is Checkpointed:
             # What it covers is deleted next, so it may not be lost.
             self.sync()
-        elif kinds & DURABLE:
+        elif kind in DURABLE:
             self._sync_by_policy()
 
     def _sync_by_policy(self) -> None:

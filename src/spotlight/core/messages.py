@@ -198,11 +198,10 @@ class Gone(Message, frozen=True, kw_only=True):
 
 
 class Warned(Message, frozen=True, kw_only=True):
-    """A preemption notice for the whole node, or for one worker of it; `seconds` until the deadline."""
+    """A preemption notice for the whole node; `seconds` until the deadline."""
 
     kind: NoticeKind
     seconds: float
-    worker: WorkerId | None = None
 
 
 # -- controller -> worker ----------------------------------------------------------------------------------------------

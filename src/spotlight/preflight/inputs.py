@@ -1,6 +1,6 @@
 """Whether model and reward can take the run's prompts, and whether the reward scores at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -47,19 +47,28 @@ def check_prompts(subject: Subject) -> Iterator[str]:
 
 
 def check_prompts_and_reward(subject: Subject) -> Iterator[str]:
-    """The reward can be loaded, takes every prompt, and gives a finite number for pictures of the first ones."""
-    reward, settings = subject.reward, subject.config.reward
+    """The reward can be loaded, takes every prompt, and gives a finite number for pictures of the first ones; so does
+    the second judge, of held-out prompts."""
+    settings, size = subject.config.reward, subject.facts.world.size
     with named_tracebacks(), RewardPool(min(1, settings.processes), settings.timeout_s) as pool:
-        version = pool.version(reward)
-        for prompts in (subject.training, subject.held_out):
-            problems = pool.problems_with(reward, prompts.prompts)
-            _refuse(prompts, problems or [], f"the reward '{reward}'")
-        first = list(dict.fromkeys((*subject.training.prompts[:SCORED], *subject.held_out.prompts[:SCORED])))
-        pool.score(reward, [noise_picture(subject.facts.world.size)] * len(first), first)
+        told = f"reward {_checked(pool, subject.reward, (subject.training, subject.held_out), size)}"
+        if subject.judge is not None:
+            told += f", judge {_checked(pool, subject.judge, (subject.held_out,), size)}"
     yield (
         f"checked: {len(subject.training.prompts)} training and {len(subject.held_out.prompts)} held-out prompts, "
-        f"reward {reward} ({version})."
+        f"{told}."
     )
+
+
+def _checked(pool: RewardPool, name: str, sets: Sequence[PromptSet], size: Size) -> str:
+    """Its name and version."""
+    version = pool.version(name)
+    for prompts in sets:
+        problems = pool.problems_with(name, prompts.prompts)
+        _refuse(prompts, problems or [], f"the reward '{name}'")
+    first = list(dict.fromkeys(prompt for prompts in sets for prompt in prompts.prompts[:SCORED]))
+    pool.score(name, [noise_picture(size)] * len(first), first)
+    return f"{name} ({version})"
 
 
 def noise_picture(size: Size) -> Image:

@@ -52,6 +52,12 @@ class Subject:
     def reward(self) -> str:
         return self.config.reward.name or self.facts.world.reward
 
+    @property
+    def judge(self) -> str | None:
+        """The second judge of held-out pictures."""
+        second = self.config.second_judge(self.facts.world.judge)
+        return second.name if second is not None else None
+
 
 class Check(NamedTuple):
     """One thing that may be wrong."""

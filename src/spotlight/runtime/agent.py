@@ -63,7 +63,11 @@ class Agent:
         self._nursery = nursery
         self._controller = controller
         self._loop = asyncio.get_running_loop()
-        rewards = [RewardProcess(launch.reward, launch.reward_timeout_s) for _ in range(launch.reward_processes)]
+        judge = launch.judge.name if launch.judge is not None else None
+        rewards = [
+            RewardProcess(launch.reward, launch.reward_timeout_s, judge, self._warn)
+            for _ in range(launch.reward_processes)
+        ]
         self._judge: Judge[Picture] = Judge(rewards, RewardLog(f"{launch.logs}/{launch.node}.log"))
         self._weights = WeightCache(Path(launch.store), Path(launch.spill), self._warn)
         self._written = Written()
@@ -296,7 +300,7 @@ class Agent:
             self._relay(worker, local, b"")
 
     def _warn(self, problem: str) -> None:
-        """Called by the thread that copies."""
+        """Called by the threads that copy weights and that score."""
         log.warning("%s", problem)
         asyncio.run_coroutine_threadsafe(self._send(m.Noted(problem=problem)), self._loop)
 
@@ -311,7 +315,8 @@ class Agent:
             if granted is None:
                 verdict = unscored(f"node {self._launch.node} relayed no live lease of it, so its prompt is unknown.")
             else:
-                verdict = await self._judge.judge(Picture(parcel.image, granted.prompt))
+                is_judged = self._launch.is_judged(granted.request)
+                verdict = await self._judge.judge(Picture(parcel.image, granted.prompt, is_judged))
             if parcel.payload is not None:
                 blob = parcel.payload
         if granted is not None and granted.request.work is Work.PREVIEW:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spotlight.compute.held_out import Evaluation
-from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.held_out import Evaluation, estimate
+from spotlight.compute.rewards.protocol import JUDGE, Scores
 from spotlight.compute.rollout.config import EvalConfig
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
@@ -87,14 +87,17 @@ class HeldOut:
 
 
 def _scores(pictures: list[tuple[Prompt, Accepted]]) -> dict[str, tuple[float, float, float]]:
-    """Figures of the pictures that have a reward; one that could not be drawn or judged says nothing of the others."""
-    judged = [(prompt, one) for prompt, one in pictures if math.isfinite(one.reward)]
-    if not judged:
+    """Figures of the pictures that have a reward; one that could not be drawn or scored says nothing of the others."""
+    scored = [(prompt, one) for prompt, one in pictures if math.isfinite(one.reward)]
+    if not scored:
         return {}
-    names = sorted(set.intersection(*(set(one.components) for _, one in judged)))
+    names = sorted(set.intersection(*(set(one.components) for _, one in scored)) - {JUDGE})
     scores = Scores(
-        total=np.array([one.reward for _, one in judged]),
-        components={name: np.array([one.components[name] for _, one in judged]) for name in names},
+        total=np.array([one.reward for _, one in scored]),
+        components={name: np.array([one.components[name] for _, one in scored]) for name in names},
     )
-    figures = Evaluation(prompts=tuple(prompt for prompt, _ in judged), images=[], scores=(scores,)).figures()
+    figures = Evaluation(prompts=tuple(prompt for prompt, _ in scored), images=[], scores=(scores,)).figures()
+    twice = [(prompt.id, one.components[JUDGE]) for prompt, one in scored if JUDGE in one.components]
+    if twice:
+        figures[JUDGE] = estimate(np.array([value for _, value in twice]), [prompt for prompt, _ in twice])
     return {name: (figure.value, figure.low, figure.high) for name, figure in figures.items()}

@@ -15,15 +15,15 @@ in bounded time, and the death of a reward process, idle or busy, leaves no pict
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from spotlight.compute.rewards.pool import RewardHung, RewardProcessDied
-from spotlight.compute.rewards.protocol import Image, Scores
+from spotlight.compute.rewards.protocol import JUDGE, Image, Scores
 from spotlight.core.errors import RewardError
 from spotlight.core.messages import Score
 from spotlight.core.types import Prompt
@@ -56,6 +56,8 @@ class Picture:
 
     image: Image
     prompt: Prompt
+    is_judged: bool = False
+    """Whether the second judge scores it too."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Scored:
 
     scores: Scores
     scorer: str
+    judged: Mapping[int, float] = field(default_factory=dict)
+    """The second judge's scores, by the index of the picture."""
 
 
 class ScoringProcess(Protocol[Taken]):
@@ -173,7 +177,8 @@ async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[
         Verdict(
             Score(
                 reward=float(found.scores.total[index]),
-                components={name: float(values[index]) for name, values in found.scores.components.items()},
+                components={name: float(values[index]) for name, values in found.scores.components.items()}
+                | ({JUDGE: found.judged[index]} if index in found.judged else {}),
                 scorer=found.scorer,
             )
         )

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from spotlight.compute.rewards.config import SecondJudge
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, SlotClass
+from spotlight.core.work import NoticeKind, Request, SlotClass, Work
 from spotlight.runtime.pool import NodeSpec
 
 
@@ -67,6 +68,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """As of WorkerLaunch."""
     logs: str
     reward: str
+    judge: SecondJudge | None = None
+    """Of held-out pictures, in the same processes; None: there is none."""
     reward_processes: int
     reward_timeout_s: float
     """A reward process that gives no answer for so long hangs, and is killed."""
@@ -87,6 +90,10 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Pixels of a picture that one token of the model stands for."""
     devices: tuple[SlotDevice, ...]
     """Of its slots."""
+
+    def is_judged(self, request: Request) -> bool:
+        """Whether the second judge scores this picture too."""
+        return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
 
     def for_worker(self, slot: int) -> WorkerLaunch:
         """Of the node's slots only the first one trains: a gang has one worker."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.compute.rewards.config import SecondJudge
 from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
@@ -65,6 +66,7 @@ class LocalPoolSettings:
     """Modules that all workers need."""
     worker_settings: bytes
     reward: str
+    judge: SecondJudge | None = None
     reward_processes: int
     reward_timeout_s: float
     cluster: ClusterConfig
@@ -146,7 +148,7 @@ class LocalPool:
         node = spec.incarnation(self._counts.next(spec.name))
         store = self._stores / spec.name
         _make(store, "cluster.store")
-        process = self._start_agent(spec, node, store)
+        process = self._start_agent(self.launch_of(spec, node))
         loop = asyncio.get_running_loop()
         here = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
         assert process.stdin is not None
@@ -255,19 +257,21 @@ class LocalPool:
                 f"{', '.join(settings.preload) or 'nothing else'} ({last}), so that no worker can start; see {log}."
             )
 
-    def _start_agent(self, spec: NodeSpec, node: NodeId, store: Path) -> subprocess.Popen[bytes]:
+    def launch_of(self, spec: NodeSpec, node: NodeId) -> AgentLaunch:
+        """What the agent of this incarnation is started with."""
         settings = self._settings
-        launch = AgentLaunch(
+        return AgentLaunch(
             node=node,
             spec=spec,
             controller=str(settings.controller),
             nursery=str(self._nursery_socket),
             token=settings.token,
-            store=str(store),
+            store=str(self._stores / spec.name),
             spill=str(self._spill / spec.name),
             shared=str(self._shared),
             logs=str(self._logs),
             reward=settings.reward,
+            judge=settings.judge,
             reward_processes=settings.reward_processes,
             reward_timeout_s=settings.reward_timeout_s,
             threads=settings.cluster.threads,
@@ -281,6 +285,9 @@ class LocalPool:
             token_pixels=settings.token_pixels,
             devices=settings.devices.of(spec),
         )
+
+    def _start_agent(self, launch: AgentLaunch) -> subprocess.Popen[bytes]:
+        spec, node = launch.spec, launch.node
         path = self._shared / f"{spec.name}.json"
         path.write_bytes(msgspec.json.encode(launch))
         with (self._logs / f"{node}.log").open("ab") as output:

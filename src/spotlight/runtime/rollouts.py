@@ -206,9 +206,6 @@ class Rollouts:
             lambda: f"{_outstanding(ledger, iteration)} of iteration {iteration}",
         )
 
-    def are_finished(self, iteration: int) -> bool:
-        return self._hub.dispatcher.ledger.is_made(iteration)
-
     def compare(self, iteration: int) -> Compared:
         """Advantages within groups; a dropped sample counts as one without a usable reward."""
         known = self._state.compared.get(iteration)

@@ -31,7 +31,8 @@ class ModelConfig(Section):
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
     compile: bool = False
-    """Compile the transformer: a minute at the start, then a batch of a given size runs up to 1.7 times faster."""
+    """Compile the transformer: a minute at the start, then a batch of a given size runs up to 1.7 times faster. It is
+    for programs of one process (learning benchmarks, co-simulations); a run refuses it: its workers do not compile."""
 
     @field_validator("device")
     @classmethod

@@ -1,10 +1,7 @@
 """The tiny families: their specs, and models of them from anything that `sources.resolve` knows."""
 
-from pathlib import Path
-
 import torch
 
-from spotlight.assets import asset
 from spotlight.compute.data.worlds import World, world
 from spotlight.compute.models.devices import usable_device
 from spotlight.compute.models.pixels import PixelAdapter, PixelSpec
@@ -26,10 +23,6 @@ def spec_of(family: str) -> PixelSpec:
 
 def world_of(adapter: PixelAdapter) -> World:
     return world(adapter.family)
-
-
-def shipped_weights(family: str) -> Path:
-    return asset(f"weights/{family}.safetensors")
 
 
 def read_weights(name: str) -> files.WeightFile:

@@ -75,10 +75,6 @@ class Group:
     def leads(self) -> bool:
         return self.rank == 0
 
-    @property
-    def is_dropped(self) -> bool:
-        return self._link is None
-
     def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
         """parts[i] goes to rank i; what came from rank i has shapes[i]. Sizes may all differ."""
         mine = parts[self.rank]

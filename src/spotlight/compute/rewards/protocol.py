@@ -20,6 +20,9 @@ Image: TypeAlias = NDArray[np.uint8]
 
 Floats: TypeAlias = NDArray[np.float64]
 
+JUDGE = "judge"
+"""Name of the second judge's score among the components and figures of held-out pictures."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -72,7 +75,5 @@ class Scorer(Protocol):
     def close(self) -> None: ...
 
 
-RewardFactory: TypeAlias = Callable[[], Reward]
-"""A function or class that makes a reward; called once in each reward process."""
 ScoringFunction: TypeAlias = Callable[[Sequence[Image], Sequence[Prompt]], object]
 """A reward as a plain function: one number per image, in order, or a Scores."""

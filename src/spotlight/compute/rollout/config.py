@@ -39,8 +39,6 @@ class RolloutConfig(Section):
     """Scale of classifier-free guidance; 1 is without, at half the cost."""
     initial_noise: InitialNoise = InitialNoise.PER_SAMPLE
     """Flow-GRPO learns faster from a shared one, because only the window's noise is credited."""
-    batch: int = Field(default=64, ge=1)
-    """Samples per forward."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -110,7 +108,8 @@ class EvalConfig(Section):
     guidance: float = Field(default=1.0, ge=1)
     """Scale of classifier-free guidance."""
     judge_every: int = Field(default=20, ge=1)
-    """Iterations between verdicts of the second judge, which is slower."""
+    """Iterations between evaluations that the second judge (`reward.judge`) scores as well: of those that `every`
+    makes, the first, those at a multiple of this, and the last."""
 
     def sampling(self, size: Size) -> Sampling:
         return Sampling(steps=self.steps, size=size, guidance=self.guidance)

@@ -20,13 +20,11 @@ DRAWS_PER_THREAD = 128
 MOST_THREADS = 4
 
 
-def normal(key: int, shape: Sequence[int]) -> Tensor:
-    """Standard normal fp32 on the host, a pure function of key and shape."""
-    return torch.from_numpy(generator(key).standard_normal(tuple(shape), dtype=np.float32))
-
-
 def normals(keys: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """One normal tensor per key; large batches are drawn by several threads, for NumPy draws without the GIL."""
+    """One standard normal fp32 tensor per key, each a pure function of key and shape.
+
+    Several threads draw large batches, for NumPy draws without the GIL.
+    """
     drawn = np.empty((len(keys), *shape), dtype=np.float32)
 
     def fill(rows: range) -> None:

@@ -113,6 +113,8 @@ class BatchesOver(StrEnum):
 
 
 AUTO: Literal["auto"] = "auto"
+UNMEASURED_ROWS = 64
+"""Rows of a forward where `auto` would have to be measured first."""
 
 
 def _is_row_count(value: Any) -> Any:
@@ -157,6 +159,11 @@ class TrainConfig(Section):
     timeout_s: float = Field(default=3600.0, gt=0)
     """Seconds that an optimizer step, a publication or a checkpoint may take before the trainer is taken
     for hung, killed and restarted from the newest checkpoint."""
+
+    @property
+    def rows_per_forward(self) -> int:
+        """Rows of a forward in programs of one process, which draw as many at a time as they train on."""
+        return UNMEASURED_ROWS if self.micro_batch == AUTO else self.micro_batch
 
     def ema_decay_at(self, updates: int) -> float:
         """The average's decay at optimizer step number `updates`, counted from 1."""

@@ -19,10 +19,6 @@ def is_trained(frontier: Frontier, position: int) -> bool:
     return 0 <= position < frontier.position and position not in frontier.holes
 
 
-def trained_count(frontier: Frontier) -> int:
-    return frontier.position - len(frontier.holes)
-
-
 def advance(frontier: Frontier, trained: Iterable[int]) -> Frontier:
     """The frontier once these positions are trained too; training one a second time is an error."""
     holes = set(frontier.holes)

@@ -88,9 +88,6 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def stand_in_dollars(self) -> float:
         return math.fsum(line.dollars for line in self.lines if line.stands_in)
 
-    def dollars_of(self, slot_class: SlotClass) -> float:
-        return math.fsum(line.dollars for line in self.lines if line.slot_class is slot_class)
-
 
 def settle(tallies: Sequence[Tally], table: PriceTable, reserved_slots: int) -> Bill:
     """The bill of these seconds; `reserved_slots` is how many the reserved-only run would have."""

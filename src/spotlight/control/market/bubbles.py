@@ -7,14 +7,13 @@ Invariant: the kinds of a class add up to the time that its slots were held, and
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from spotlight.control.market.cost import Account, CostMeter
 from spotlight.control.market.occupancy import Tenure
-from spotlight.core.events import Record
 from spotlight.core.work import Activity
 
 ByTenure: TypeAlias = dict[Tenure, dict[Activity, float]]
@@ -41,16 +40,8 @@ class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
         return {tenure: share(seconds, Activity.IDLE) for tenure, seconds in self.seconds.items()}
 
 
-def bubbles(records: Iterable[Record]) -> Bubbles:
-    """What a journal says of its slots' time."""
-    meter = CostMeter()
-    for record in records:
-        meter.apply(record)
-    return bubbles_of(meter)
-
-
 def bubbles_of(meter: CostMeter) -> Bubbles:
-    """The same from a meter that has heard it all."""
+    """What a meter that has read a journal says of its slots' time."""
     return Bubbles(
         seconds=_by_tenure(meter.accounts()),
         iterations=tuple(

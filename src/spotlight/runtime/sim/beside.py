@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from spotlight.runtime.sim.moments import Struck
-from spotlight.runtime.sim.virtual_loop import running_loop
 
 
 class Beside:
@@ -39,7 +38,8 @@ class Beside:
             life.cancel()
         except Exception as error:
             # Nobody awaits this, and a fault of the simulation must not look like a slow disk.
-            running_loop().call_exception_handler({"message": "work beside a worker failed", "exception": error})
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler({"message": "work beside a worker failed", "exception": error})
             life.cancel()
         finally:
             self._task = None

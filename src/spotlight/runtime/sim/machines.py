@@ -19,9 +19,10 @@ class SimPool:
         pass
 
     async def events(self) -> AsyncIterator[PoolEvent]:
-        """The controller hears of nodes by their connections; nothing else is told here."""
-        return
-        yield
+        """None: the controller learns of nodes from their connections."""
+        none: tuple[PoolEvent, ...] = ()
+        for event in none:
+            yield event
 
     async def add_node(self, spec: NodeSpec) -> NodeId:
         self._world.add(spec)

@@ -33,8 +33,8 @@ class Memory(msgspec.Struct):
     verdicts: dict[bytes, Remembered] = {}
     steps: dict[str, dict[str, float]] = {}
     """Figures of an optimizer step, by the name of theta after it."""
-    hits: int = 0
     misses: int = 0
+    """Verdicts that had to be computed."""
 
     @classmethod
     def load(cls, path: Path, subject: str) -> "Memory":
@@ -64,7 +64,6 @@ class Memory(msgspec.Struct):
         if known is None:
             self.misses += 1
             return None
-        self.hits += 1
         return m.Score(known.reward, known.components, "co-simulated")
 
     def knows(self, request: Request, weights_digest: str) -> bool:

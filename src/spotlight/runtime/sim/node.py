@@ -34,7 +34,6 @@ from spotlight.runtime.sim.rooms import Rooms
 from spotlight.runtime.sim.row import Row
 from spotlight.runtime.sim.storage import SimStorage
 from spotlight.runtime.sim.trainer import SimTrainer
-from spotlight.runtime.sim.virtual_loop import running_loop
 from spotlight.runtime.sim.worker import SimWorker
 
 PREVIEW = Work.PREVIEW
@@ -48,7 +47,7 @@ class Pipe:
     """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
 
     def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
         self._delay = delay
         self._deliver = deliver
         self._on_their_way: deque[tuple[Frame, bytes]] = deque()
@@ -59,7 +58,7 @@ class Pipe:
         if self._is_cut:
             return
         loop = self._loop
-        arrives_at = loop.now + self._delay()
+        arrives_at = loop.time() + self._delay()
         if arrives_at > self._last:
             self._last = arrives_at
         self._on_their_way.append((frame, blob))

@@ -9,6 +9,7 @@ weights that it trained itself from its own memory; all others fetch them. A che
 snapshot, is written beside its other work and told of when its own time, which contains the snapshot, is over.
 """
 
+import asyncio
 import heapq
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId
 from spotlight.runtime.sim.fate import Calm, Tempo
 from spotlight.runtime.sim.pace import Pace
-from spotlight.runtime.sim.virtual_loop import running_loop
 
 NEEDED = (
     *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
@@ -141,7 +141,7 @@ class ProfiledFate(Calm):
         self._judges = max(1, config.reward.processes)
         self._busy: dict[NodeId, list[float]] = {}
         """When each judge of a node is free again, a heap."""
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         profile = self._profile
@@ -162,7 +162,7 @@ class ProfiledFate(Calm):
 
     def score_s(self, request: Request, node: NodeId) -> float:
         """Pictures wait for a judge of their node."""
-        now = self._loop.now
+        now = self._loop.time()
         judges = self._busy.get(node)
         if judges is None:
             judges = self._busy[node] = [0.0] * self._judges

@@ -134,7 +134,7 @@ class RealNumerics:
         """The request and others of its kind that nobody has asked for yet, in the order of issue."""
         sampling, batch = request.sample.sampling, [request]
         for other in self._issued(request.iteration, request.work):
-            if len(batch) == self._config.rollout.batch:
+            if len(batch) == self._config.train.rows_per_forward:
                 break
             theirs = other.sample.sampling
             alike = (theirs.steps, theirs.window.size) == (sampling.steps, sampling.window.size)
@@ -158,7 +158,7 @@ class RealNumerics:
         samples, count = [request.sample for request in requests], len(requests)
         if self._config.model.compile:
             # Every new row count would be compiled anew.
-            samples += samples[-1:] * (self._config.rollout.batch - count)
+            samples += samples[-1:] * (self._config.train.rows_per_forward - count)
         seed = EVALUATION_SEED if requests[0].work is Work.EVALUATION else self._config.seed
         cond = self._adapter.collate(self._adapter.encode([self._prompts[sample.prompt] for sample in samples]))
         guided = samples[0].sampling.guidance != 1.0
@@ -233,8 +233,8 @@ class RealNumerics:
             if name not in self._drawn:
                 missing.setdefault(drew, []).append(item.request)
         for drew, requests in missing.items():
-            for start in range(0, len(requests), self._config.rollout.batch):
-                batch = requests[start : start + self._config.rollout.batch]
+            for start in range(0, len(requests), self._config.train.rows_per_forward):
+                batch = requests[start : start + self._config.train.rows_per_forward]
                 rollout = self._rollout(batch, drew)
                 for row, request in enumerate(batch):
                     self._remember(request, drew, rollout, row)

@@ -33,7 +33,6 @@ from spotlight.runtime.sim.row import Row, taken_up
 from spotlight.runtime.sim.spans import SimSpans
 from spotlight.runtime.sim.surroundings import Surroundings
 from spotlight.runtime.sim.trainer import SimTrainer, carry_out
-from spotlight.runtime.sim.virtual_loop import running_loop
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
@@ -71,7 +70,7 @@ class SimWorker:
     """Rows that are run ahead, since when, and the seconds of a step."""
 
     def __post_init__(self) -> None:
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Future[bool] | None = None
         """While it waits for orders: whether some came."""
         self.say: Callable[..., None] = partial(self.around.say, self.id)
@@ -178,10 +177,10 @@ class SimWorker:
             alike = [row for row in batch if row.request.weights == weights]
             batch = [row for row in alike if pace.is_exact(row.request.work) is is_exact]
         if switch_s := pace.roll():
-            began = loop.now
+            began = loop.time()
             await self.take_time(switch_s)
-            self._spans.worked(Activity.SWITCH, began, loop.now)
-        began, steps, degree = loop.now, 1, self.crew.degree
+            self._spans.worked(Activity.SWITCH, began, loop.time())
+        began, steps, degree = loop.time(), 1, self.crew.degree
         passes = sum([row.passes for row in batch])
         seconds = pace.step(passes, self.rows, degree, is_exact)
         if degree > 1:
@@ -193,12 +192,12 @@ class SimWorker:
                 steps = min([row.steps_ahead for row in batch])
                 if await self._orders(steps * seconds):
                     # Something arrived: up to the first boundary after that.
-                    steps = max(1, math.ceil((loop.now - began) / seconds - ROUNDING))
-                    await asyncio.sleep(began + steps * seconds - loop.now)
+                    steps = max(1, math.ceil((loop.time() - began) / seconds - ROUNDING))
+                    await asyncio.sleep(began + steps * seconds - loop.time())
                 self._ahead = None
             else:
                 await self.take_time(seconds)
-            self._measure(len(batch), (loop.now - began) / steps)
+            self._measure(len(batch), (loop.time() - began) / steps)
         if not self._is_awake:
             await self._woken.wait()
         for row in batch:
@@ -206,7 +205,7 @@ class SimWorker:
         finished = len([row for row in batch if row.step >= row.steps])
         if finished and (decoding_s := pace.decode(finished)):
             await self.take_time(decoding_s)
-        self._spans.worked(first.activity, began, loop.now)
+        self._spans.worked(first.activity, began, loop.time())
         for row in batch:
             self._tell_of(row)
         if not self.is_calm:
@@ -364,7 +363,7 @@ class SimWorker:
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        now = self._loop.now
+        now = self._loop.time()
         progress = tuple(
             [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
         )

@@ -110,11 +110,11 @@ def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
 
 
 def with_reward_folder(config: "RunConfig") -> "RunConfig":
-    """A reward by path is imported from `reward.folder`, or else from the working folder: the run keeps which."""
+    """Rewards by path are imported from `reward.folder`, or else from the working folder: the run keeps which."""
     from spotlight.compute.rewards.registry import is_path
 
     reward = config.reward
-    if reward.name is None or not is_path(reward.name):
+    if not any(name is not None and is_path(name) for name in (reward.name, reward.judge)):
         return config
     folder = str(Path(reward.folder or "").resolve())
     return config.model_copy(update={"reward": reward.model_copy(update={"folder": folder})})
@@ -125,18 +125,18 @@ def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -
 
     A reward is imported from the working folder, or from a folder that this call names, and never from the run folder.
     """
-    folder = config.reward.folder
+    folder, code = config.reward.folder, config.reward.name or config.reward.judge
     if folder is None:
         return
     if not is_named and Path(folder) != Path.cwd():
         raise ConfigError(
-            f"the reward '{config.reward.name}' of this run is imported from {folder}, which is not the working "
+            f"the reward '{code}' of this run is imported from {folder}, which is not the working "
             "folder, and a run folder does not decide whose code is run; resume from there, or allow it with --set "
             f"reward.folder={folder}."
         )
     if Path(folder).is_relative_to(run.path):
         raise ConfigError(
-            f"the reward '{config.reward.name}' would be imported from {folder}, which is in the run folder, and no "
+            f"the reward '{code}' would be imported from {folder}, which is in the run folder, and no "
             "code is run from there; set reward.folder to another folder."
         )
 

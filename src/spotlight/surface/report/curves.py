@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spotlight.compute.rewards.protocol import JUDGE
 from spotlight.surface.projections import RunView, Score
 from spotlight.surface.report import svg
 from spotlight.surface.report.markup import empty, figure, section
@@ -14,14 +15,14 @@ SHOWN = 4
 
 
 def score_section(view: RunView, trained_on: int = 0) -> str:
-    """The headline first, then the other scores; a score with the curve of another one is not drawn again."""
+    """The headline, the reward, the second judge, then the others; none that has the curve of another one."""
     headline = view.headline()
     if headline is None:
         if view.facts.stopped is not None:
             return empty("Held-out score", "No evaluation: the run stopped before its first one was done.")
         return empty("Held-out score", "No evaluation yet: the first one appears here when it is done.")
     names = {name for evaluation in view.evaluations for name in evaluation.scores}
-    ordered = sorted(names, key=lambda name: (name != headline, name != "reward", name))
+    ordered = sorted(names, key=lambda name: (name != headline, name != "reward", name != JUDGE, name))
     curves: dict[str, list[tuple[int, Score]]] = {}
     for name in ordered:
         curve = view.curve(name)

@@ -1,7 +1,8 @@
 """Running a recognition network over lines of text, and what is kept of its output.
 
 The network gives each frame a probability of each of thousands of characters; only the likeliest one, the blank's and
-those of the wanted letters are ever used, so that is all that a runner hands out (`torch_lines.py` is the other one).
+those of the wanted letters are ever used, so that is all that a runner hands out. The runner of every run is here, with
+onnxruntime; the other one is for programs of one process on a GPU (`on_gpu/`).
 """
 
 from collections.abc import Sequence

@@ -99,7 +99,7 @@ class Recogniser:
     def use_torch(self, device: str) -> None:
         """Read with torch on that device from now on."""
         # Reward processes never load torch.
-        from spotlight.compute.rewards.ocr.torch_lines import TorchLines
+        from spotlight.compute.rewards.ocr.on_gpu.torch_lines import TorchLines
 
         self._runner = TorchLines(self.config.weights, self._folder, device)
 

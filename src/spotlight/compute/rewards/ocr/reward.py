@@ -84,7 +84,7 @@ class _OcrBase:
         columns = {"edit": edit, "exact": _column(text.exact_match, read, targets)}
         if "graded" in self.components:
             letters, blank = [reading.letters for reading in readings], [reading.blank for reading in readings]
-            soft = text.soft_lcs_batch(letters, blank, targets)
+            soft = text.soft_lcs(letters, blank, targets)
             columns["graded"] = _column(text.graded, edit, soft, _column(text.extra_glyphs, read, targets))
         return columns
 

@@ -86,20 +86,14 @@ def exact_match(text: str, target: str) -> float:
     return float(normalise(text) == normalise(target))
 
 
-def soft_lcs(letters: Posteriors, blank: Posteriors, target: str) -> float:
-    """How much of the target the posteriors hold in order, each letter credited by its order of magnitude.
+def soft_lcs(letters: Sequence[Posteriors], blank: Sequence[Posteriors], targets: Sequence[str]) -> NDArray[np.float64]:
+    """How much of each target its posteriors hold in order, each letter credited by its order of magnitude.
 
-    `letters[t, k]` is the probability that frame t shows letter k of the target. Letters are laid on
+    `letters[i][t, k]` is the probability that frame t of reading i shows letter k of its target. Letters are laid on
     increasing frames so that the sum of clip(1 + log10(p) / DECADES, 0, 1) is greatest. A letter that repeats
-    the one before needs a blank frame in front of it, because CTC reads an unbroken run as one letter.
+    the one before needs a blank frame in front of it, because CTC reads an unbroken run as one letter. Readings with
+    one number of frames and letters are computed together.
     """
-    return float(soft_lcs_batch([letters], [blank], [target])[0])
-
-
-def soft_lcs_batch(
-    letters: Sequence[Posteriors], blank: Sequence[Posteriors], targets: Sequence[str]
-) -> NDArray[np.float64]:
-    """`soft_lcs` of many; those of one number of frames and letters are computed together."""
     scores = np.zeros(len(targets))
     same_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, posteriors in enumerate(letters):

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from spotlight.compute.models.devices import usable_device
 from spotlight.compute.rewards.ocr.lines import BLANK, HEIGHT, Classes, Frames, fit_line, fitted_width
-from spotlight.compute.rewards.ocr.onnx_file import read_graph
-from spotlight.compute.rewards.ocr.resize import resizing
-from spotlight.compute.rewards.ocr.torch_net import TorchNet
+from spotlight.compute.rewards.ocr.on_gpu.onnx_file import read_graph
+from spotlight.compute.rewards.ocr.on_gpu.resize import resizing
+from spotlight.compute.rewards.ocr.on_gpu.torch_net import TorchNet
 from spotlight.compute.rewards.ocr.weights import WeightFile
 from spotlight.compute.rewards.protocol import Image
 

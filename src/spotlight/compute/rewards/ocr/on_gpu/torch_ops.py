@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spotlight.compute.rewards.ocr.onnx_file import Array, Attribute, Node
+from spotlight.compute.rewards.ocr.on_gpu.onnx_file import Array, Attribute, Node
 from spotlight.core.errors import WeightsError, suggestion
 
 Step: TypeAlias = Callable[..., Tensor]

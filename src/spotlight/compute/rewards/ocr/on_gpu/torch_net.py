@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.compute.rewards.ocr.onnx_file import Array, Graph
-from spotlight.compute.rewards.ocr.torch_ops import Step, bind
+from spotlight.compute.rewards.ocr.on_gpu.onnx_file import Array, Graph
+from spotlight.compute.rewards.ocr.on_gpu.torch_ops import Step, bind
 from spotlight.core.errors import WeightsError
 
 OPSETS = (11, 12)

@@ -1,0 +1,246 @@
+"""What a setting may change, as functions of the settings: a journal, a message, a training step, a refusal.
+
+Nothing here returns settings as they were given: what is observed is what the code makes of them. All of it is cheap:
+virtual time, a model of two layers, no processes.
+"""
+
+import asyncio
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+from fake_gpus import fake_gpus
+from journal_stories import FussyDisk, HandClock, segments
+from node_crew_stories import A100, H100, House
+from regroup_stories import A, B, C, D, Node
+from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+
+from spotlight.compute.rewards import registry
+from spotlight.compute.train.checkpoint import state_copy
+from spotlight.compute.train.config import FlowGrpoConfig
+from spotlight.compute.train.experience import Experience
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.digest import digest
+from spotlight.config import RunConfig
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
+from spotlight.core import messages as m
+from spotlight.core.errors import SpotlightError
+from spotlight.core.events import Restored, RunStarted
+from spotlight.core.journal import Journal, read
+from spotlight.core.types import NodeId, Prompt, Sample, SamplerKind, Version, Window
+from spotlight.core.work import Request, Work
+from spotlight.folder import RunFolder
+from spotlight.run import Run, check, devices_of
+from spotlight.runtime.devices import DeviceTable
+from spotlight.runtime.equipment import equip
+from spotlight.runtime.launch import AgentLaunch
+from spotlight.runtime.local_pool import LocalPool
+from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
+from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.runtime.worker_settings import WorkerSettings
+
+Observer = Callable[[RunConfig, Path], object]
+PROFILE = Profile.load("h200-qwen-image-512")
+MODEL = LearningModel(
+    name="story", source="made up", base=0.5, limit=0.9, rate=0.05, prompt_std=0.1, seed_std=0.2,
+    fidelity={2: 0.5, 4: 0.8},
+)  # fmt: skip
+PRICES = PriceTable.load(None)
+
+
+class Refusal(NamedTuple):
+    """An observation too."""
+
+    sentence: str
+
+
+def observed(observer: Observer, config: RunConfig, folder: Path) -> object:
+    """In an empty folder of always the same name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        return observer(config, folder)
+    except SpotlightError as error:
+        return Refusal(str(error))
+
+
+class Noting(ModelNumerics):
+    """Also notes how every finished sample was drawn, for previews are journaled without that."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(MODEL, config.seed, config.rollout.steps)
+        self.drawn: Counter[tuple[Work, Sample]] = Counter()
+
+    def score(self, request: Request, weights_digest: str) -> m.Score:
+        self.drawn[request.work, request.sample] += 1
+        return super().score(request, weights_digest)
+
+
+def journal(config: RunConfig, folder: Path) -> object:
+    """What happened in a simulated run and when, without the record that holds the digest of the settings."""
+    numerics, run = Noting(config), RunFolder(folder)
+    simulate(Simulation(config=config, recipe="story", profile=PROFILE, numerics=numerics, prices=PRICES), run)
+    records = [record for record in read(run.journal) if not isinstance(record.event, RunStarted)]
+    return [(record.at, record.event) for record in records], numerics.drawn
+
+
+def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:
+    """As the first reserved node of a real run gets it; nothing is started."""
+    output = config.output.model_copy(update={"folder": str(folder), "name": "run"})
+    run = Run.start(config.model_copy(update={"output": output}), "story", PRICES, DeviceTable())
+    run.chronicle.close()
+
+    async def made() -> AgentLaunch:
+        spec = config.cluster.reserved_nodes()[0]
+        return LocalPool(run.pool_settings("token")).launch_of(spec, NodeId("reserved-1.1"))
+
+    return asyncio.run(made())
+
+
+def launch(config: RunConfig, folder: Path) -> object:
+    """What the agent and its worker are started with, one field each; whole sections are left out."""
+    found = launch_of(config, folder)
+    told = WorkerSettings.model_validate_json(found.settings)
+    worker = msgspec.structs.replace(found.for_worker(0), settings=b"")
+    return msgspec.structs.replace(found, settings=b"", elastic=""), worker, told.pace, told.rows
+
+
+def judged(config: RunConfig, folder: Path) -> object:
+    """Iterations whose held-out pictures the second judge scores, and its name."""
+    found = launch_of(config, folder)
+    sample = Sample(prompt=Prompt(text="a").id, seed=0, sampling=tiny_sampling(), version=Version(0))
+    asked = [Request(work=Work.EVALUATION, iteration=n, group=0, sample=sample) for n in range(config.iterations + 1)]
+    return found.judge and found.judge.name, [request.iteration for request in asked if found.is_judged(request)]
+
+
+def trained(config: RunConfig, folder: Path) -> object:
+    """Weights, averages and figures after the steps of an iteration of a tiny model, and the rows of its forwards."""
+    adapter = tiny_adapter()
+    forwards: list[int] = []
+    adapter.transformer.register_forward_hook(lambda module, given, made: forwards.append(len(made[0])))
+    blocks: list[int] = []
+    adapter.transformer.transformer_blocks[0].register_forward_pre_hook(lambda *told: blocks.append(1))
+    stale = config.pipeline.asynchrony
+    trainer = Trainer(adapter, config.train, config.algorithm, RUN_SEED, keeps_before=stale)
+    flows = isinstance(config.algorithm, FlowGrpoConfig)
+    sampling = tiny_sampling(SamplerKind.FLOW_SDE, Window(0, 2)) if flows else tiny_sampling()
+    # All of version 0: in iteration 1 they are stale.
+    experience = replace(tiny_experience(adapter, grouped_samples(sampling)), iteration=int(stale))
+    if stale:
+        experience = _less_likely(experience)
+        trainer.objective_state["clip_fractions"].copy_(torch.tensor([0.1, 0.9]))
+    reports = trainer.run_iteration(experience, [(0, 1), (2, 3), (4, 5), (6, 7)])
+    return digest(state_copy(trainer)), reports, forwards, len(blocks)
+
+
+def _less_likely(experience: Experience) -> Experience:
+    """To the weights that drew it than to those of now."""
+    rollout = experience.rollout
+    return replace(experience, rollout=replace(rollout, log_prob_BK=rollout.log_prob_BK - 0.1))
+
+
+def precision(config: RunConfig, folder: Path) -> object:
+    """Of a worker's matmuls, once it has its model."""
+    found = launch_of(config, folder)
+    before = torch.get_float32_matmul_precision()
+    try:
+        settings = WorkerSettings.model_validate_json(found.settings)
+        equip(msgspec.structs.replace(found.for_worker(0), trains=False), settings, lambda message: None)
+        return torch.get_float32_matmul_precision()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def devices(config: RunConfig, folder: Path) -> object:
+    """Of the slots, on a machine with two GPUs."""
+    with fake_gpus(2):
+        return str(devices_of(config))
+
+
+def run_check(config: RunConfig, folder: Path) -> object:
+    check(config, PRICES)
+    return "accepted"
+
+
+def reward_code(config: RunConfig, folder: Path) -> object:
+    """The version of the reward as it is found."""
+    assert config.reward.name is not None
+    path = list(sys.path)
+    try:
+        with registry.importing_from(config.reward.folder):
+            return registry.create(config.reward.name).version
+    finally:
+        sys.path[:] = path
+        sys.modules.pop(config.reward.name.partition(":")[0], None)
+
+
+def run_folder(config: RunConfig, folder: Path) -> object:
+    return RunFolder.planned(config.output, "story").path
+
+
+def written(config: RunConfig, folder: Path) -> object:
+    """Syncs of the disk and files of a journal, one durable record a second."""
+    clock, disk = HandClock(), FussyDisk()
+    syncs = []
+    with Journal.create(folder / "journal", clock.now, config.output.journal, disk.disk()) as kept:
+        for step in range(40):
+            clock.seconds += 1
+            kept.append(Restored(step=step, reason="a story of one second each"))
+            syncs.append(disk.syncs)
+    return syncs, len(segments(folder / "journal"))
+
+
+def crews(config: RunConfig, folder: Path) -> object:
+    """The crews of a node of two kinds of slots, with a sample, then with two, and when they formed."""
+
+    async def story() -> object:
+        node = House(config=config.cluster.elastic)
+        loop = asyncio.get_running_loop()
+        await node.join(A, B, kind=H100)
+        await node.join(C, D, kind=A100)
+        await node.lease(A)
+        seen = []
+        for _ in range(12):
+            await asyncio.sleep(0.5)
+            seen.append((loop.time(), node.now_in_crews))
+            if node.now_in_crews:
+                node.crews.heard(A, m.Alive(gain=1.01))
+                node.crews.changed()
+        return seen
+
+    return run_virtually(story())
+
+
+def deadlines(config: RunConfig, folder: Path) -> object:
+    """When a node looks again at members that prepare, connect, step for the first time, step as usual, and let go."""
+    node = Node(A, B, config=config.cluster.elastic)
+    seen = []
+
+    def look() -> None:
+        deadline = node.regroup.next_deadline()
+        seen.append(None if deadline is None else deadline - node.now)
+
+    node.wish((A, B))
+    look()
+    node.prepare(A, B)
+    look()
+    node.connect(A, B)
+    token = node.token(A)
+    for number in range(30):
+        node.forward(A, number)
+        look()
+        node.later(1.0)
+        node.done(A, number)
+        node.done(B, number)
+    node.broke(A, token)
+    node.later(0.1)
+    look()
+    return seen

@@ -1,0 +1,89 @@
+"""Names that vulture reports as unused and that are used all the same, each with the reason.
+
+A name that only tests use is dead unless a line here says what it is kept for.
+"""
+
+# Read by pytest, hypothesis and the standard library.
+pytestmark  # pytest
+teardown  # hypothesis, after each history of a state machine
+TestLedger  # pytest collects the state machine under this name
+TestAnyHistory  # pytest collects the state machine under this name
+installed  # a fixture that tests name as an argument for its effect
+handle_startendtag  # html.parser
+handle_endtag  # html.parser
+handle_data  # html.parser
+__getattr__  # Python, for attributes of the paced reward's module
+Axes  # in a quoted annotation
+
+# Read by libraries.
+model_config  # pydantic
+_devices  # gloo's options
+_timeout  # gloo's and NCCL's options
+blocking  # NCCL's options
+set_timeout  # torch calls it on a store
+has_extended_api  # torch calls it on a store
+intra_op_num_threads  # onnxruntime's options
+inter_op_num_threads  # onnxruntime's options
+momentum  # an attribute of ONNX files, passed by name
+
+# Named by text: in the table of rewards, in recipes, by `python -m` and by tests of reward processes.
+ocr  # compute/rewards/registry.py
+ocr_exact  # compute/rewards/registry.py
+ocr_graded  # compute/rewards/registry.py
+ocr_judge  # compute/rewards/registry.py
+geneval  # compute/rewards/registry.py
+geneval_strict  # compute/rewards/registry.py
+jpeg  # compute/rewards/registry.py
+demo  # the command that writes assets/traces/demo.csv
+bulk  # the command that writes assets/traces/bulk.csv
+Mobile  # tests name it as a reward
+Failing  # tests name it as a reward
+Endless  # tests name it as a reward
+permute_keys  # tests send it to a rank by name
+footprint  # tests send it to a rank by name
+
+# Members of enumerations that come from files and settings, or that the other members imply.
+COLOR_ATTR  # a task in prompt files
+DANCE_SDE  # rollout.sampler
+LITERATURE  # provenance in profiles
+DOWN  # the other order of resizing
+SOUND  # drawn by hypothesis
+
+# Fields that are written to or read from files.
+interpolation  # profiles: the rule in words
+notes  # profiles: remarks for people
+unnoticed  # status --json
+spot_workers  # status --json
+reserved_workers  # status --json
+steps_redone  # status --json
+groups_skipped  # status --json
+evaluations_empty  # status --json
+samples_dropped  # status --json
+samples_unscored  # status --json
+previews_unscored  # status --json
+SYNCHRONOUS  # benchmarks: a row of results
+virtual_hours  # benchmarks: results
+profile_digest  # benchmarks: results
+trace_digest  # benchmarks: results
+zero_variance_groups  # benchmarks: results
+first_update  # benchmarks: results
+last_update  # benchmarks: results
+first_worker_s  # benchmarks: results
+varied_prompts  # benchmarks: results
+resident_gib  # benchmarks: results
+
+# For users of the package, or for what comes next.
+TransformersDetector  # GenEval on photographs: the detector of a user's own reward
+release_text_encoder  # Qwen-Image: frees the encoder once all prompts are embedded
+flux  # the schedule of FLUX.1
+sd3  # the schedule of SD3.5
+
+# What tests observe and nothing else shows.
+wait_for_teardown  # process tests count sockets and threads after it
+misses  # computations that a replay of a co-simulation must not repeat
+slots_used  # slots that a fixed crew works with
+
+# The package control/forecast is about to go; so do these lines.
+beside_training
+spot_slots
+dollars_per_hour
