@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.lib.provenance import provenance
 from spotlight.control.pipeline.stale_figures import OF_STALENESS
 from spotlight.core.errors import InputError
 from spotlight.core.events import Evaluated, Issued, IterationDone, StepCommitted

@@ -1,8 +1,8 @@
 """Does training on samples one version old learn as well? Synchronous against asynchronous runs, co-simulated.
 
-    python benchmarks/asynchrony.py --seeds 0 1 2                                    # `words`, both losses, on a CPU
-    python benchmarks/asynchrony.py --seeds 0 --loss nft --device cuda               # a part of it, on a GPU
-    python benchmarks/asynchrony.py --merge runs/asynchrony/*-seed?.json --out docs/results/asynchrony --json
+    python -m benchmarks.asynchrony --seeds 0 1 2                                    # `words`, both losses, on a CPU
+    python -m benchmarks.asynchrony --seeds 0 --loss nft --device cuda               # a part of it, on a GPU
+    python -m benchmarks.asynchrony --merge runs/asynchrony/*-seed?.json --out docs/results/asynchrony --json
 
 The tiny model of the family really trains while a virtual clock charges the profile of Qwen-Image 20 B on H200s for 4
 reserved and 8 spot slots; neither arm explores. Both arms share every setting, prompts and seeds, and train for the
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
-from spotlight.core.errors import InputError, SpotlightError
+from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     # Heavy imports wait until here: reward processes import this file again and need none of them.
-    import asynchrony_results as results
+    from benchmarks.asynchrony import figures as results
 
     if args.merge:
         results.present([results.load(path) for path in args.merge], args.out, args.json)
@@ -85,7 +85,7 @@ def run_seed(args: argparse.Namespace, loss: str, seed: int) -> None:
 
 
 def run_arm(args: argparse.Namespace, loss: str, arm: Arm, contest: Contest, seed: int, numerics: "Numerics") -> None:
-    import asynchrony_results as results
+    from benchmarks.asynchrony import figures as results
 
     began = time.monotonic()
     shutil.rmtree(contest.folder, ignore_errors=True)
@@ -133,7 +133,7 @@ def settings_of(contest: Contest, seed: int) -> str:
 
 
 def is_done(path: Path, contest: Contest, seed: int) -> bool:
-    import asynchrony_results as results
+    from benchmarks.asynchrony import figures as results
 
     if not path.exists():
         return False
@@ -141,11 +141,3 @@ def is_done(path: Path, contest: Contest, seed: int) -> bool:
         raise InputError(f"{path} was made with other settings; choose another --out, or delete it to run anew.")
     print(f"{path} exists; not run again", file=sys.stderr)
     return True
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except SpotlightError as error:
-        print(f"asynchrony: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

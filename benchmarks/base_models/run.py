@@ -1,6 +1,6 @@
 """The shipped base models: held-out scores at 10 steps without guidance, and sampling speed on this machine.
 
-python benchmarks/base_models.py [--json] [--out docs/results/base-models]
+python -m benchmarks.base_models [--json] [--out docs/results/base-models]
 """
 
 import argparse
@@ -85,9 +85,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/base-models"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     summary = {"benchmark": "base_models", **provenance(), "seeds": [0], "figures": figures()}
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

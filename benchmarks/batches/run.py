@@ -1,9 +1,9 @@
 """In which batches is learning quickest, with previews and without? Prompts, updates and previews, co-simulated.
 
-    python benchmarks/batches.py --family scenes --seeds 0 1 --device cuda [--only NAME ...] --out runs/batches
-    python benchmarks/batches.py --merge runs/batches --out docs/results/batches [--onto docs/results/batches.json]
+    python -m benchmarks.batches --family scenes --seeds 0 1 --device cuda [--only NAME ...] --out runs/batches
+    python -m benchmarks.batches --merge runs/batches --out docs/results/batches [--onto docs/results/batches.json]
 
-Every variant is a setup of benchmarks/headline.py with other settings, at 512 under the shipped calm trace. A figure is
+Every variant is a setup of benchmarks/headline/ with other settings, at 512 under the shipped calm trace. A figure is
 the hours in which `reserved-only` with its own settings comes to its final score, over the variant's hours to that
 score: the geometric mean over seeds, from the least to the most. A variant that does not come there counts with all its
 hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice; with
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import headline
-import headline_cells
 import msgspec
-from headline_results import BASELINE, PRICED, Figure, Race, figure, speedup
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.headline import cells as headline_cells
+from benchmarks.headline import run as headline
+from benchmarks.headline.figures import BASELINE, PRICED, Figure, Race, figure, speedup
+from benchmarks.lib.provenance import provenance
 from spotlight.control.market.prices import PriceTable
 
 PROFILE, TRACE = "h200-qwen-image-512", "calm@0.5"
@@ -349,7 +349,3 @@ def main() -> None:
         mark = "*" if "not" in one.unit else ""
         table.add_row(name, f"{one.value:.2f}{mark}", f"{one.low:.2f}", f"{one.high:.2f}")
     Console().print(table)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """What a checkpoint costs a trainer: how long it is held, and how much slower it trains while the rest is written.
 
-    python benchmarks/checkpoint.py [--rounds 2] [--json] [--out FILE]     # needs one CUDA GPU of 141 GB
-    python benchmarks/checkpoint.py --model words --device cpu            # tries the script anywhere
+    python -m benchmarks.checkpoint [--rounds 2] [--json] [--out FILE]     # needs one CUDA GPU of 141 GB
+    python -m benchmarks.checkpoint --model words --device cpu            # tries the script anywhere
 
 The whole Qwen-Image transformer with random weights, LoRA of rank 64, its copies and the optimizer's moments, as the
 trainer holds them. A round is: steps of training without anything beside them, a snapshot, then such steps until a
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from provenance import provenance
 
+from benchmarks.lib.provenance import provenance
 from spotlight.compute.profiling.machine import use_tf32, use_threads
 from spotlight.compute.profiling.subject import QWEN_IMAGE, Subject, random_qwen_image, tiny_subject
 from spotlight.compute.profiling.workload import backward
@@ -66,7 +66,3 @@ def main() -> None:
         args.out.write_text(json.dumps(told, indent=1) + "\n")
     if args.json:
         print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """One forward of Qwen-Image's blocks at sequence-parallel degrees 1, 2, 4 in processes that share one device over gloo.
 
-    python benchmarks/crew_steps.py [--layers 6] [--tokens 1024 6400] [--device cuda] [--json] [--out FILE]
+    python -m benchmarks.crew_steps [--layers 6] [--tokens 1024 6400] [--device cuda] [--json] [--out FILE]
 
 Blocks of the real width (24 heads of 128) with random weights, in bf16 on a GPU and fp32 on a CPU. One device gives no
 speed-up: the figures show what sharing costs (exchanges staged through pinned host memory) and how far results at other
@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 import torch
-from learn_results import Figure
-from provenance import provenance
 from torch import Tensor
 
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.provenance import provenance
 from spotlight.core.crews import GroupToken
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.runtime.group_store import GroupStore
@@ -162,7 +162,3 @@ def main() -> None:
         args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The demo, measured: score before and after, minutes, preemptions, work redone, and the audit's verdict.
 
-    python benchmarks/demo.py [--seeds 0] [--json] [--out docs/results/demo]
+    python -m benchmarks.demo [--seeds 0] [--json] [--out docs/results/demo]
 
 Runs `spotlight train demo` for each seed in a folder of its own, as `make demo` does, and reads its journal.
 """
@@ -15,8 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from provenance import provenance
-
+from benchmarks.lib.provenance import provenance
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import Evaluated, RunStopped, WorkerLost
 from spotlight.core.journal import read
@@ -68,7 +67,3 @@ def main() -> None:
         args.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
     if args.json:
         print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

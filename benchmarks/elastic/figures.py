@@ -6,9 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-from learn_results import Figure
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.learn.figures import Figure
 
 
 class Kind(StrEnum):

@@ -1,6 +1,6 @@
 """What elastic crews are worth: pictures per dollar while slots come and go, in virtual time.
 
-    python benchmarks/elastic.py [--profile h200-qwen-image-1280] [--hours 1.5] [--json] [--out docs/results/elastic]
+    python -m benchmarks.elastic [--profile h200-qwen-image-1280] [--hours 1.5] [--json] [--out docs/results/elastic]
 
 The work is rounds of few large pictures, fewer than there are slots, so that slots share a picture: a round is issued
 when the one before has been trained on by a gang apart, which is charged by the profile. Hub, dispatcher, scheduler,
@@ -27,9 +27,9 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
-from elastic_results import POLICIES, Kind, Outcome, Policy, draw, figures_of, show
-from provenance import provenance
 
+from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy, draw, figures_of, show
+from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.directory import PublishedSet
@@ -311,7 +311,3 @@ def main() -> None:
     draw(outcomes, NODES * SLOTS, title, args.out.with_suffix(".png"))
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """Does exploration on stale weights pay? The plain loop against the same loop with previewed seeds, in one process.
 
-    python benchmarks/explore.py --preset laptop                                     # `words` with NFT on a CPU
-    python benchmarks/explore.py --preset gpu --family words-large --seeds 0 1 2     # one GPU, both arms
-    python benchmarks/explore.py --preset gpu --family scenes --seeds 0 --arm explore
-    python benchmarks/explore.py --merge runs/explore/*-seed?.json --out docs/results/explore
+    python -m benchmarks.explore --preset laptop                                     # `words` with NFT on a CPU
+    python -m benchmarks.explore --preset gpu --family words-large --seeds 0 1 2     # one GPU, both arms
+    python -m benchmarks.explore --preset gpu --family scenes --seeds 0 --arm explore
+    python -m benchmarks.explore --merge runs/explore/*-seed?.json --out docs/results/explore
 
 Both arms share every setting and the prompts. The exploring one previews the next iteration's prompts with few steps on
 the weights before this iteration's updates, keeps the seeds with the largest reward variance, and rolls these out
@@ -27,7 +27,7 @@ from spotlight.control.explore.config import Baseline
 from spotlight.core.errors import ConfigError, SpotlightError
 
 if TYPE_CHECKING:
-    from explore_results import Arm, ExploreSettings
+    from benchmarks.explore.figures import Arm, ExploreSettings
 
 SEEDS_PER_KEPT = 4
 """Previews per kept seed where nothing else is asked for: 64 for groups of 16."""
@@ -65,8 +65,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     # Heavy imports wait until here: reward processes import this file again and need none of them.
-    import explore_results
-    from explore_results import Arm
+    from benchmarks.explore import figures as explore_results
+    from benchmarks.explore.figures import Arm
 
     if args.merge:
         until = {experiment: int(iteration) for experiment, iteration in args.until}
@@ -113,7 +113,7 @@ def config_of(args: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def settings_of(args: argparse.Namespace, config: RunConfig) -> "ExploreSettings":
-    from explore_results import ExploreSettings
+    from benchmarks.explore.figures import ExploreSettings
 
     previews = args.previews or SEEDS_PER_KEPT * config.rollout.group_size
     if previews <= config.rollout.group_size:
@@ -136,8 +136,7 @@ def settings_of(args: argparse.Namespace, config: RunConfig) -> "ExploreSettings
 
 def run(config: RunConfig, arm: "Arm", settings: "ExploreSettings", path: Path) -> None:
     """One seed of one arm; nothing is written before its device is known to be there."""
-    from explorer import run_arm
-
+    from benchmarks.explore.run import run_arm
     from spotlight.compute.models.devices import usable_device
 
     usable_device(config.model.device)

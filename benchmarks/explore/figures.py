@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from learn_results import CurvePoint, Figure, SeedResult
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.learn.figures import CurvePoint, Figure, SeedResult
 from spotlight.config import RunConfig
 from spotlight.control.explore.config import Baseline
 from spotlight.core.errors import InputError

@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import learn_results
 import numpy as np
 import torch
-from explore_results import Arm, ArmResult, AuditPoint, ExploreSettings
-from learn_results import SeedResult
-from learner import Group, Learner, Recorder, console
 
+from benchmarks.explore.figures import Arm, ArmResult, AuditPoint, ExploreSettings
+from benchmarks.learn import figures as learn_results
+from benchmarks.learn.figures import SeedResult
+from benchmarks.learn.run import Group, Learner, Recorder, console
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Floats, Image, Scorer

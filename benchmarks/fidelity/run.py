@@ -1,6 +1,6 @@
 """Is the simulator right? Iteration times of real runs against simulations of the same recipe.
 
-    python benchmarks/fidelity.py [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
+    python -m benchmarks.fidelity [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
 
 - cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
   takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
@@ -35,10 +35,10 @@ from pathlib import Path
 
 import msgspec
 import yaml
-from fidelity_results import LIMITS, Pair, Runs, Timing, draw, figures, joined, show
-from local_runs import WARM_UP, timing, trained
-from provenance import provenance
 
+from benchmarks.fidelity.figures import LIMITS, Pair, Runs, Timing, draw, figures, joined, show
+from benchmarks.lib.local_runs import WARM_UP, timing, trained
+from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import PUNCTUALITY_S, Happening, Trace, TraceEvent, in_order
@@ -261,7 +261,3 @@ def main() -> None:
         show(kind, pairs)
     if args.json:
         print(msgspec.json.encode(summary).decode())
-
-
-if __name__ == "__main__":
-    main()

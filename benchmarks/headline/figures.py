@@ -14,11 +14,11 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
-from headline_cells import Cell
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.headline.cells import Cell
+from benchmarks.lib.provenance import provenance
 from spotlight.control.market.prices import Price, PriceTable
 from spotlight.core.errors import InputError
 from spotlight.surface.compare import Curve, Reached, to_target
@@ -34,7 +34,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
 """The row that figures without a provider in their name are priced by."""
 SWEPT_SEEDS = frozenset({0, 1, 2})
-"""Settings were chosen with these (benchmarks/batches.py)."""
+"""Settings were chosen with these (benchmarks/batches/)."""
 
 
 class Figure(msgspec.Struct, kw_only=True):

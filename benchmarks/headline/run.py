@@ -1,9 +1,9 @@
 """Time and money to the same score: Spotlight against eight other ways to use the same kinds of GPUs, co-simulated.
 
-    python benchmarks/headline.py --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
-    python benchmarks/headline.py --family words-large --seeds 0 1 2 --remember runs/headline/memory
-    python benchmarks/headline.py --merge runs/headline/*-seed?.json --out docs/results/headline
-    python benchmarks/headline.py --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
+    python -m benchmarks.headline --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
+    python -m benchmarks.headline --family words-large --seeds 0 1 2 --remember runs/headline/memory
+    python -m benchmarks.headline --merge runs/headline/*-seed?.json --out docs/results/headline
+    python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
 
 The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
 4 reserved and 8 spot slots, machines lost as the trace says. Every run is a cell with its own file under --out and is
@@ -14,24 +14,23 @@ learning curve and only their clocks differ.
 A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below, and
 each way has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
 seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
-hours that `spotlight-fixed` takes (benchmarks/batches.py). With `--same-batches` all learn in those of `reserved-only`.
+hours that `spotlight-fixed` takes (benchmarks/batches/). With `--same-batches` all learn in those of `reserved-only`.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import headline_cells
-from headline_cells import Cell
-from provenance import provenance
 from rich.console import Console
 
+from benchmarks.headline import cells as headline_cells
+from benchmarks.headline.cells import Cell
+from benchmarks.lib.provenance import provenance
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import Trace
 from spotlight.control.profiles import Profile
-from spotlight.core.errors import InputError, SpotlightError
+from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
@@ -133,7 +132,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     if args.merge:
-        import headline_results
+        from benchmarks.headline import figures as headline_results
 
         cells = [headline_cells.load(path) for path in args.merge]
         headline_results.present(cells, args.ours, args.numbers, args.out, args.json)
@@ -250,11 +249,3 @@ def stem(trace: str) -> str:
 
 def cell_name(family: str, profile: str, trace: str, setup: str, seed: int) -> str:
     return f"{family}-{profile}-{stem(trace)}-{setup}-seed{seed}"
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except SpotlightError as error:
-        print(f"headline: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

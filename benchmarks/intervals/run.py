@@ -1,6 +1,6 @@
 """Held-out intervals of the shipped `scenes` weights, clustered by prompt and as if all pictures were independent.
 
-    python benchmarks/intervals.py [--count 384] [--json] [--out docs/results/intervals]      # a minute on one core
+    python -m benchmarks.intervals [--count 384] [--json] [--out docs/results/intervals]      # a minute on one core
 
 Both columns are of the same pictures and scores. `NAME` is what `spotlight evaluate scenes --count 384` prints;
 `NAME_by_picture` is the interval that treats every picture as a prompt of its own.
@@ -9,13 +9,10 @@ Both columns are of the same pictures and scores. `NAME` is what `spotlight eval
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from spotlight.core.errors import SpotlightError
 
 if TYPE_CHECKING:
     from spotlight.compute.held_out import Estimate, Evaluation
@@ -74,9 +71,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
     # Heavy imports wait until here: the reward process imports this file again and needs none of them.
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     scored = evaluation(args.count)
     found = figures(scored)
@@ -93,11 +91,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except SpotlightError as error:
-        print(f"intervals: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

@@ -1,8 +1,8 @@
 """The plainest post-training run: one process, no scheduler, no exploration; either family, either loss.
 
-    python benchmarks/learn.py --preset laptop                 # `words` with NFT on two CPU cores, minutes
-    python benchmarks/learn.py --preset gpu --family scenes    # one GPU
-    python benchmarks/learn.py --merge A.json B.json --out docs/results/learn-words
+    python -m benchmarks.learn --preset laptop                 # `words` with NFT on two CPU cores, minutes
+    python -m benchmarks.learn --preset gpu --family scenes    # one GPU
+    python -m benchmarks.learn --merge A.json B.json --out docs/results/learn-words
 
 Each seed writes its own file under --out and is skipped when that file exists, so a run resumes by being repeated and
 runs from several machines are joined with --merge. The curve is the held-out score: fixed prompts and seeds.
@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     # Heavy imports wait until here: reward processes import this file again and need none of them.
-    import learn_results
+    from benchmarks.learn import figures as learn_results
 
     if args.merge:
         learn_results.present([learn_results.read(path) for path in args.merge], args.out, args.json)
@@ -54,8 +54,7 @@ def main() -> None:
 
 def run(config: RunConfig, path: Path) -> None:
     """One seed; nothing is written before its device is known to be there."""
-    from learner import run_seed
-
+    from benchmarks.learn.run import run_seed
     from spotlight.compute.models.devices import usable_device
 
     usable_device(config.model.device)

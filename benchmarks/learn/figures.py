@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig
 from spotlight.core.errors import InputError
 

@@ -4,12 +4,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import learn_results
 import numpy as np
 import torch
-from learn_results import CurvePoint, Diagnostics, SeedResult
 from rich.console import Console
 
+from benchmarks.learn import figures as learn_results
+from benchmarks.learn.figures import CurvePoint, Diagnostics, SeedResult
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import World

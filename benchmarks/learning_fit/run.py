@@ -1,6 +1,6 @@
 """Fits of what a run learns, for simulations: from result files, and from a small look at the base models.
 
-python benchmarks/learning_fit.py [--measure] [--json] [--out docs/results/learning_fit]
+python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
 
 A fit is one file of `assets/learning` (its model: `spotlight.runtime.sim.learning`):
 
@@ -227,9 +227,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "learning_fit")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     path = args.out.with_suffix(".json")
     measured = remembered(path)
@@ -257,7 +258,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

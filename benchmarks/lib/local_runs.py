@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from fidelity_results import Timing
-
+from benchmarks.fidelity.figures import Timing
 from spotlight.config import RunConfig
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import IterationDone, NodeLost, Record

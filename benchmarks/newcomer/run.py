@@ -1,6 +1,6 @@
 """How long a worker that joins a node waits for weights of 20 billion parameters, by where it takes them from.
 
-    python benchmarks/newcomer.py [--gigabytes 41] [--json] [--out docs/results/newcomer]      # needs one CUDA GPU
+    python -m benchmarks.newcomer [--gigabytes 41] [--json] [--out docs/results/newcomer]      # needs one CUDA GPU
 
 Every way runs in a fresh process whose CUDA context is up before the clock starts; it ends when all tensors are on the
 device, and their sum is compared with the holder's. `from_neighbour`: device to device, by handles of the holder's
@@ -25,12 +25,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from learn_results import Figure
-from provenance import provenance
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.provenance import provenance
 from spotlight.compute.weights.peer import Offer, offer, take
 from spotlight.compute.weights.upload import upload
 from spotlight.core.types import Version
@@ -215,7 +215,3 @@ def present(seconds: dict[str, list[float]], gigabytes: float, store: str, out: 
         out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
     if as_json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What commits and scheduling cost against the rollout itself, on `words`: one worker, the real controller's code.
 
-    python benchmarks/overhead.py [--json] [--out docs/results/overhead]
+    python -m benchmarks.overhead [--json] [--out docs/results/overhead]
 
 One worker rolls out batch after batch. Its denoising steps are timed apart from everything that exists only because
 machines may vanish: flights made at every second step, messages framed and sent over a socket and read back, ledger,
@@ -180,9 +180,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     parser.add_argument("--out", type=Path, help="write the JSON object to OUT.json too")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     runs = {name: [measure(name == "sde", seed) for seed in range(REPEATS)] for name in ("ode", "sde")}
     figures = {"overhead_share": spread([share(run) for run in runs["ode"]], "of rollout time")}
@@ -206,7 +207,3 @@ def main() -> None:
         args.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
     if args.json:
         print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -28,9 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from pipeline_cells import GROUP, Cell, Loss, Row, batches, offered, profile_of
-from pipeline_few_rows import Iteration, least_end_s
-
+from benchmarks.pipeline.cells import GROUP, Cell, Loss, Row, batches, offered, profile_of
+from benchmarks.pipeline.few_rows import Iteration, least_end_s
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 
 STALE = 0.5

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-from learn_results import Figure
-from pipeline_cells import COLOCATED, Cell, Row
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.learn.figures import Figure
+from benchmarks.pipeline.cells import COLOCATED, Cell, Row
 from spotlight.control.profiles import Operation, Profile, Provenance
 
 HOUR_S = 3600.0

@@ -1,7 +1,7 @@
 """What each way to keep GPUs busy is worth: serial, then groups trained as they come (GAP), batches over timesteps
 (TSP), trainers that roll out (TAG) and rollouts one version ahead (asynchrony), in virtual time.
 
-    python benchmarks/pipeline.py [--quick] [--json] [--out docs/results/pipeline]
+    python -m benchmarks.pipeline [--quick] [--json] [--out docs/results/pipeline]
 
 The control plane is the product's; machines are as fast as the profiles of Qwen-Image 20 B on H200s say, and capacity
 is steady. Every row of every cell may choose how many samples a slot draws together, of those that were timed: the
@@ -21,12 +21,13 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
-from pipeline_ceilings import ceiling_s, colocated_s
-from pipeline_cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best, profile_of
-from pipeline_results import Outcome, draw, figures_of, modelled, ranks_of, show
-from provenance import provenance
 from rich.console import Console
 from rich.progress import track
+
+from benchmarks.lib.provenance import provenance
+from benchmarks.pipeline.ceilings import ceiling_s, colocated_s
+from benchmarks.pipeline.cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best, profile_of
+from benchmarks.pipeline.figures import Outcome, draw, figures_of, modelled, ranks_of, show
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
 MACHINES = (Machines(4, 8), Machines(8, 24))
@@ -111,7 +112,3 @@ def main() -> None:
     draw(outcomes, title, args.out.with_suffix(".png"))
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

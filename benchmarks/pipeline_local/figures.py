@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fidelity_results import Timing
-from learn_results import Figure
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.fidelity.figures import Timing
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.provenance import provenance
 
 
 class Repeat(msgspec.Struct, frozen=True, kw_only=True):

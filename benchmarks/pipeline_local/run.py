@@ -1,6 +1,6 @@
 """Training beside rollouts on this machine: seconds per iteration of real local processes, pipelined against serial.
 
-    python benchmarks/pipeline_local.py [--only balanced generation_bound weights] [--repeats 0 1 2] [--merge] [--json]
+    python -m benchmarks.pipeline_local [--only balanced generation_bound weights] [--repeats 0 1 2] [--merge] [--json]
 
 `words-nft` trains on one reserved process and is rolled out by one spot process, one thread each, on two cores, without
 previews. The same task, the same samples, three ways:
@@ -31,10 +31,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from local_runs import WARM_UP, timing, trained
-from pipeline_local_results import Found, Repeat, joined, present
-from provenance import provenance
-
+from benchmarks.lib.local_runs import WARM_UP, timing, trained
+from benchmarks.lib.provenance import provenance
+from benchmarks.pipeline_local.figures import Found, Repeat, joined, present
 from spotlight.config import load_config
 from spotlight.core.events import Record, StepCommitted
 
@@ -126,7 +125,3 @@ def main() -> None:
     path = args.out.with_suffix(".json")
     settings = {"recipe": RECIPE, "common": COMMON, "by_setting": SETTINGS, "ways": WAYS}
     present(joined(path, found) if args.merge else found, settings, path, args.json)
-
-
-if __name__ == "__main__":
-    main()

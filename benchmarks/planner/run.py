@@ -1,6 +1,6 @@
 """The bandit against every fixed plan of a sweep, in virtual time.
 
-python benchmarks/planner.py [--workloads words scenes large changing changing_short] [--seeds 0 1] [--jobs 2]
+python -m benchmarks.planner [--workloads words scenes large changing changing_short] [--seeds 0 1] [--jobs 2]
                              [--parts FOLDER] [--json] [--out docs/results/planner]
 
 The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
@@ -351,9 +351,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/planner"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     with ProcessPoolExecutor(args.jobs) as executor:
         compared = [compare(WORKLOADS[name], args.seeds, args.parts, executor) for name in args.workloads]
@@ -371,7 +372,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

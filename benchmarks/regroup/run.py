@@ -1,6 +1,6 @@
 """How long a crew stands still when one of its ranks is killed in the middle of a step: real processes, real SIGKILLs.
 
-    python benchmarks/regroup.py [--quick] [--kills 60] [--device cpu] [--json] [--out docs/results/regroup]
+    python -m benchmarks.regroup [--quick] [--kills 60] [--device cpu] [--json] [--out docs/results/regroup]
 
 One node of four slots works on one sample of `words`, which all four share. Again and again one of them, leader or
 follower, is killed at a random moment of a step; the clock runs until the controller has the next step that the
@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from learn_results import Figure
-from provenance import provenance
 
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.provenance import provenance
 from spotlight.compute.data.worlds import world
 from spotlight.compute.models import families
 from spotlight.compute.models.catalogue import facts_of
@@ -336,7 +336,3 @@ def main() -> None:
         args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Rows per worker on one machine: seconds of a rollout phase with fixed numbers of rows, and with `cluster.rows: auto`.
 
-    python benchmarks/rows.py [--recipe words-large-nft] [--arms 8 16 32 64 128 256 auto] [--seeds 0] [--json]
+    python -m benchmarks.rows [--recipe words-large-nft] [--arms 8 16 32 64 128 256 auto] [--seeds 0] [--json]
 
 Every arm is a short real run of the recipe, one reserved and two spot processes, through `spotlight train`. On a GPU
 they share it. There are no previews: a planner would fit their number to the speed of the slots, and the arms would do
@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from learn_results import Figure
-from local_runs import WARM_UP, trained
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.local_runs import WARM_UP, trained
+from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig, load_config
 from spotlight.core.events import IterationDone, Record, WorkerJoined
 
@@ -165,7 +165,3 @@ def main() -> None:
     cells = [measured(args.recipe, arm, seed, args.iterations, args.cells) for seed in args.seeds for arm in args.arms]
     settings = {"recipe": args.recipe, "changes": SETTINGS, "iterations": args.iterations, "warm_up": WARM_UP}
     present(cells, settings, args.out, args.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The simulator at scale: the real control plane over thousands of simulated slots, on one core.
 
-    python benchmarks/scale.py [--preset full|quick] [--json] [--out docs/results/scale]
+    python -m benchmarks.scale [--preset full|quick] [--json] [--out docs/results/scale]
 
 The work is video: 40 steps of 30 s per sample, one at a time per slot, so a slot makes three samples an hour. Nodes
 have eight slots; all but the first are spot nodes of a calm market (nine node-hours per loss), most losses with a
@@ -242,9 +242,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/scale"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     preset = PRESETS[args.preset]
     preset = replace(preset, repeats=args.repeats or preset.repeats)
@@ -260,7 +261,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The pull scheduler alone, in memory, on one core: lease cycles per second, and what ten times the workers cost.
 
-    python benchmarks/scheduler.py [--json] [--out docs/results/scheduler]
+    python -m benchmarks.scheduler [--json] [--out docs/results/scheduler]
 
 One cycle is one sample's way through ledger and scheduler: its worker pulls, is given the lease, sends a heartbeat with
 its progress, and its result is accepted. All workers are busy all the time and finish in random order; a cycle has one
@@ -133,9 +133,10 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=CYCLES)
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     found = figures(args.repeats, args.cycles)
     summary = {"benchmark": "scheduler", **provenance(), "seeds": list(range(args.repeats)), "figures": found}
@@ -147,7 +148,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Which solver ranks seeds better at the same cost: Euler steps of the ODE (ode) or second-order ones (ode2)?
 
-    python benchmarks/solvers.py [--families words scenes] [--steps 4 5] [--prompts 24] [--seeds 32] [--device cpu]
+    python -m benchmarks.solvers [--families words scenes] [--steps 4 5] [--prompts 24] [--seeds 32] [--device cpu]
         [--json]
 
 The base model draws the same seeds of the same prompts exactly (10 Euler steps) and as previews of both solvers, which
@@ -128,9 +128,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/solvers"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
-    from provenance import provenance
     from rich.console import Console
     from rich.table import Table
+
+    from benchmarks.lib.provenance import provenance
 
     found: dict[str, Figure] = {}
     for family in args.families:
@@ -145,7 +146,3 @@ def main() -> None:
     Console().print(table)
     if args.json:
         print(json.dumps(summary))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Can weights that are some iterations old choose seeds? Their ranking of seeds against exact rewards, by lag.
 
-    python benchmarks/staleness.py --preset laptop                                    # `words` with NFT on a CPU
-    python benchmarks/staleness.py --preset gpu --family scenes --loss flow_grpo --seeds 0 1 2
-    python benchmarks/staleness.py --merge runs/staleness/*-seed?.json --out docs/results/staleness
+    python -m benchmarks.staleness --preset laptop                                    # `words` with NFT on a CPU
+    python -m benchmarks.staleness --preset gpu --family scenes --loss flow_grpo --seeds 0 1 2
+    python -m benchmarks.staleness --merge runs/staleness/*-seed?.json --out docs/results/staleness
 
 The plain loop trains, without exploration. At an early, a middle and a late checkpoint the next prompts' candidate
 seeds are drawn exactly, and again with the weights of some iterations before: with all steps, and with the few steps
@@ -26,7 +26,7 @@ from spotlight.config import RunConfig, load_config
 from spotlight.core.errors import ConfigError, SpotlightError
 
 if TYPE_CHECKING:
-    from staleness_results import StalenessSettings
+    from benchmarks.staleness.figures import StalenessSettings
 
 CANDIDATES_PER_KEPT = 3
 """Seeds ranked per kept one where nothing else is asked for: 48 for groups of 16."""
@@ -53,7 +53,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     args = arguments(words)
     # Heavy imports wait until here: reward processes import this file again and need none of them.
-    import staleness_results
+    from benchmarks.staleness import figures as staleness_results
 
     if args.merge:
         staleness_results.present([staleness_results.read(path) for path in args.merge], args.out, args.json)
@@ -87,7 +87,7 @@ def config_of(args: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def settings_of(args: argparse.Namespace, config: RunConfig) -> "StalenessSettings":
-    from staleness_results import StalenessSettings
+    from benchmarks.staleness.figures import StalenessSettings
 
     return StalenessSettings(
         checkpoints=tuple(args.checkpoints),
@@ -101,8 +101,7 @@ def settings_of(args: argparse.Namespace, config: RunConfig) -> "StalenessSettin
 
 def run(config: RunConfig, settings: "StalenessSettings", path: Path) -> None:
     """One seed; nothing is written before its device is known to be there."""
-    from staleness_run import run_seed
-
+    from benchmarks.staleness.run import run_seed
     from spotlight.compute.models.devices import usable_device
 
     usable_device(config.model.device)

@@ -14,14 +14,14 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-from explore_results import differences, over_seeds
-from learn_results import Figure
-from provenance import provenance
 from pydantic import model_validator
 from rich.console import Console
 from rich.table import Table
-from staleness_statistics import Ranking
 
+from benchmarks.explore.figures import differences, over_seeds
+from benchmarks.learn.figures import Figure
+from benchmarks.lib.provenance import provenance
+from benchmarks.staleness.statistics import Ranking
 from spotlight.config import RunConfig
 from spotlight.core.errors import ConfigError, InputError
 from spotlight.core.section import Section
@@ -220,7 +220,7 @@ def of_experiment(results: Sequence[StalenessResult], experiment: str) -> list[S
 
 def present(results: Sequence[StalenessResult], out: Path, as_json: bool) -> None:
     """Print the table, write OUT.json and OUT.png."""
-    from staleness_picture import draw
+    from benchmarks.staleness.plot import draw
 
     check_mergeable(results)
     figures: dict[str, Figure] = {}

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from staleness_results import STAGES, Checkpoint, Look, StalenessResult, experiments, of_experiment
+
+from benchmarks.staleness.figures import STAGES, Checkpoint, Look, StalenessResult, experiments, of_experiment
 
 COLOURS = {"early": "#0072b2", "middle": "#009e73", "late": "#d55e00"}
 ROWS = {"captured_variance": "captured variance", "spearman": "Spearman, within prompts"}

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import learn_results
 import numpy as np
 import torch
-from learner import Group, Learner, console
-from staleness_results import Checkpoint, Lagged, Look, StalenessResult, StalenessSettings, write
-from staleness_statistics import random_choice, ranking
 from torch import Tensor
 
+from benchmarks.learn import figures as learn_results
+from benchmarks.learn.run import Group, Learner, console
+from benchmarks.staleness.figures import Checkpoint, Lagged, Look, StalenessResult, StalenessSettings, write
+from benchmarks.staleness.statistics import random_choice, ranking
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Floats

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from learn_results import Figure
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.learn.figures import Figure
 from spotlight.compute.train.config import BatchesOver
 
 

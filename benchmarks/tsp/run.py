@@ -1,7 +1,7 @@
 """What time-step parallelism gains on one GPU: seconds per image-timestep by how many share a forward and a backward.
 
-    python benchmarks/tsp.py [--sizes 512 1280] [--limit 280] [--merge] [--json]         # needs one CUDA GPU of 141 GB
-    python benchmarks/tsp.py --model small --device cpu --sizes 64 96                    # tries the script anywhere
+    python -m benchmarks.tsp [--sizes 512 1280] [--limit 280] [--merge] [--json]         # needs one CUDA GPU of 141 GB
+    python -m benchmarks.tsp --model small --device cpu --sizes 64 96                    # tries the script anywhere
 
 The whole Qwen-Image transformer with random weights, LoRA of rank 64, checkpointed, eager, through the project's own
 trainer: `begin` and `add` of an update with the Flow-GRPO loss, of one picture that was really rolled out with as many
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import provenance
-from tsp_results import Arm, SizeRun, present, write
 
+from benchmarks.lib.provenance import provenance
+from benchmarks.tsp.figures import Arm, SizeRun, present, write
 from spotlight.compute.meter import DeviceMeter, Reading
 from spotlight.compute.profiling.machine import use_tf32, use_threads
 from spotlight.compute.profiling.subject import RUN_SEED, QwenImageShape, Subject, random_qwen_image
@@ -236,7 +236,3 @@ def main() -> None:
     use_threads(8 if args.device == "cuda" else 1)
     use_tf32(not args.no_tf32)
     present(measured(args), args.json)
-
-
-if __name__ == "__main__":
-    main()

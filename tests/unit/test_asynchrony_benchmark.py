@@ -1,34 +1,17 @@
-"""`benchmarks/asynchrony.py`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
+"""`benchmarks/asynchrony/`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from benchmark_command import TINY, run_benchmark
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "asynchrony.py"
-sys.path.insert(0, str(BENCHMARKS))
+from benchmarks.asynchrony.figures import Point, Result, figures_of, load, present, save
+from spotlight.core.errors import InputError
 
-from asynchrony_results import Point, Result, figures_of, load, present, save  # noqa: E402
-
-from spotlight.core.errors import InputError  # noqa: E402
-
-TINY = [
-    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2", "rollout.batch=4",
-    "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
-    "reward.processes=1",
-]  # fmt: skip
-
-
-def asynchrony(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # Threads that spin while they wait take minutes where other tests run on the same cores.
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+asynchrony = partial(run_benchmark, "asynchrony")
 
 
 def test_both_arms_run_once_and_half_of_the_second_iteration_is_stale_in_one_of_them(tmp_path: Path):

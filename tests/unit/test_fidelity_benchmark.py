@@ -1,14 +1,9 @@
 """The fidelity benchmark: what it keeps of earlier results, and what it concludes."""
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import fidelity_results as results
+from benchmarks.fidelity import figures as results
 
 
 def pair(seed, real, simulated):

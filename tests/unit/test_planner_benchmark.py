@@ -1,17 +1,12 @@
 """The planner's benchmark and the fits behind it: what they conclude from hand-made runs."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import learning_fit
-import planner
-
+from benchmarks.learning_fit import run as learning_fit
+from benchmarks.planner import run as planner
 from spotlight.control.market.traces import Trace
 
 

@@ -1,15 +1,9 @@
 """The benchmark of solvers: what it concludes from hand-made rewards."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import solvers
-
+from benchmarks.solvers import run as solvers
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, select
 from spotlight.core.types import SamplerKind

@@ -1,16 +1,13 @@
 """The benchmark of time-step parallelism: it runs anywhere with a small model, and keeps sizes apart."""
 
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import tsp
-import tsp_results as results
+from benchmarks.tsp import figures as results
+from benchmarks.tsp import run as tsp
 
 
 @pytest.fixture(autouse=True)

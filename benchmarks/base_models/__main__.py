@@ -1,0 +1,3 @@
+from benchmarks.base_models.run import main
+
+main()

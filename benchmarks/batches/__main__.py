@@ -1,0 +1,3 @@
+from benchmarks.batches.run import main
+
+main()

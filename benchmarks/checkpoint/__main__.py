@@ -1,0 +1,3 @@
+from benchmarks.checkpoint.run import main
+
+main()

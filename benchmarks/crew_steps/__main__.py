@@ -1,0 +1,3 @@
+from benchmarks.crew_steps.run import main
+
+main()

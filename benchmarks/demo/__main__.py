@@ -1,0 +1,3 @@
+from benchmarks.demo.run import main
+
+main()

@@ -1,0 +1,3 @@
+from benchmarks.elastic.run import main
+
+main()

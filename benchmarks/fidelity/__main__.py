@@ -1,0 +1,3 @@
+from benchmarks.fidelity.run import main
+
+main()

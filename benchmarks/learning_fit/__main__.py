@@ -1,0 +1,3 @@
+from benchmarks.learning_fit.run import main
+
+main()

@@ -1,0 +1,3 @@
+from benchmarks.newcomer.run import main
+
+main()

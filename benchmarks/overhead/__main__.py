@@ -1,0 +1,3 @@
+from benchmarks.overhead.run import main
+
+main()

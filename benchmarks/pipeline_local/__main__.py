@@ -1,0 +1,3 @@
+from benchmarks.pipeline_local.run import main
+
+main()

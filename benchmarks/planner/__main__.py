@@ -1,0 +1,3 @@
+from benchmarks.planner.run import main
+
+main()

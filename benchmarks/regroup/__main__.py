@@ -1,0 +1,3 @@
+from benchmarks.regroup.run import main
+
+main()

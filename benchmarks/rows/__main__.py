@@ -1,0 +1,3 @@
+from benchmarks.rows.run import main
+
+main()

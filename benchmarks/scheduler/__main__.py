@@ -1,0 +1,3 @@
+from benchmarks.scheduler.run import main
+
+main()

@@ -1,0 +1,3 @@
+from benchmarks.solvers.run import main
+
+main()

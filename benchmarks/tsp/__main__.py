@@ -1,0 +1,3 @@
+from benchmarks.tsp.run import main
+
+main()
