@@ -1,22 +1,22 @@
-"""Files and figures of `asynchrony.py`: the last held-out reward of each arm, and how stale rows differ from fresh."""
+"""Runs of both arms; the last held-out reward of each, and how stale rows differ from fresh ones."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.lib import merge
+from benchmarks.lib.figures import Figure
 from benchmarks.lib.provenance import provenance
+from benchmarks.lib.report import publish, summary_of
 from spotlight.control.pipeline.stale_figures import OF_STALENESS
+from spotlight.core import journal
 from spotlight.core.errors import InputError
 from spotlight.core.events import Evaluated, Issued, IterationDone, StepCommitted
-from spotlight.core.journal import read
 from spotlight.core.work import Work
 from spotlight.folder import RunFolder
 
-ARMS = ("synchronous", "asynchronous")
+SYNCHRONOUS, ASYNCHRONOUS = ARMS = ("synchronous", "asynchronous")
 FIRST_LOSS = "nft"
 """Its figures bear no suffix."""
 
@@ -55,15 +55,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return self.points[-1].reward
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean over seeds with the smallest and the largest seed."""
-
-    value: float
-    low: float
-    high: float
-    unit: str
-
-
 def read_run(
     folder: RunFolder, *, family: str, loss: str, arm: str, seed: int, settings: str, seconds: float
 ) -> Result:
@@ -71,7 +62,7 @@ def read_run(
     told: dict[str, list[float]] = {}
     ages: list[int] = []
     iterations, at = 0, 0.0
-    for record in read(folder.journal):
+    for record in journal.read(folder.journal):
         at = record.at
         match record.event:
             case Evaluated() as seen:
@@ -106,19 +97,8 @@ def read_run(
     )
 
 
-def save(result: Result, path: Path) -> None:
-    scratch = path.with_suffix(".part")
-    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
-    scratch.replace(path)
-
-
-def load(path: Path) -> Result:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Result)
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(
-            f"{path} is not the result of a run ({error}); pass files that asynchrony.py wrote."
-        ) from error
+def read(path: Path) -> Result:
+    return merge.read(path, Result, "asynchrony")
 
 
 def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
@@ -127,31 +107,9 @@ def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
     figures: dict[str, Figure] = {}
     for loss in sorted({result.loss for result in results}, key=lambda loss: (loss != FIRST_LOSS, loss)):
         figures |= figures_of([result for result in results if result.loss == loss], loss)
-    first = results[0]
-    summary = {
-        "benchmark": "asynchrony",
-        "commit": first.commit,
-        "date": first.date,
-        "hardware": first.hardware,
-        "seeds": sorted({result.seed for result in results}),
-        "family": first.family,
-        "figures": msgspec.to_builtins(figures),
-        "runs": msgspec.to_builtins(list(results)),
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    path = out.parent / f"{out.name}.json"
-    path.write_text(json.dumps(summary, indent=1) + "\n")
-    title = f"{first.family}, {first.hardware}, {first.commit}"
-    table = Table(title=title)
-    for heading in ("figure", "mean", "lowest seed", "highest seed"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("unit")
-    for name, figure in figures.items():
-        table.add_row(name, *(f"{value:.4g}" for value in (figure.value, figure.low, figure.high)), figure.unit)
-    Console().print(table)
-    Console(stderr=True).print(f"figures {path}", soft_wrap=True)
-    if as_json:
-        print(json.dumps({key: value for key, value in summary.items() if key != "runs"}))
+    seeds = sorted({result.seed for result in results})
+    summary = summary_of("asynchrony", figures, seeds, merge.stamp_of(results), family=results[0].family)
+    publish(summary, out, as_json, runs=list(results))
 
 
 def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
@@ -161,35 +119,31 @@ def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
     for arm, runs in arms.items():
         if runs:
             unit = f"held-out reward after {next(iter(runs.values())).iterations} iterations"
-            found[f"reward_{arm}"] = _over([run.reward for run in runs.values()], unit)
-            found[f"reward_{arm}_before"] = _over([run.points[0].reward for run in runs.values()], "held-out reward")
+            found[f"reward_{arm}"] = Figure.mean([run.reward for run in runs.values()], unit)
+            found[f"reward_{arm}_before"] = Figure.mean(
+                [run.points[0].reward for run in runs.values()], "held-out reward"
+            )
     synchronous, asynchronous = (arms[arm] for arm in ARMS)
     both = sorted(synchronous.keys() & asynchronous.keys())
     if both:
         gaps = [asynchronous[seed].reward - synchronous[seed].reward for seed in both]
-        found["reward_difference"] = _over(gaps, "asynchronous minus synchronous, by seed")
+        found["reward_difference"] = Figure.mean(gaps, "asynchronous minus synchronous, by seed")
     if len(both) > 1:
         one, other = found["reward_synchronous"], found["reward_asynchronous"]
         overlap = float(one.low <= other.high and other.low <= one.high)
-        found["intervals_overlap"] = Figure(value=overlap, low=overlap, high=overlap, unit="1: yes")
+        found["intervals_overlap"] = Figure.single(overlap, "1: yes")
     if asynchronous:
         runs = list(asynchronous.values())
-        found["stale_samples"] = _over([run.stale_samples for run in runs], "share of rollouts after the first")
+        found["stale_samples"] = Figure.mean([run.stale_samples for run in runs], "share of rollouts after the first")
         for name in sorted({name for run in runs for name in run.figures}):
-            found[name] = _over([run.figures[name] for run in runs if name in run.figures], "mean over steps")
+            found[name] = Figure.mean([run.figures[name] for run in runs if name in run.figures], "mean over steps")
     suffix = "" if loss == FIRST_LOSS else f"_{loss}"
     return {f"{name}{suffix}": figure for name, figure in found.items()}
 
 
-def _over(values: Sequence[float], unit: str) -> Figure:
-    return Figure(value=sum(values) / len(values), low=min(values), high=max(values), unit=unit)
-
-
 def _check_mergeable(results: Sequence[Result]) -> None:
     """One family and one commit, each run once, and arms of a loss that trained for as long."""
-    seen: Mapping[tuple[str, str, int], Result] = {(r.loss, r.arm, r.seed): r for r in results}
-    if not results or len(seen) < len(results):
-        raise InputError("there is no result, or one run is given twice; pass each file once.")
+    merge.check_given_once([(result.loss, result.arm, result.seed) for result in results], "asynchrony")
     for what, values in (
         ("families", {result.family for result in results}),
         ("commits", {result.commit for result in results}),

@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.explore.figures import Arm, ArmResult, AuditPoint, ExploreSettings
-from benchmarks.learn import figures as learn_results
 from benchmarks.learn.figures import SeedResult
-from benchmarks.learn.run import Group, Learner, Recorder, console
-from spotlight.compute.evaluation import to_images
+from benchmarks.learn.run import Group, Learner, Recorder, console, train, use_device
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Floats, Image, Scorer
-from spotlight.compute.rollout.denoise import Rollout, roll_out
+from spotlight.compute.rollout.denoise import Rollout
 from spotlight.compute.train.experience import Experience
 from spotlight.config import RunConfig
 from spotlight.control.advantage import AdvantageSummary
@@ -156,25 +153,8 @@ class Explorer(Learner):
         console.print(f"seed {self.config.seed}  iteration {iteration:3d}  audit  {shown}", soft_wrap=True)
 
     def _draw(self, groups: Sequence[Group]) -> list[Image]:
-        """Pictures of these samples with the behaviour weights; the learner's own conditions stay untouched."""
-        batch = self.config.rollout.batch
-        samples = [sample for group in groups for sample in group.samples]
-        prompts = [group.prompt for group in groups for _ in group.samples]
-        guided = self.config.rollout.guidance != 1.0
-        images: list[Image] = []
         with self.trainer.sets.using(self.trainer.behaviour):
-            for start in range(0, len(samples), batch):
-                rows, texts = samples[start : start + batch], prompts[start : start + batch]
-                count = len(rows)
-                if self.config.model.compile:
-                    # Every new row count would be compiled anew, and audits have many.
-                    rows += rows[-1:] * (batch - count)
-                    texts += texts[-1:] * (batch - count)
-                cond = self.adapter.collate(self.adapter.encode(texts))
-                uncond = self.adapter.collate([self.adapter.unconditional()] * len(rows)) if guided else None
-                drawn = roll_out(self.adapter, rows, cond, uncond, self.config.seed)
-                images += to_images(self.adapter.decode(drawn.x0_BSC[:count], self.adapter.native_size))
-        return images
+            return self.pictures(groups)
 
     def _rewards(self, groups: Sequence[Group], images: list[Image]) -> list[Floats]:
         prompts = [group.prompt for group in groups for _ in group.samples]
@@ -218,20 +198,11 @@ class ArmRecorder(Recorder):
 
 def run_arm(config: RunConfig, arm: Arm, settings: ExploreSettings, path: Path) -> None:
     """One whole run of one arm; its curve becomes `path`."""
-    torch.set_num_threads(learn_results.threads(config.model.device))
-    torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
+    use_device(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
         learner = Explorer(config, pool, settings) if arm is Arm.EXPLORE else Learner(config, pool)
-        recorder = ArmRecorder(config, learner, arm, settings, path)
-        recorder.record(0, learner.evaluate(judged=True))
-        for iteration in range(config.iterations):
-            status.update(f"{arm.value}, seed {config.seed}: iteration {iteration + 1} of {config.iterations}")
-            trained = learner.iterate(iteration)
-            done = iteration + 1
-            last = done == config.iterations
-            if done % config.eval.every == 0 or last:
-                scored = learner.evaluate(judged=last or done % config.eval.judge_every == 0)
-                recorder.record(done, scored, trained)
+        train(learner, ArmRecorder(config, learner, arm, settings, path), status, f"{arm.value}, seed {config.seed}")
     path.with_suffix(".part").replace(path)
     console.print(f"{path}: {time.monotonic() - started:.0f} s", soft_wrap=True)

@@ -1,15 +1,15 @@
 """One simulated run of the headline as a curve that can be priced by any row of a table."""
 
-import shutil
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.lib import merge
 from spotlight.control.market.bill import HOUR_S
 from spotlight.control.market.cost import CostMeter
 from spotlight.control.market.prices import Price
+from spotlight.core import journal
 from spotlight.core.events import ExplorationClosed, IterationDone, NodeLost
-from spotlight.core.journal import read
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.surface.compare import Curve, CurvePoint
@@ -19,7 +19,7 @@ SCORE = "reward"
 
 
 class CellPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights after so many iterations: what they had taken, and how they score."""
+    """An evaluation: the hours that its weights took, and their score."""
 
     iteration: int
     hours: float
@@ -48,7 +48,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     hardware: str
     seconds: float
-    """That computing it took."""
+    """Of computing it."""
     numerics: str = "real"
     settings: str = ""
     """Digest of the resolved recipe; empty in cells from before it was kept."""
@@ -75,8 +75,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return Curve(setup=self.setup, seed=self.seed, score=SCORE, points=points)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's journal says."""
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, as its journal has it."""
 
     points: tuple[CellPoint, ...]
     iterations: int
@@ -84,13 +84,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     previews: int
 
 
-def read_run(folder: RunFolder) -> Told:
+def read_run(folder: RunFolder) -> Summary:
     """One pass over the journal; a point is where the evaluated weights were done, as in `surface/compare`."""
     view, meter = RunView(), CostMeter()
     began: float | None = None
     made = {0: (0.0, 0.0, 0.0)}
     losses = previews = 0
-    for record in read(folder.journal):
+    for record in journal.read(folder.journal):
         view.apply(record)
         meter.apply(record)
         began = record.at if began is None else began
@@ -117,20 +117,8 @@ def read_run(folder: RunFolder) -> Told:
         for iteration, value in view.curve(SCORE)
         if iteration in made
     )
-    return Told(points=points, iterations=max(made), losses=losses, previews=previews)
+    return Summary(points=points, iterations=max(made), losses=losses, previews=previews)
 
 
-def discard(folder: RunFolder) -> None:
-    """A journal of thousands of previews is large, and its curve is all that is wanted."""
-    shutil.rmtree(folder.path)
-
-
-def load(path: Path) -> Cell:
-    return msgspec.json.decode(path.read_bytes(), type=Cell)
-
-
-def save(cell: Cell, folder: Path) -> None:
-    path = folder / f"{cell.name}.json"
-    scratch = path.with_suffix(".part")
-    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(cell), indent=1) + b"\n")
-    scratch.replace(path)
+def read(path: Path) -> Cell:
+    return merge.read(path, Cell, "headline")

@@ -1,4 +1,4 @@
-"""Figures, tables and pictures of the headline cells.
+"""The figures of the headline, from its cells.
 
 Per task, profile, trace and seed, the target is a share of the gain of `reserved-only` with that seed (its final score
 is the mean of its last two evaluations); every setup is asked when its best score so far first comes there, linearly
@@ -6,7 +6,6 @@ between evaluations. A figure is the geometric mean over all of these, from the 
 come there counts with all its hours and dollars, which flatters it, and the unit says how many did not.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,34 +13,26 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
+from rich.console import Group
 
 from benchmarks.headline.cells import Cell
-from benchmarks.lib.provenance import provenance
+from benchmarks.headline.setups import BASELINE, STEADY
+from benchmarks.lib.figures import Figure
+from benchmarks.lib.report import publish, summary_of
 from spotlight.control.market.prices import Price, PriceTable
 from spotlight.core.errors import InputError
 from spotlight.surface.compare import Curve, Reached, to_target
 
-BASELINE = "reserved-only"
 BUSY = ("pipelined", "spotlight-fixed", "spotlight", "spotlight-pipelined")
 """Setups that fill time in which the rivals' slots idle."""
 RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
 KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined")
 """Overlap alone, exploration alone, and both; compared with ours where they ran as well."""
-STEADY = "steady"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
 """The row that figures without a provider in their name are priced by."""
 SWEPT_SEEDS = frozenset({0, 1, 2})
 """Settings were chosen with these (benchmarks/batches/)."""
-
-
-class Figure(msgspec.Struct, kw_only=True):
-    value: float
-    low: float
-    high: float
-    unit: str
 
 
 class Race(msgspec.Struct, frozen=True):
@@ -87,31 +78,47 @@ def races(cells: Sequence[Cell], ours: str) -> list[Race]:
 
 
 def present(cells: list[Cell], ours: str, numbers: str, out: Path, as_json: bool) -> None:
+    from benchmarks.headline.plot import draw, factor_table, ratio_table
+
     field, prices = races(cells, ours), PriceTable.load(None)
+    price = prices.rows[PRICED]
     figures = {
-        **overall(field, prices.rows[PRICED]),
-        **by_race(field, prices.rows[PRICED]),
-        **by_seeds(field, prices.rows[PRICED]),
+        **overall(field, price),
+        **by_race(field, price),
+        **by_seeds(field, price),
         **by_provider(field, prices),
     }
-    result = {
-        "benchmark": out.stem,
-        "ours": ours,
-        **provenance(),
-        "seeds": sorted({race.seed for race in field}),
-        "computed": sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
-        "remembered": numbers,
-        "figures": {name: msgspec.to_builtins(figure) for name, figure in figures.items()},
-        "cells": [summary(cell) for cell in cells],
+    summary = summary_of(
+        out.stem,
+        figures,
+        sorted({race.seed for race in field}),
+        ours=ours,
+        computed=sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
+        remembered=numbers,
+    )
+    draw(field, price, out)
+    tables = Group(ratio_table(field, price), factor_table(field, price))
+    publish(summary, out, as_json, tables, cells=[summary_of_cell(cell) for cell in cells])
+
+
+def summary_of_cell(cell: Cell) -> dict[str, object]:
+    last = cell.points[-1]
+    return {
+        **{name: getattr(cell, name) for name in ("family", "setup", "seed", "profile", "trace", "trace_digest")},
+        **{name: getattr(cell, name) for name in ("profile_digest", "losses", "previews", "iterations")},
+        "hours": round(last.hours, 4),
+        "reserved_slot_hours": round(last.reserved_hours, 3),
+        "spot_slot_hours": round(last.spot_hours, 3),
+        "curve": [[point.iteration, round(point.hours, 4), round(point.score, 4)] for point in cell.points],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    console = Console()
-    for table in (ratio_table(field, prices.rows[PRICED]), factor_table(field, prices.rows[PRICED])):
-        console.print(table)
-    draw(field, prices.rows[PRICED], out)
-    if as_json:
-        print(json.dumps({name: part for name, part in result.items() if name != "cells"}))
+
+
+def groups_of(field: Sequence[Race]) -> dict[tuple[str, str, str], list[Race]]:
+    """Races by task, profile and trace: one for each seed."""
+    found: dict[tuple[str, str, str], list[Race]] = {}
+    for race in field:
+        found.setdefault((race.family, race.profile, race.trace), []).append(race)
+    return dict(sorted(found.items()))
 
 
 # -- ratios ------------------------------------------------------------------------------------------------------------
@@ -151,7 +158,7 @@ AGAINST = {
     "speedup_vs_spot_no_explore": "spot-no-explore",
     **dict.fromkeys(("speedup_vs_on_demand_all", "cost_ratio_vs_on_demand_all"), "on-demand-all"),
 }
-"""Whom some of them are against, who need not have run."""
+"""The rivals of some ratios, which need not have run."""
 
 
 def ratios_of(field: Sequence[Race]) -> dict[str, Ratio]:
@@ -199,8 +206,7 @@ def overall(field: Sequence[Race], price: Price) -> dict[str, Figure]:
 
 def by_race(field: Sequence[Race], price: Price) -> dict[str, Figure]:
     figures = {}
-    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
-        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
+    for (family, profile, trace), group in groups_of(field).items():
         for name, ratio in ratios_of(field).items():
             found = figure((ratio(race, 1.0, price) for race in group), "times")
             figures[f"{name} {family} {profile.rpartition('-')[2]} {trace}"] = found
@@ -272,75 +278,3 @@ def score_at(curve: Curve, hours: float) -> float:
             return before.score + share * (point.score - before.score)
         before = point
     return before.score
-
-
-# -- to look at --------------------------------------------------------------------------------------------------------
-
-
-def summary(cell: Cell) -> dict[str, object]:
-    last = cell.points[-1]
-    return {
-        **{name: getattr(cell, name) for name in ("family", "setup", "seed", "profile", "trace", "trace_digest")},
-        **{name: getattr(cell, name) for name in ("profile_digest", "losses", "previews", "iterations")},
-        "hours": round(last.hours, 4),
-        "reserved_slot_hours": round(last.reserved_hours, 3),
-        "spot_slot_hours": round(last.spot_hours, 3),
-        "curve": [[point.iteration, round(point.hours, 4), round(point.score, 4)] for point in cell.points],
-    }
-
-
-def ratio_table(field: Sequence[Race], price: Price) -> Table:
-    table = Table(title=f"{field[0].ours} against others, to the final score of {BASELINE}, priced as {PRICED}")
-    ratios = ratios_of(field)
-    for column in ("task", "profile", "trace", *ratios):
-        table.add_column(column)
-    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
-        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        found = [figure((ratio(race, 1.0, price) for race in group), "") for ratio in ratios.values()]
-        shown = [f"{one.value:.2f} ({one.low:.2f}..{one.high:.2f}){'*' if 'not' in one.unit else ''}" for one in found]
-        table.add_row(family, profile, trace, *shown)
-    table.caption = "*: not every run came there"
-    return table
-
-
-def factor_table(field: Sequence[Race], price: Price) -> Table:
-    """Where it comes from: iterations saved, seconds per iteration, price of the fleet."""
-    table = Table(title=f"Factors of {BASELINE} over each setup, geometric mean")
-    for column in ("task", "profile", "trace", "setup", "iterations", "s/iteration", "$/hour", "hours", "dollars"):
-        table.add_column(column)
-    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
-        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        for setup in (*RIVALS[1:], *BUSY):
-            members = [race for race in group if setup in race.cells]
-            if members:
-                table.add_row(family, profile.rpartition("-")[2], trace, setup, *_factors(members, setup, price))
-    return table
-
-
-def _factors(members: Sequence[Race], setup: str, price: Price) -> list[str]:
-    pairs = [(race.took(BASELINE, 1.0, price)[0], race.took(setup, 1.0, price)[0]) for race in members]
-
-    def ratio(value: Callable[[Reached], float]) -> str:
-        return f"{geometric([value(theirs) / value(own) for theirs, own in pairs]):.2f}"
-
-    return [
-        ratio(lambda one: one.iterations),
-        ratio(lambda one: one.hours / one.iterations),
-        ratio(lambda one: one.dollars / one.hours),
-        ratio(lambda one: one.hours),
-        ratio(lambda one: one.dollars),
-    ]
-
-
-def draw(field: Sequence[Race], price: Price, out: Path) -> None:
-    """Per task one picture: a row per profile, score against hours and dollars, the mean over seeds of one trace."""
-    from spotlight.surface.compare.plot import draw as draw_curves
-
-    for family, profile, trace in sorted({(race.family, race.profile, race.trace) for race in field}):
-        group = [race for race in field if (race.family, race.profile, race.trace) == (family, profile, trace)]
-        setups = [setup for setup in (*RIVALS, *BUSY) if all(setup in race.cells for race in group)]
-        curves = [race.cells[setup].curve(price) for setup in setups for race in group]
-        size = profile.rpartition("-")[2]
-        title = f"{family}, NFT, co-simulated: tiny model, clock of Qwen-Image 20 B at {size} on H200\ntrace {trace}"
-        picture = out.with_name(f"{out.name}-{family}-{size}-{trace.partition('@')[0]}.png")
-        draw_curves(curves, BASELINE, title, picture, price.name)

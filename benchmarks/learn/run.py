@@ -1,24 +1,29 @@
 """One seed of one recipe in one process: the parts of the plainest loop, in the order an iteration calls them."""
 
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
+from rich.status import Status
 
-from benchmarks.learn import figures as learn_results
 from benchmarks.learn.figures import CurvePoint, Diagnostics, SeedResult
+from benchmarks.lib import merge
+from benchmarks.lib.provenance import provenance
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import World
 from spotlight.compute.evaluation import evaluate, to_images
 from spotlight.compute.held_out import Evaluation, picture_grid
 from spotlight.compute.models import families
+from spotlight.compute.models.devices import usable_device
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rewards.in_process import scorer
-from spotlight.compute.rewards.protocol import Scorer
+from spotlight.compute.rewards.protocol import Image, Scorer
 from spotlight.compute.rollout.config import InitialNoise
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience, joined
@@ -105,6 +110,25 @@ class Learner:
                 parts.append(roll_out(self.adapter, samples[rows], self.cond.rows(rows), uncond, self.config.seed))
         return joined(parts)
 
+    def pictures(self, groups: Sequence[Group]) -> list[Image]:
+        """Drawn with the weights that the model holds now; nothing that training uses changes."""
+        batch, guided = self.config.rollout.batch, self.config.rollout.guidance != 1.0
+        samples = [sample for group in groups for sample in group.samples]
+        prompts = [group.prompt for group in groups for _ in group.samples]
+        images: list[Image] = []
+        for start in range(0, len(samples), batch):
+            rows, texts = samples[start : start + batch], prompts[start : start + batch]
+            count = len(rows)
+            if self.config.model.compile:
+                # Each new number of rows would be compiled anew.
+                rows += rows[-1:] * (batch - count)
+                texts += texts[-1:] * (batch - count)
+            cond = self.adapter.collate(self.adapter.encode(texts))
+            uncond = self.adapter.collate([self.adapter.unconditional()] * len(rows)) if guided else None
+            drawn = roll_out(self.adapter, rows, cond, uncond, self.config.seed)
+            images += to_images(self.adapter.decode(drawn.x0_BSC[:count], self.adapter.native_size))
+        return images
+
     def score(self, groups: list[Group], rollout: Rollout) -> list[np.ndarray]:
         images = to_images(self.adapter.decode(rollout.x0_BSC, self.adapter.native_size))
         prompts = [group.prompt for group in groups for _ in group.samples]
@@ -188,34 +212,49 @@ class Recorder:
             f"held-out reward {point.reward:.3f}{strict}{judge}",
             soft_wrap=True,
         )
-        learn_results.write(self.path.with_suffix(".part"), self.result())
+        merge.write(self.path.with_suffix(".part"), self.result())
 
     def result(self) -> SeedResult:
         settings = self.config.model_dump(mode="json")
         return SeedResult(
-            family=self.family, loss=self.loss, seed=self.config.seed, config=settings, points=self.points
-        )
+            family=self.family, loss=self.loss, seed=self.config.seed, config=settings, points=self.points,
+            **provenance(),
+        )  # fmt: skip
+
+
+def use_device(config: RunConfig) -> None:
+    """On a CPU all cores train while no reward is scored; on a GPU the host only launches."""
+    device = config.model.device
+    usable_device(device)
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if device == "cpu" else 1)
+    torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
+
+
+def train(learner: Learner, recorder: Recorder, status: Status, title: str) -> tuple[Evaluation, Evaluation]:
+    """All iterations with their evaluations; the first and the last evaluation."""
+    config = learner.config
+    before = scored = learner.evaluate(judged=True)
+    recorder.record(0, before)
+    for done in range(1, config.iterations + 1):
+        status.update(f"{title}: iteration {done} of {config.iterations}")
+        trained = learner.iterate(done - 1)
+        last = done == config.iterations
+        if done % config.eval.every == 0 or last:
+            scored = learner.evaluate(judged=last or done % config.eval.judge_every == 0)
+            recorder.record(done, scored, trained)
+    return before, scored
 
 
 def run_seed(config: RunConfig, path: Path) -> None:
     """One whole run; its curve becomes `path`, with pictures and weights beside it."""
-    torch.set_num_threads(learn_results.threads(config.model.device))
-    torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
+    use_device(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
         learner = Learner(config, pool)
         recorder = Recorder(config, learner.adapter.family, path)
-        before = scored = learner.evaluate(judged=True)
-        recorder.record(0, before)
-        for iteration in range(config.iterations):
-            status.update(f"seed {config.seed}: iteration {iteration + 1} of {config.iterations}")
-            trained = learner.iterate(iteration)
-            done = iteration + 1
-            last = done == config.iterations
-            if done % config.eval.every == 0 or last:
-                scored = learner.evaluate(judged=last or done % config.eval.judge_every == 0)
-                recorder.record(done, scored, trained)
+        before, after = train(learner, recorder, status, f"seed {config.seed}")
     shown = range(min(24, len(before.images)))
-    pairs = [image for i in shown for image in (before.images[i], scored.images[i])]
+    pairs = [image for i in shown for image in (before.images[i], after.images[i])]
     picture_grid(pairs, 8).save(path.with_suffix(".png"))
     with learner.trainer.sets.using(WeightSet.EMA):
         files.write(path.with_suffix(".safetensors"), learner.adapter.family, merged_state(learner.adapter.transformer))

@@ -17,73 +17,57 @@ checkpoints that all seeds of an experiment have are counted.
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-from spotlight.config import RunConfig, load_config
-from spotlight.core.errors import ConfigError, SpotlightError
+from benchmarks.lib.command import start
+from benchmarks.lib.recipes import config_of, recipe_parser, result_path, run_once, seeds_of
+from spotlight.config import RunConfig
+from spotlight.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from benchmarks.staleness.figures import StalenessSettings
 
 CANDIDATES_PER_KEPT = 3
-"""Seeds ranked per kept one where nothing else is asked for: 48 for groups of 16."""
+"""Seeds ranked per kept one where --candidates is not given: 48 for groups of 16."""
 
 
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=("laptop", "gpu"), default="laptop")
-    parser.add_argument("--family", help="words, words-large or scenes; default words, or words-large on a GPU")
-    parser.add_argument("--loss", choices=("nft", "flow_grpo"), default="nft")
-    parser.add_argument("--seeds", type=int, nargs="+", default=None)
+def arguments() -> argparse.Namespace:
+    parser = recipe_parser("staleness", __doc__)
     parser.add_argument("--checkpoints", type=int, nargs="+", default=[8, 16, 32], metavar="ITERATION")
     parser.add_argument("--lags", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--prompts", type=int, default=16, help="prompts whose seeds are ranked at a checkpoint")
     parser.add_argument("--candidates", type=int, help="seeds ranked per prompt; default 3 times the group size")
     parser.add_argument("--preview-steps", type=int, default=6, help="denoising steps of a few-step preview")
-    parser.add_argument("--out", type=Path, default=Path("runs/staleness"))
-    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join result files instead of running")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    args = arguments(words)
-    # Heavy imports wait until here: reward processes import this file again and need none of them.
-    from benchmarks.staleness import figures as staleness_results
+def main() -> None:
+    args = arguments()
+    from benchmarks.staleness import figures
 
     if args.merge:
-        staleness_results.present([staleness_results.read(path) for path in args.merge], args.out, args.json)
+        figures.present([figures.read(path) for path in args.merge], args.out, args.json)
         return
-    configs = [config_of(args, seed) for seed in args.seeds or ([0] if args.preset == "laptop" else [0, 1, 2])]
+    configs = [ranked_config(args, seed) for seed in seeds_of(args)]
     settings = settings_of(args, configs[0])
-    paths = []
-    for config in configs:
-        path = args.out / f"{Path(config.model.name).stem}-{config.algorithm.kind}-seed{config.seed}.json"
-        paths.append(path)
-        if path.exists():
-            staleness_results.check_same_run(path, config, settings)
-            print(f"{path} exists; not run again", file=sys.stderr)
-        else:
-            run(config, settings, path)
-    staleness_results.present([staleness_results.read(path) for path in paths], args.out / "staleness", args.json)
+    paths = [result_path(args.out, config) for config in configs]
+    from benchmarks.staleness.run import run_seed
+
+    for config, path in zip(configs, paths, strict=True):
+        check = partial(figures.check_same_run, path, config, settings)
+        run_once(path, check, partial(run_seed, config, settings, path))
+    figures.present([figures.read(path) for path in paths], args.out / "staleness", args.json)
 
 
-def config_of(args: argparse.Namespace, seed: int) -> RunConfig:
-    """The recipe of family and loss; what this benchmark changes in it can be overridden."""
+def ranked_config(args: argparse.Namespace, seed: int) -> RunConfig:
     if strayed := [override for override in args.overrides if override.startswith("iterations=")]:
         raise ConfigError(
-            f"the override '{strayed[0]}' has no say here, since a run ends at its last checkpoint; use --checkpoints."
+            f"the override '{strayed[0]}' has no effect here, since a run ends at its last checkpoint; use "
+            "--checkpoints."
         )
-    family = args.family or ("words" if args.preset == "laptop" else "words-large")
-    changes = [f"seed={seed}", f"model.device={'cpu' if args.preset == 'laptop' else 'cuda'}"]
-    if args.loss == "flow_grpo":
-        changes += ["rollout.initial_noise=per_sample"]
-    changes += [f"iterations={max(args.checkpoints)}"]
-    return load_config(f"{family}-{args.loss.replace('_', '-')}", [*changes, *args.overrides])
+    changes = ["rollout.initial_noise=per_sample"] if args.loss == "flow_grpo" else []
+    return config_of(args, seed, [*changes, f"iterations={max(args.checkpoints)}"])
 
 
 def settings_of(args: argparse.Namespace, config: RunConfig) -> "StalenessSettings":
@@ -99,19 +83,5 @@ def settings_of(args: argparse.Namespace, config: RunConfig) -> "StalenessSettin
     )
 
 
-def run(config: RunConfig, settings: "StalenessSettings", path: Path) -> None:
-    """One seed; nothing is written before its device is known to be there."""
-    from benchmarks.staleness.run import run_seed
-    from spotlight.compute.models.devices import usable_device
-
-    usable_device(config.model.device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    run_seed(config, settings, path)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except SpotlightError as error:
-        print(f"staleness: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    start("staleness", main)

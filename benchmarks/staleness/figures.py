@@ -1,4 +1,4 @@
-"""Files and figures of rankings by stale weights; shared by `staleness.py` runs and merges.
+"""Rankings by stale weights of single seeds, and the figures over seeds.
 
 Figures of a lag are means over the checkpoints, then over seeds with the lowest and highest seed. `captured` is the
 captured variance as a share of what the same weights capture by the same kind of look, the ceiling; it tells staleness
@@ -6,7 +6,6 @@ from what few steps and new noise lose. `captured_variance` is the share of the 
 Names: words_nft_lag1_spearman ranks with all steps, words_nft_lag1_few_spearman with the steps of a preview.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -15,15 +14,14 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 from pydantic import model_validator
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.explore.figures import differences, over_seeds
-from benchmarks.learn.figures import Figure
-from benchmarks.lib.provenance import provenance
+from benchmarks.lib import merge
+from benchmarks.lib.figures import Figure
+from benchmarks.lib.report import publish, summary_of
 from benchmarks.staleness.statistics import Ranking
 from spotlight.config import RunConfig
-from spotlight.core.errors import ConfigError, InputError
+from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 
 STAGES = ("early", "middle", "late")
@@ -155,53 +153,26 @@ class StalenessResult(msgspec.Struct, frozen=True, kw_only=True):
         return STAGES[self.settings["checkpoints"].index(checkpoint.iteration)]
 
 
-def write(path: Path, result: StalenessResult) -> None:
-    stamped = msgspec.structs.replace(result, **provenance())
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(stamped), indent=1))
-
-
 def read(path: Path) -> StalenessResult:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=StalenessResult)
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(
-            f"{path} is not the result of a seed ({error}); pass files that staleness.py wrote."
-        ) from error
+    return merge.read(path, StalenessResult, "staleness")
 
 
 def check_same_run(path: Path, config: RunConfig, settings: StalenessSettings) -> None:
-    """A finished seed stands for this run only if it was made with the same settings."""
     found = read(path)
-    have = {"config": found.config, "looks": found.settings}
-    if changed := differences(
-        have, {"config": config.model_dump(mode="json"), "looks": settings.model_dump(mode="json")}
-    ):
-        raise InputError(
-            f"{path} was made with other settings ({', '.join(changed)}), so it is not this run's result; choose "
-            "another --out, or delete it to run anew."
-        )
+    wanted = {**config.model_dump(mode="json"), "looks": settings.model_dump(mode="json")}
+    merge.check_same_settings(path, {**found.config, "looks": found.settings}, wanted)
 
 
 def check_mergeable(results: Sequence[StalenessResult]) -> None:
     """Seeds of an experiment differ in nothing but the seed, none comes twice, figure names do not clash."""
     for experiment in experiments(results):
         runs = of_experiment(results, experiment)
-        if len({run.seed for run in runs}) < len(runs):
-            raise InputError(f"a seed of {experiment} is given twice; pass each file once.")
+        merge.check_given_once([run.seed for run in runs], experiment)
+        first = {**runs[0].config, "looks": runs[0].settings}
         for run in runs[1:]:
-            changed = differences(
-                {"config": runs[0].config, "looks": runs[0].settings}, {"config": run.config, "looks": run.settings}
-            )
-            if changed or run.commit != runs[0].commit:
-                raise InputError(
-                    f"seeds {runs[0].seed} and {run.seed} of {experiment} differ in "
-                    f"{', '.join(changed) or 'their commit'}; merge runs of one setting and one commit."
-                )
-    families: dict[str, str] = {}
-    for run in results:
-        other = families.setdefault(run.prefix, run.family)
-        if other != run.family:
-            raise InputError(f"the results are of {other} and {run.family}, whose figures share names; merge one.")
+            changed = merge.differences(first, {**run.config, "looks": run.settings})
+            merge.check_one_experiment(runs[0], run, changed, experiment)
+    merge.check_prefixes((run.prefix, run.family) for run in results)
 
 
 def experiments(results: Sequence[StalenessResult]) -> list[str]:
@@ -226,23 +197,10 @@ def present(results: Sequence[StalenessResult], out: Path, as_json: bool) -> Non
     figures: dict[str, Figure] = {}
     for experiment in experiments(results):
         figures |= figures_of(of_experiment(results, experiment))
-    first = results[0]
-    summary = {
-        "benchmark": "staleness",
-        "commit": ", ".join(sorted({run.commit for run in results})),
-        "date": first.date,
-        "hardware": first.hardware,
-        "seeds": sorted({run.seed for run in results}),
-        "figures": msgspec.to_builtins(figures),
-        "runs": msgspec.to_builtins(list(results)),
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
     draw(results, out.with_suffix(".png"))
-    Console().print(table_of(figures, f"{first.hardware}, {summary['commit']}"))
-    Console(stderr=True).print(f"curves {out.with_suffix('.png')}, figures {out.with_suffix('.json')}", soft_wrap=True)
-    if as_json:
-        print(json.dumps({key: value for key, value in summary.items() if key != "runs"}))
+    summary = summary_of("staleness", figures, sorted({run.seed for run in results}), merge.stamp_of(results))
+    table = table_of(figures, f"{summary['hardware']}, {summary['commit']}")
+    publish(summary, out, as_json, table, runs=list(results))
 
 
 def table_of(figures: Mapping[str, Figure], title: str) -> Table:
@@ -303,7 +261,7 @@ def by_stage(runs: Sequence[StalenessResult]) -> dict[str, Figure]:
 def over_checkpoints(values_by_seed: Sequence[Sequence[float | None]], unit: str) -> Figure:
     """Mean of each seed's checkpoints, then over seeds; checkpoints without contrast have no say."""
     known = [[value for value in values if value is not None] for values in values_by_seed]
-    return over_seeds([float(np.mean(values)) for values in known if values], unit)
+    return Figure.mean([float(np.mean(values)) for values in known if values], unit)
 
 
 def _listed(values: Sequence[int]) -> str:

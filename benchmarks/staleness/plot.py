@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from benchmarks.lib.plot import save
 from benchmarks.staleness.figures import STAGES, Checkpoint, Look, StalenessResult, experiments, of_experiment
 
 COLOURS = {"early": "#0072b2", "middle": "#009e73", "late": "#d55e00"}
@@ -14,15 +17,9 @@ LINES = {Look.FULL: "-", Look.FEW: "--"}
 
 
 def draw(results: Sequence[StalenessResult], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     names = experiments(results)
-    figure, axes = plt.subplots(
-        len(ROWS), len(names), figsize=(max(4.2 * len(names), 8), 7.2), squeeze=False, sharex=True, sharey="row"
-    )
+    picture = Figure(figsize=(max(4.2 * len(names), 8), 7.2))
+    axes = picture.subplots(len(ROWS), len(names), squeeze=False, sharex=True, sharey="row")
     for column, name in enumerate(names):
         runs = of_experiment(results, name)
         for row, (figure_name, label) in enumerate(ROWS.items()):
@@ -32,11 +29,9 @@ def draw(results: Sequence[StalenessResult], path: Path) -> None:
                 axis.set_ylabel(label)
         axes[0][column].set_title(f"{name} ({len(runs)} {'seed' if len(runs) == 1 else 'seeds'})", fontsize=10)
         axes[-1][column].set_xlabel("age of the weights that rank, in iterations")
-    figure.legend(handles=_legend(results), loc="lower center", ncols=4, frameon=False, fontsize=8)
-    figure.suptitle(f"line: mean, band: lowest to highest seed; {results[0].hardware}", fontsize=9)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    picture.legend(handles=_legend(results), loc="lower center", ncols=4, frameon=False, fontsize=8)
+    picture.suptitle(f"line: mean, band: lowest to highest seed; {results[0].hardware}", fontsize=9)
+    save(picture, path, rect=(0, 0.07, 1, 1))
 
 
 def _panel(axis: Any, runs: Sequence[StalenessResult], name: str) -> None:
@@ -65,8 +60,6 @@ def _value(point: Checkpoint, look: Look, lag: int, name: str) -> float:
 
 
 def _legend(results: Sequence[StalenessResult]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
     few = results[0].settings["preview_steps"]
     at = results[0].settings["checkpoints"]
     stages = [

@@ -12,17 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from benchmarks.learn import figures as learn_results
-from benchmarks.learn.run import Group, Learner, console
-from benchmarks.staleness.figures import Checkpoint, Lagged, Look, StalenessResult, StalenessSettings, write
+from benchmarks.learn.run import Group, Learner, console, use_device
+from benchmarks.lib import merge
+from benchmarks.lib.provenance import provenance
+from benchmarks.staleness.figures import Checkpoint, Lagged, Look, StalenessResult, StalenessSettings
 from benchmarks.staleness.statistics import random_choice, ranking
-from spotlight.compute.evaluation import to_images
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Floats
-from spotlight.compute.rollout.denoise import roll_out
 from spotlight.config import RunConfig
 from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Version
 
@@ -89,25 +87,11 @@ class Measured:
 
     def _rewards(self, groups: Sequence[Group]) -> list[Floats]:
         """One row of rewards per group; all samples of all groups are of one version."""
-        learner, batch = self.learner, self.config.rollout.batch
-        samples = [sample for group in groups for sample in group.samples]
         prompts = [group.prompt for group in groups for _ in group.samples]
-        images = []
-        with self._holding(samples[0].version):
-            for start in range(0, len(samples), batch):
-                rows, texts = samples[start : start + batch], prompts[start : start + batch]
-                count = len(rows)
-                if self.config.model.compile:
-                    # A row count of its own for the last batch would be compiled anew.
-                    rows += rows[-1:] * (batch - count)
-                    texts += texts[-1:] * (batch - count)
-                cond = learner.adapter.collate(learner.adapter.encode(texts))
-                guided = self.config.rollout.guidance != 1.0
-                uncond = learner.adapter.collate([learner.adapter.unconditional()] * len(rows)) if guided else None
-                drawn = roll_out(learner.adapter, rows, cond, uncond, self.config.seed)
-                images += to_images(learner.adapter.decode(drawn.x0_BSC[:count], learner.adapter.native_size))
-        name = self.config.reward.name or learner.world.reward
-        return list(learner.pool.score(name, images, prompts).total.reshape(len(groups), -1))
+        with self._holding(groups[0].samples[0].version):
+            images = self.learner.pictures(groups)
+        name = self.config.reward.name or self.learner.world.reward
+        return list(self.learner.pool.score(name, images, prompts).total.reshape(len(groups), -1))
 
     @contextmanager
     def _holding(self, version: int) -> Iterator[None]:
@@ -131,8 +115,8 @@ def candidate(prompt: Prompt, seed: int, shift: int, sampling: Sampling, version
 
 def run_seed(config: RunConfig, settings: StalenessSettings, path: Path) -> None:
     """Train to the last checkpoint, measuring at each; after each the result so far is beside `path` as .part."""
-    torch.set_num_threads(learn_results.threads(config.model.device))
-    torch.set_float32_matmul_precision("high" if config.model.tf32 else "highest")
+    use_device(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     checkpoints: list[Checkpoint] = []
     with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
@@ -143,8 +127,8 @@ def run_seed(config: RunConfig, settings: StalenessSettings, path: Path) -> None
             if version in settings.checkpoints:
                 status.update(f"seed {config.seed}: looking back from iteration {version}")
                 checkpoints.append(measured.checkpoint(version))
-                write(path.with_suffix(".part"), result_of(learner, settings, checkpoints, started))
-                told(config.seed, checkpoints[-1], time.monotonic() - started)
+                merge.write(path.with_suffix(".part"), result_of(learner, settings, checkpoints, started))
+                print_checkpoint(config.seed, checkpoints[-1], time.monotonic() - started)
             if version < settings.checkpoints[-1]:
                 status.update(f"seed {config.seed}: iteration {version + 1} of {settings.checkpoints[-1]}")
                 learner.iterate(version)
@@ -162,10 +146,11 @@ def result_of(
         settings=settings.model_dump(mode="json"),
         checkpoints=tuple(checkpoints),
         seconds=time.monotonic() - started,
+        **provenance(),
     )
 
 
-def told(seed: int, found: Checkpoint, seconds: float) -> None:
+def print_checkpoint(seed: int, found: Checkpoint, seconds: float) -> None:
     for entry in found.lagged:
         shown = "  ".join(
             f"{name} {'-' if value is None else f'{value:.3f}'}"

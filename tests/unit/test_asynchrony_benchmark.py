@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from benchmark_command import TINY, run_benchmark
 
-from benchmarks.asynchrony.figures import Point, Result, figures_of, load, present, save
+from benchmarks.asynchrony.figures import Point, Result, figures_of, present, read
+from benchmarks.lib import merge
 from spotlight.core.errors import InputError
 
 asynchrony = partial(run_benchmark, "asynchrony")
@@ -21,7 +22,7 @@ def test_both_arms_run_once_and_half_of_the_second_iteration_is_stale_in_one_of_
     figures = json.loads(first.stdout.splitlines()[-1])["figures"]
     assert figures["stale_samples"]["value"] == 0.5
     assert figures["drift_stale"]["value"] >= 0
-    assert load(tmp_path / "words-nft-synchronous-seed0.json").stale_samples == 0.0
+    assert read(tmp_path / "words-nft-synchronous-seed0.json").stale_samples == 0.0
     again = asynchrony(*run, *TINY)
     assert again.stderr.count("exists; not run again") == 2
     assert json.loads(again.stdout.splitlines()[-1])["figures"] == figures
@@ -104,8 +105,8 @@ def test_runs_that_mean_something_else_are_not_merged(odd: Result, said: str, tm
 
 
 def test_results_come_back_from_their_file_and_others_are_refused(tmp_path: Path):
-    save(RUNS[3], tmp_path / "one.json")
-    assert load(tmp_path / "one.json") == RUNS[3]
+    merge.write(tmp_path / "one.json", RUNS[3])
+    assert read(tmp_path / "one.json") == RUNS[3]
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"not the result of a run.*asynchrony\.py"):
-        load(tmp_path / "other.json")
+    with pytest.raises(InputError, match=r"not the result of a run of benchmarks\.asynchrony"):
+        read(tmp_path / "other.json")
