@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
     points: tuple[Point, ...]
     figures: dict[str, float]
-    """That tell stale rows from fresh ones: means over the steps that had such rows."""
+    """Differences of stale rows from fresh ones: means over the steps that had such rows."""
     stale_samples: float
     """Share of all rollouts after the first iteration that were drawn with the weights before."""
     virtual_hours: float
@@ -59,7 +59,7 @@ def read_run(
     folder: RunFolder, *, family: str, loss: str, arm: str, seed: int, settings: str, seconds: float
 ) -> Result:
     points: list[Point] = []
-    told: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     ages: list[int] = []
     iterations, at = 0, 0.0
     for record in journal.read(folder.journal):
@@ -70,7 +70,7 @@ def read_run(
                 points.append(Point(iteration=seen.iteration, reward=value, low=low, high=high))
             case StepCommitted() as step:
                 for name in sorted(OF_STALENESS & step.figures.keys()):
-                    told.setdefault(name, []).append(step.figures[name])
+                    by_name.setdefault(name, []).append(step.figures[name])
             case Issued() as issued:
                 ages += [
                     request.iteration - request.sample.version
@@ -88,7 +88,7 @@ def read_run(
         seed=seed,
         iterations=iterations,
         points=tuple(points),
-        figures={name: sum(values) / len(values) for name, values in told.items()},
+        figures={name: sum(values) / len(values) for name, values in by_name.items()},
         stale_samples=sum(ages) / len(ages) if ages else 0.0,
         virtual_hours=at / 3600,
         settings=settings,
@@ -113,7 +113,7 @@ def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
 
 
 def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
-    """Of one loss, which all names but those of the first end with."""
+    """Of one loss; the names end with it, except for the first loss."""
     arms = {arm: {result.seed: result for result in results if result.arm == arm} for arm in ARMS}
     found: dict[str, Figure] = {}
     for arm, runs in arms.items():
@@ -129,14 +129,14 @@ def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
         gaps = [asynchronous[seed].reward - synchronous[seed].reward for seed in both]
         found["reward_difference"] = Figure.mean(gaps, "asynchronous minus synchronous, by seed")
     if len(both) > 1:
-        one, other = found["reward_synchronous"], found["reward_asynchronous"]
-        overlap = float(one.low <= other.high and other.low <= one.high)
+        one, other = ([run.reward for run in runs.values()] for runs in (synchronous, asynchronous))
+        overlap = float(min(one) <= max(other) and min(other) <= max(one))
         found["intervals_overlap"] = Figure.single(overlap, "1: yes")
     if asynchronous:
-        runs = list(asynchronous.values())
-        found["stale_samples"] = Figure.mean([run.stale_samples for run in runs], "share of rollouts after the first")
-        for name in sorted({name for run in runs for name in run.figures}):
-            found[name] = Figure.mean([run.figures[name] for run in runs if name in run.figures], "mean over steps")
+        stale = list(asynchronous.values())
+        found["stale_samples"] = Figure.mean([run.stale_samples for run in stale], "share of rollouts after the first")
+        for name in sorted({name for run in stale for name in run.figures}):
+            found[name] = Figure.mean([run.figures[name] for run in stale if name in run.figures], "mean over steps")
     suffix = "" if loss == FIRST_LOSS else f"_{loss}"
     return {f"{name}{suffix}": figure for name, figure in found.items()}
 

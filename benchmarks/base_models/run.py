@@ -1,16 +1,19 @@
-"""The shipped base models: held-out scores at 10 steps without guidance, and sampling speed on this machine.
+"""Held-out scores and sampling speed of the shipped base models."""
 
-python -m benchmarks.base_models [--json] [--out docs/results/base-models]
-"""
-
-import argparse
-import json
 import multiprocessing
 import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+
+import torch
+
+from benchmarks.lib.figures import Figure
+from spotlight.compute.evaluation import evaluate, generate
+from spotlight.compute.held_out import Estimate
+from spotlight.compute.models import families
+from spotlight.compute.rewards.pool import RewardPool
+from spotlight.core.types import Sampling
 
 STEPS = 10
 SPEED_BATCH = 32
@@ -20,12 +23,6 @@ COUNTS = {"words": 210, "words-large": 210, "scenes": 384}
 
 def images_per_second(family: str) -> float:
     """One process, one thread: the best of a few batches, so that a busy neighbour is not measured."""
-    import torch
-
-    from spotlight.compute.evaluation import generate
-    from spotlight.compute.models import families
-    from spotlight.core.types import Sampling
-
     torch.set_num_threads(1)
     adapter = families.load(family)
     prompts = families.world_of(adapter).held_out(SPEED_BATCH)
@@ -45,15 +42,7 @@ def speed_of_all_cores(family: str) -> float:
         return sum(executor.map(images_per_second, [family] * cores))
 
 
-def figures() -> dict[str, dict[str, float | str]]:
-    import torch
-
-    from spotlight.compute.evaluation import evaluate
-    from spotlight.compute.held_out import Estimate
-    from spotlight.compute.models import families
-    from spotlight.compute.rewards.pool import RewardPool
-    from spotlight.core.types import Sampling
-
+def figures() -> dict[str, Figure]:
     torch.set_num_threads(os.cpu_count() or 1)
     found: dict[str, Estimate] = {}
     with RewardPool(os.cpu_count() or 1) as pool:
@@ -69,33 +58,9 @@ def figures() -> dict[str, dict[str, float | str]]:
             ]
             found[f"{name}_graded"] = scores["reward"]
             found[f"{name}_judge"] = scores["judge"]
-    result: dict[str, dict[str, float | str]] = {
-        name: {"value": e.value, "low": e.low, "high": e.high, "unit": "score, 95 % interval over prompts"}
-        for name, e in found.items()
-    }
+    unit = "score, 95 % interval over prompts"
+    result = {name: Figure(value=e.value, low=e.low, high=e.high, unit=unit) for name, e in found.items()}
     for family in ("words", "scenes"):
         print(f"timing {family}", file=sys.stderr)
-        speed = speed_of_all_cores(family)
-        result[f"{family}_images_per_s"] = {"value": speed, "low": speed, "high": speed, "unit": "images/s, all cores"}
+        result[f"{family}_images_per_s"] = Figure.single(speed_of_all_cores(family), "images/s, all cores")
     return result
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/base-models"))
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    summary = {"benchmark": "base_models", **provenance(), "seeds": [0], "figures": figures()}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    table = Table("figure", "value", "low", "high", "unit", title=f"{summary['hardware']}, {summary['commit']}")
-    for name, figure in summary["figures"].items():
-        table.add_row(name, *(f"{figure[key]:.3f}" for key in ("value", "low", "high")), str(figure["unit"]))
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))

@@ -5,9 +5,9 @@
 
 Every variant is a setup of benchmarks/headline/ with other settings, at 512 under the shipped calm trace. A figure is
 the hours in which `reserved-only` with its own settings comes to its final score, over the variant's hours to that
-score: the geometric mean over seeds, from the least to the most. A variant that does not come there counts with all its
-hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice; with
---onto an earlier result still tells of variants that have no cells any more.
+score: the geometric mean over seeds, from the least to the most. A variant that does not reach it counts with all its
+hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice; --onto
+keeps the figures of an earlier result for variants that have no cells any more.
 """
 
 import argparse

@@ -1,30 +1,20 @@
-"""One forward of Qwen-Image's blocks at sequence-parallel degrees 1, 2, 4 in processes that share one device over gloo.
+"""Processes that share one device, each with the same blocks, and the figures of their forwards."""
 
-    python -m benchmarks.crew_steps [--layers 6] [--tokens 1024 6400] [--device cuda] [--json] [--out FILE]
-
-Blocks of the real width (24 heads of 128) with random weights, in bf16 on a GPU and fp32 on a CPU. One device gives no
-speed-up: the figures show what sharing costs (exchanges staged through pinned host memory) and how far results at other
-degrees are from those at degree 1. Groups over NCCL need a device per rank and are not measured.
-"""
-
-import argparse
 import asyncio
-import json
 import multiprocessing
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import Tensor
 
-from benchmarks.learn.figures import Figure
-from benchmarks.lib.provenance import provenance
+from benchmarks.lib.figures import Figure
 from spotlight.core.crews import GroupToken
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.runtime.group_store import GroupStore
@@ -35,7 +25,7 @@ TEXT = 64
 
 
 def member(pipe: Connection, device: str, layers: int, tokens: int) -> None:
-    """Builds the blocks once, then forms and leaves the groups that it is told of."""
+    """Builds the blocks once, then forms and leaves a group for every order."""
     from diffusers import QwenImageTransformer2DModel
 
     from spotlight.compute.parallel.group import form
@@ -99,8 +89,17 @@ class StoreThread:
         asyncio.run_coroutine_threadsafe(act(), self._loop).result(10)
 
 
-def spread(values: list[float], unit: str) -> Figure:
-    return Figure(value=statistics.median(values), low=min(values), high=max(values), unit=unit)
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def figures(device: str, layers: int, token_counts: Sequence[int]) -> dict[str, Figure]:
+    found: dict[str, Figure] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = StoreThread(Path(folder) / "store.sock")
+        for number, tokens in enumerate(token_counts):
+            found |= measure(device, layers, tokens, store, 1 + 10 * number)
+    return found
 
 
 def measure(device: str, layers: int, tokens: int, store: StoreThread, epoch: int) -> dict[str, Figure]:
@@ -126,39 +125,11 @@ def measure(device: str, layers: int, tokens: int, store: StoreThread, epoch: in
         reference = output if reference is None else reference
         medians[degree] = statistics.median(seconds)
         name = f"tokens_{tokens}_degree_{degree}"
-        figures[f"{name}_s"] = spread(seconds, "s per forward, median")
+        figures[f"{name}_s"] = Figure.median(seconds, "s per forward, median")
         error = float((output - reference).norm() / reference.norm())
-        figures[f"{name}_relative_error"] = spread([error], "of degree 1, norm")
-        figures[f"{name}_cost"] = spread([medians[degree] / medians[1]], "times degree 1 on the same device")
+        figures[f"{name}_relative_error"] = Figure.single(error, "of degree 1, norm")
+        figures[f"{name}_cost"] = Figure.single(medians[degree] / medians[1], "times degree 1 on the same device")
         print({name: (medians[degree], error, [reply[0] for reply in replies])}, file=sys.stderr)
     for pipe in pipes:
         pipe.send(None)
     return figures
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=6, help="of Qwen-Image's 60")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 6400])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="also write the figures to this file")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    figures: dict[str, Figure] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        store = StoreThread(Path(folder) / "store.sock")
-        for number, tokens in enumerate(args.tokens):
-            figures |= measure(args.device, args.layers, tokens, store, 1 + 10 * number)
-    for name, figure in figures.items():
-        print(f"{name:36} {figure.value:10.5f}  ({figure.low:.5f} .. {figure.high:.5f}) {figure.unit}")
-    summary = {
-        "benchmark": "crew_steps",
-        **provenance(),
-        "seeds": [0],
-        "settings": {"layers": args.layers, "device": args.device, "forwards": FORWARDS, "text_tokens": TEXT},
-        "figures": msgspec.to_builtins(figures),
-    }
-    if args.out is not None:
-        args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(summary))

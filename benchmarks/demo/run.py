@@ -1,21 +1,13 @@
-"""The demo, measured: score before and after, minutes, preemptions, work redone, and the audit's verdict.
+"""One run of the demo, read from its journal."""
 
-    python -m benchmarks.demo [--seeds 0] [--json] [--out docs/results/demo]
-
-Runs `spotlight train demo` for each seed in a folder of its own, as `make demo` does, and reads its journal.
-"""
-
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lib.provenance import provenance
+from benchmarks.lib.figures import Figure
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import Evaluated, RunStopped, WorkerLost
 from spotlight.core.journal import read
@@ -44,26 +36,9 @@ def measure(seed: int, folder: Path) -> dict[str, float]:
     }
 
 
-def spread(values: Sequence[float]) -> dict[str, float | str]:
-    return {"value": statistics.mean(values), "low": min(values), "high": max(values), "unit": ""}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--out", type=Path, help="write OUT.json")
-    parser.add_argument("--keep", type=Path, help="leave the runs in this folder")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
+def figures(seeds: Sequence[int], keep: Path | None) -> dict[str, Figure]:
     with tempfile.TemporaryDirectory() as scratch:
-        folder = args.keep or Path(scratch)
+        folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        runs = [measure(seed, folder) for seed in args.seeds]
-    figures = {name: spread([run[name] for run in runs]) for name in runs[0]}
-    result = {"benchmark": "demo", **provenance(), "seeds": args.seeds, "figures": figures}
-    for name, figure in figures.items():
-        print(f"{name:28s} {figure['value']:.3f}  ({figure['low']:.3f} .. {figure['high']:.3f})", file=sys.stderr)
-    if args.out is not None:
-        args.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-    if args.json:
-        print(json.dumps(result))
+        runs = [measure(seed, folder) for seed in seeds]
+    return {name: Figure.mean([run[name] for run in runs], "") for name in runs[0]}

@@ -1,19 +1,17 @@
-"""What is told of `elastic.py`: its policies, their outcomes, ratios trace by trace, table and picture."""
+"""Policies, their outcomes, and ratios trace by trace."""
 
 import statistics
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.learn.figures import Figure
+from benchmarks.lib.figures import Figure
 
 
 class Kind(StrEnum):
-    """What is done about a loss."""
+    """The reaction to a loss."""
 
     ELASTIC = "elastic"
     RELAUNCH = "relaunch"
@@ -26,7 +24,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     kind: Kind
     size: int = 1
-    """Slots of a fixed crew; to the others the size is one worker's."""
+    """Slots of a fixed crew; 1 for the other policies."""
 
     @property
     def label(self) -> str:
@@ -42,7 +40,7 @@ POLICIES = (
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """One run of one policy."""
 
     policy: Policy
     pictures: int
@@ -61,10 +59,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def per_hour(self) -> float:
         return self.accepted / self.hours
-
-
-def mean_figure(values: Sequence[float], unit: str) -> Figure:
-    return Figure(value=statistics.mean(values), low=min(values), high=max(values), unit=unit)
 
 
 def of_policy(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> list[Outcome]:
@@ -87,7 +81,7 @@ def ratio(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> Figure:
     """Elastic over the other, trace by trace."""
     pairs = zip(of_policy(outcomes, Policy(Kind.ELASTIC), pictures), of_policy(outcomes, policy, pictures), strict=True)
     ratios = [elastic.per_dollar / other.per_dollar for elastic, other in pairs]
-    return mean_figure(ratios, f"times the pictures per dollar of {policy.label}; {pictures} pictures per round")
+    return Figure.mean(ratios, f"times the pictures per dollar of {policy.label}; {pictures} pictures per round")
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
@@ -104,36 +98,11 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
         for policy in sorted({each.policy for each in outcomes}, key=lambda policy: policy.label):
             values = [each.per_dollar for each in of_policy(outcomes, policy, pictures)]
             label = policy.label.replace(", crews of ", "_")
-            figures[f"pictures_per_dollar_{label}{suffix}"] = mean_figure(values, "accepted pictures per dollar")
+            figures[f"pictures_per_dollar_{label}{suffix}"] = Figure.mean(values, "accepted pictures per dollar")
     return figures
 
 
-def draw(outcomes: Sequence[Outcome], slots: int, title: str, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    works = sorted({each.pictures for each in outcomes})
-    colours = {Kind.ELASTIC: "#009e73", Kind.RELAUNCH: "#0072b2", Kind.IDLE: "#d55e00", Kind.SINGLE: "#999999"}
-    figure, axes = plt.subplots(1, len(works), figsize=(5.2 * len(works), 3.9), squeeze=False, sharey=True)
-    for axis, pictures in zip(axes[0], works, strict=True):
-        for place, policy in enumerate(POLICIES):
-            values = [each.per_dollar for each in of_policy(outcomes, policy, pictures)]
-            axis.barh(place, statistics.mean(values), color=colours[policy.kind], height=0.7)
-            axis.plot(values, [place] * len(values), "o", color="#222222", markersize=3.5)
-        axis.set_yticks(range(len(POLICIES)), [policy.label for policy in POLICIES])
-        axis.set_xlabel("accepted pictures per dollar")
-        axis.set_title(f"{pictures} pictures per round, {slots} slots at most", fontsize=10)
-        axis.grid(axis="x", alpha=0.3)
-    axes[0][0].invert_yaxis()
-    figure.suptitle(title, fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def show(outcomes: Sequence[Outcome], title: str) -> None:
+def table_of(outcomes: Sequence[Outcome], title: str) -> Table:
     table = Table("pictures per round", "policy", "per dollar", "per hour", "elastic is", "regroups", title=title)
     for pictures in sorted({each.pictures for each in outcomes}):
         for policy in POLICIES:
@@ -148,4 +117,4 @@ def show(outcomes: Sequence[Outcome], title: str) -> None:
                 f"{statistics.mean(each.regroups for each in runs):.0f}" if policy.kind is Kind.ELASTIC else "",
             )
         table.add_section()
-    Console(width=120).print(table)
+    return table

@@ -1,35 +1,16 @@
-"""What elastic crews are worth: pictures per dollar while slots come and go, in virtual time.
+"""Rounds of pictures under one policy, while slots come and go, in virtual time."""
 
-    python -m benchmarks.elastic [--profile h200-qwen-image-1280] [--hours 1.5] [--json] [--out docs/results/elastic]
-
-The work is rounds of few large pictures, fewer than there are slots, so that slots share a picture: a round is issued
-when the one before has been trained on by a gang apart, which is charged by the profile. Hub, dispatcher, scheduler,
-ledger and the crews' state machine are the product's; the machines are simulated. All policies see the same traces, in
-which slots go one by one without notice and nodes lose all of theirs at an instant, and pay the same bill: slots while
-they are there at the spot price, the gang on demand. Every worker that starts takes what the profile says, whoever
-could give it weights.
-
-    elastic    crews of the product: survivors regroup, a slot that is back joins
-    relaunch   crews of one size; a loss stops the crew, which starts anew on what is left, and again when it may grow
-    idle       crews of one size; a loss stops the crew, which waits for the lost member
-    single     no crews: a picture on one slot
-
-The ratios of the summary are against the best size that fixed crews could have had, seed by seed on the same trace.
-"""
-
-import argparse
 import asyncio
-import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy, draw, figures_of, show
-from benchmarks.lib.provenance import provenance
+from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.directory import PublishedSet
@@ -61,8 +42,6 @@ PICTURES = (4, 8)
 """Per round: a quarter and a half of the slots that there may be."""
 STEPS, GUIDANCE = 50, 4.0
 """As Qwen-Image is commonly used."""
-SEEDS = (0, 1, 2)
-HOURS = 1.5
 WEATHER = Weather(zones=NODES, median_zone_s=3600.0)
 """Lives and absences as fitted to published markets; half of the time a node loses all of its slots within an hour."""
 PROMPT = Prompt(text="a page of a newspaper")
@@ -220,6 +199,36 @@ def dollars(trace: Trace, hours: float, prices: PriceTable) -> float:
     return spot + GANG * hours * price.per_gpu_hour(SlotClass.RESERVED)
 
 
+def all_outcomes(profile: str, hours: float, seeds: Sequence[int]) -> list[Outcome]:
+    cases = [
+        Case(policy, pictures, seed, hours, profile) for policy in POLICIES for pictures in PICTURES for seed in seeds
+    ]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
+        return list(processes.map(run, cases))
+
+
+def description(profile_name: str, hours: float, outcomes: Sequence[Outcome]) -> tuple[dict[str, Any], str]:
+    """The settings of a result, and a title."""
+    profile, price = Profile.load(profile_name), PriceTable.load()[PRICE]
+    losses = {each.seed: each.losses for each in outcomes}
+    settings = {
+        "profile": profile.name,
+        "profile_digest": profile.digest,
+        "price": price.name,
+        "price_date": price.date,
+        "spot": [NODES, SLOTS],
+        "gang": GANG,
+        "pictures": list(PICTURES),
+        "steps": STEPS,
+        "guidance": GUIDANCE,
+        "hours": hours,
+        "losses": sorted(losses.items()),
+        "weather": msgspec.to_builtins(WEATHER),
+    }
+    title = f"virtual time, profile {profile.name}, prices of {price.name} ({price.date}), {len(losses)} traces"
+    return settings, title
+
+
 def run(case: Case) -> Outcome:
     return run_virtually(_run(case))
 
@@ -264,50 +273,3 @@ async def _run(case: Case) -> Outcome:
         losses=sum(kill.time_s < case.hours * 3600 for kill in trace.kills),
         regroups=rounds.regroups,
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", default="h200-qwen-image-1280")
-    parser.add_argument("--hours", type=float, default=HOURS, help="of virtual time per run")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the traces")
-    parser.add_argument("--out", type=Path, default=Path("runs/elastic"), help="JSON and PNG are written there")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    cases = [
-        Case(policy, pictures, seed, args.hours, args.profile)
-        for policy in POLICIES
-        for pictures in PICTURES
-        for seed in args.seeds
-    ]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
-        outcomes = list(processes.map(run, cases))
-    profile, price = Profile.load(args.profile), PriceTable.load()[PRICE]
-    title = f"virtual time, profile {profile.name}, prices of {price.name} ({price.date}), {len(args.seeds)} traces"
-    show(outcomes, title)
-    summary = {
-        "benchmark": "elastic",
-        **provenance(),
-        "seeds": args.seeds,
-        "settings": {
-            "profile": profile.name,
-            "profile_digest": profile.digest,
-            "price": price.name,
-            "price_date": price.date,
-            "spot": [NODES, SLOTS],
-            "gang": GANG,
-            "pictures": list(PICTURES),
-            "steps": STEPS,
-            "guidance": GUIDANCE,
-            "hours": args.hours,
-            "losses": sorted({each.seed: each.losses for each in outcomes}.items()),
-            "weather": msgspec.to_builtins(WEATHER),
-        },
-        "figures": msgspec.to_builtins(figures_of(outcomes)),
-        "outcomes": msgspec.to_builtins(outcomes),
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw(outcomes, NODES * SLOTS, title, args.out.with_suffix(".png"))
-    if args.json:
-        print(json.dumps(summary))

@@ -1,9 +1,9 @@
 """Runs of both arms, and the figures of exploration against none.
 
-The ratio of iterations, per seed: the target is the mean of the last two held-out evaluations of the plain run; both
-runs are asked when they first reach it, interpolated linearly between evaluations; the plain run's answer is divided
-by the exploring run's. A run that explores and never reaches the target counts with the iterations it had, which
-bounds its ratio from above, and the figure's unit says so.
+The ratio of iterations, per seed: the target is the mean of the last two held-out evaluations of the plain run. The
+iterations until the plain run first reaches it, linearly between evaluations, are divided by those of the exploring
+run. A run that explores and never reaches the target counts with the iterations it had, which bounds its ratio from
+above, and the figure's unit says so.
 """
 
 from collections.abc import Mapping, Sequence

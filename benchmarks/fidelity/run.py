@@ -1,33 +1,10 @@
-"""Is the simulator right? Iteration times of real runs against simulations of the same recipe.
+"""Real runs and their simulations: on this machine, paced by a profile, and under a trace."""
 
-    python -m benchmarks.fidelity [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
-
-- cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
-  takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
-  Two cores are all that such a run has, and its judges, agents and controller need them too: so a profile is measured
-  with another slot at work (`spotlight profile --beside 1`).
-- paced: four reserved slots that train together and eight spot slots, real controller, agents, workers and sockets;
-  each operation is held to its duration in a profile (`spotlight train --pace`).
-- trace: the same while spot nodes come and go as a generated trace says, warned or not, by SIGKILL.
-
-Paced runs pass several seconds of the profile in one (--speed); the simulation then takes the profile divided by that,
-and both the trace, so that fixed waits (heartbeats, sockets, restarts) weigh more than they would at full length, never
-less. An iteration's time is from the end of the one before it to its own end in the journal, and the first two do not
-count; of cpu and paced the figure is the error of the median, of the trace that of the sum. A positive error says that
-the simulation is slower than the run.
-
-How long a dozen processes take to start at once on this machine is not what is asked here. So the trace loses nobody
-before the end of the second iteration, and the simulation replays what the run's nodes did from then on: it has each of
-them from when it dialled in, warned when it was warned, until it was gone.
-
-Results are kept by kind and seed; --merge adds to those in --out, so that kinds and seeds can be run one by one.
-"""
-
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 import yaml
+from rich.console import Console
 
-from benchmarks.fidelity.figures import LIMITS, Pair, Runs, Timing, draw, figures, joined, show
-from benchmarks.lib.local_runs import WARM_UP, timing, trained
+from benchmarks.fidelity.figures import Pair, table_of
+from benchmarks.lib.local_runs import WARM_UP, Timing, timing, trained
 from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
@@ -53,7 +31,7 @@ from spotlight.runtime.paced.quicker import quicker
 from spotlight.runtime.sim.numerics import HashNumerics
 from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 
-CPU_PROFILE, PACED_PROFILE = "cpu-words", "h200-qwen-image-512"
+CPU_PROFILE = "cpu-words"
 WEATHER = Weather(
     median_life_s=150,
     shortest_life_s=60,
@@ -119,7 +97,7 @@ def with_trace(case: Case, seed: int) -> Case:
 
 
 def later(trace: Trace, seconds: float) -> Trace:
-    """All but who is there from the beginning."""
+    """All events but those of the beginning, by this much later."""
     events = [
         msgspec.structs.replace(event, time_s=event.time_s + seconds) if event.time_s else event
         for event in trace.events
@@ -171,7 +149,7 @@ def warmed_up(records: Sequence[Record]) -> float:
 
 
 def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
-    """What spot nodes really did: when they dialled in, were warned and were gone; who was early was there at once."""
+    """When spot nodes really joined, were warned and were lost; one that joined during the warm-up is there at once."""
     events = []
     for record in records:
         time_s = max(0.0, record.at + shift_s) * speed
@@ -201,7 +179,7 @@ def fresh_profile(folder: Path) -> Profile:
     return Profile.load(path)
 
 
-def case_of(kind: str, seed: int, args: argparse.Namespace, folder: Path) -> Case:
+def case_of(kind: str, seed: int, args: Namespace, folder: Path) -> Case:
     if kind == "cpu":
         profile = fresh_profile(folder) if args.fresh_profile else Profile.load(CPU_PROFILE)
         return cpu_case(profile, args.iterations, seed)
@@ -209,7 +187,7 @@ def case_of(kind: str, seed: int, args: argparse.Namespace, folder: Path) -> Cas
     return with_trace(case, seed) if kind == "trace" else case
 
 
-def pairs_of(kind: str, args: argparse.Namespace, folder: Path) -> list[Pair]:
+def pairs_of(kind: str, args: Namespace, folder: Path) -> list[Pair]:
     pairs = []
     for seed in args.seeds:
         place = folder / f"{kind}-{seed}"
@@ -219,7 +197,7 @@ def pairs_of(kind: str, args: argparse.Namespace, folder: Path) -> list[Pair]:
         profile = f"{case.profile.name} {case.profile.digest}"
         pair = Pair(seed=seed, commit=provenance()["commit"], profile=profile, real=real, simulated=simulated)
         pairs.append(pair)
-        show(kind, pairs[-1:])
+        Console(stderr=True).print(table_of({kind: [pair]}))
     return pairs
 
 
@@ -231,33 +209,3 @@ def kept_or_not(folder: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="fidelity-") as scratch:
         yield Path(scratch)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(LIMITS), default=list(LIMITS))
-    parser.add_argument("--fresh-profile", action="store_true", help=f"measure {CPU_PROFILE} before each run")
-    parser.add_argument("--profile", default=PACED_PROFILE, help="of the paced runs")
-    parser.add_argument("--speed", type=float, default=4.0, help="seconds of that profile in one")
-    parser.add_argument("--iterations", type=int, default=8, help="that count, after the warm-up")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind for each")
-    parser.add_argument("--out", type=Path, default=Path("runs/fidelity"))
-    parser.add_argument("--merge", action="store_true", help="add to what --out has of other kinds and seeds")
-    parser.add_argument("--keep", type=Path, help="a new folder for the runs and their simulations, to look into")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    with kept_or_not(args.keep) as folder:
-        found: Runs = {kind: pairs_of(kind, args, folder) for kind in args.only}
-    path = args.out.with_suffix(".json")
-    runs = joined(path, found) if args.merge else found
-    every = sorted({pair.seed for pairs in runs.values() for pair in pairs})
-    summary = {
-        "benchmark": "fidelity", **provenance(), "seeds": every, "figures": figures(runs, args.profile), "runs": runs
-    }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
-    draw(runs, path.with_suffix(".png"))
-    for kind, pairs in runs.items():
-        show(kind, pairs)
-    if args.json:
-        print(msgspec.json.encode(summary).decode())

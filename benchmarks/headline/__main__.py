@@ -11,8 +11,8 @@ skipped when that file exists; runs of several machines are joined with --merge.
 are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
 learning curve and only their clocks differ.
 
-A trace is a shipped name or a file, with `@H` to begin at hour H. Settings that differ between tasks are below, and
-each way has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
+A trace is a shipped name or a file, with `@H` to begin at hour H. Settings of the tasks are in `setups.py`, and each
+setup has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
 seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
 hours that `spotlight-fixed` takes (benchmarks/batches/). With `--same-batches` all learn in those of `reserved-only`.
 """

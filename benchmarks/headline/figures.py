@@ -1,9 +1,9 @@
 """The figures of the headline, from its cells.
 
 Per task, profile, trace and seed, the target is a share of the gain of `reserved-only` with that seed (its final score
-is the mean of its last two evaluations); every setup is asked when its best score so far first comes there, linearly
-between evaluations. A figure is the geometric mean over all of these, from the least to the most. A setup that does not
-come there counts with all its hours and dollars, which flatters it, and the unit says how many did not.
+is the mean of its last two evaluations); a setup reaches it when its best score so far first does, linearly between
+evaluations. A figure is the geometric mean over all of these, from the least to the most. A setup that does not reach
+it counts with all its hours and dollars, which flatters it, and the unit says how many did not.
 """
 
 import math

@@ -26,7 +26,7 @@ SETUPS = (
 WITHOUT_SPOT = ("reserved-only", "on-demand", "on-demand-all")
 EXPLORING = ("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined")
 MARKET = ("market.notice_s=30", "market.boot_s=120")
-"""What count traces do not tell: the notice that GCP gives, and a machine that boots for two minutes."""
+"""Not in traces of counts: the notice that GCP gives, and a machine that boots for two minutes."""
 COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
 PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.02", "explore.seeds=24")
 LESS_LAG = (

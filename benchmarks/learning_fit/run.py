@@ -1,29 +1,16 @@
-"""Fits of what a run learns, for simulations: from result files, and from a small look at the base models.
+"""Measurements of the base models, and fits of result files to the simulator's model of learning."""
 
-python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
-
-A fit is one file of `assets/learning` (its model: `spotlight.runtime.sim.learning`):
-
-- `base` is where the runs began; `limit` and `rate` are least squares over all held-out points of plain runs and of
-  runs that explored. An iteration of a plain run is progress 1, one of an exploring run the payoff its audits found.
-- `prompt_std` and `seed_std` are between and within prompts, of the base model's rewards; `fidelity` is the correlation
-  of previews with them, pooled within prompts, by steps. Both come from `--measure`, on the CPU. Runs that explored
-  were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit. None is taken
-  to rank better than previews of all steps on such weights did (0.94).
-
-Without `--measure` the last measurement in the `--out` file is used again.
-"""
-
-import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
+from benchmarks.lib.figures import Figure
 from spotlight.assets import asset
 from spotlight.runtime.sim.learning import LearningModel
 
@@ -60,7 +47,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe: which runs tell about it."""
+    """One recipe, and the results with runs of it."""
 
     name: str
     family: str
@@ -211,33 +198,15 @@ def residuals(model: LearningModel, runs: Sequence[Curve]) -> dict[str, float]:
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
-def remembered(path: Path) -> dict[str, Measured]:
+def measured_before(path: Path) -> dict[str, Measured]:
     if not path.exists():
         return {}
     return msgspec.convert(json.loads(path.read_text())["measured"], dict[str, Measured], strict=False)
 
 
-def figure(value: float, unit: str) -> dict[str, float | str]:
-    return {"value": value, "low": value, "high": value, "unit": unit}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="look at the base models anew; a few minutes")
-    parser.add_argument("--out", type=Path, default=RESULTS / "learning_fit")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    path = args.out.with_suffix(".json")
-    measured = remembered(path)
-    for subject in SUBJECTS:
-        if args.measure or subject.family not in measured:
-            measured[subject.family] = measure(subject.family)
-    figures: dict[str, dict[str, float | str]] = {}
+def fit_all(measured: Mapping[str, Measured]) -> tuple[dict[str, Figure], Table]:
+    """Writes the assets; the residuals of each fit, and a table of their parameters."""
+    figures: dict[str, Figure] = {}
     table = Table("fit", "base", "limit", "rate", "prompt", "seed", "fidelity", "residuals")
     for subject in SUBJECTS:
         model = fit(subject, measured[subject.family])
@@ -246,15 +215,10 @@ def main() -> None:
         )
         errors = residuals(model, curves(subject))
         for kind, error in errors.items():
-            figures[f"{subject.name.replace('-', '_')}_{kind}_residual"] = figure(error, "reward, root mean square")
+            name = f"{subject.name.replace('-', '_')}_{kind}_residual"
+            figures[name] = Figure.single(error, "reward, root mean square")
         shown = "  ".join(f"{steps}: {rho:.2f}" for steps, rho in model.fidelity.items())
         left = "  ".join(f"{kind} {error:.4f}" for kind, error in errors.items())
         numbers = (model.base, model.limit, model.rate, model.prompt_std, model.seed_std)
         table.add_row(subject.name, *(f"{number:.4f}" for number in numbers), shown, left)
-    summary = {"benchmark": "learning_fit", **provenance(), "seeds": [0], "figures": figures}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = summary | {"measured": msgspec.to_builtins(measured, str_keys=True)}
-    path.write_text(json.dumps(stored, indent=1) + "\n")
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))
+    return figures, table

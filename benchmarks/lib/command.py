@@ -15,7 +15,8 @@ def parser(name: str, description: str | None, out: Path | None = None) -> argpa
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--out", type=Path, default=out, help="path of the result without .json; default %(default)s")
+    default = f"default {out}" if out else "without it no file is written"
+    made.add_argument("--out", type=Path, default=out, help=f"path of the result, without .json; {default}")
     made.add_argument("--json", action="store_true", help="end with one JSON object")
     return made
 

@@ -1,4 +1,4 @@
-"""Real runs of local processes, timed from their journal; shared by `fidelity.py` and `pipeline_local.py`."""
+"""Real runs of local processes, timed from their journal."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.fidelity.figures import Timing
+import msgspec
+
 from spotlight.config import RunConfig
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import IterationDone, NodeLost, Record
@@ -17,6 +18,26 @@ from spotlight.core.journal import read
 
 WARM_UP = 2
 """Iterations at the beginning that do not count: workers start, speeds are unknown, the base is evaluated."""
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, real or simulated, in seconds of the profile."""
+
+    iterations: tuple[float, ...]
+    """Without the warm-up."""
+    rollout: float
+    train: float
+    """Medians over the iterations."""
+    losses: int
+    """Nodes lost during the iterations."""
+
+    @property
+    def iteration(self) -> float:
+        return statistics.median(self.iterations)
+
+    @property
+    def total(self) -> float:
+        return sum(self.iterations)
 
 
 def trained(config: RunConfig, folder: Path) -> list[Record]:

@@ -1,18 +1,5 @@
-"""How long a worker that joins a node waits for weights of 20 billion parameters, by where it takes them from.
+"""Weights on one GPU taken by fresh processes, one way after the other."""
 
-    python -m benchmarks.newcomer [--gigabytes 41] [--json] [--out docs/results/newcomer]      # needs one CUDA GPU
-
-Every way runs in a fresh process whose CUDA context is up before the clock starts; it ends when all tensors are on the
-device, and their sum is compared with the holder's. `from_neighbour`: device to device, by handles of the holder's
-memory. `from_store`: the node's store in shared memory (or, where that is too small, a cached file), through pinned
-buffers, which is what workers do. `from_store_plain`: the same without pinned buffers.
-`from_store_registered`: the newcomer pins the store's own pages, that included.
-`from_disk`: the same file on disk, its cached pages dropped first, loaded the usual way. Also: forming and aborting an
-NCCL communicator of one rank; NCCL refuses two ranks on one device, so crews over NCCL stay unverified.
-"""
-
-import argparse
-import json
 import multiprocessing
 import os
 import shutil
@@ -29,8 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benchmarks.learn.figures import Figure
-from benchmarks.lib.provenance import provenance
+from benchmarks.lib.figures import Figure
+from spotlight.compute.models.devices import usable_device
 from spotlight.compute.weights.peer import Offer, offer, take
 from spotlight.compute.weights.upload import upload
 from spotlight.core.types import Version
@@ -43,27 +30,18 @@ CUDA = torch.device("cuda", 0)
 WEIGHTS = WeightsId(Version(1))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=41.0, help="of weights in bf16; 41 is Qwen-Image")
-    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="where the file on disk goes")
-    parser.add_argument("--out", type=Path, help="also write the figures to this file")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit(
-            "newcomer: there is no CUDA device here, and without one there is nothing to copy to; run it on a GPU."
-        )
-    with tempfile.TemporaryDirectory(dir=args.disk) as folder:
-        disk = Path(folder) / "weights.safetensors"
-        in_memory = shutil.disk_usage(MEMORY).free > 1.1e9 * args.gigabytes
+def measure_all(gigabytes: float, folder: Path) -> tuple[dict[str, list[float]], str]:
+    """Seconds of every way, and where the node's store is."""
+    usable_device(str(CUDA))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        disk = Path(scratch) / "weights.safetensors"
+        in_memory = shutil.disk_usage(MEMORY).free > 1.1e9 * gigabytes
         shared = MEMORY / "spotlight-newcomer.safetensors" if in_memory else disk
         try:
-            held = make(args.gigabytes, shared)
-            seconds = measure(held, shared, disk)
+            seconds = measure(make(gigabytes, shared), shared, disk)
         finally:
             shared.unlink(missing_ok=True)
-    present(seconds, args.gigabytes, "shared memory" if in_memory else "page cache", args.out, args.json)
+    return seconds, "shared memory" if in_memory else "page cache"
 
 
 def make(gigabytes: float, shared: Path) -> dict[str, Tensor]:
@@ -139,7 +117,7 @@ def from_store_registered(source: bytes) -> dict[str, Tensor]:
     pages = torch.UntypedStorage.from_file(path, True, size)
     cudart = torch.cuda.cudart()
     assert int(cudart.cudaHostRegister(pages.data_ptr(), size, 0)) == 0
-    first = torch.tensor([], dtype=torch.uint8).set_(pages)
+    first = torch.tensor([], dtype=torch.uint8).set_(pages)  # type: ignore[arg-type]
     arrived = {"all": torch.empty(size, dtype=torch.uint8, device=CUDA).copy_(first, non_blocking=True)}
     torch.cuda.synchronize()
     cudart.cudaHostUnregister(pages.data_ptr())
@@ -181,37 +159,18 @@ def nccl() -> tuple[float, float]:
     began = time.perf_counter()
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=60)
-    group = dist.ProcessGroupNCCL(dist.HashStore(), 0, 1, options)
-    group.allreduce([torch.ones(1, device=CUDA)]).wait()
+    group = dist.ProcessGroupNCCL(dist.HashStore(), 0, 1, options)  # type: ignore[attr-defined]
+    group.allreduce([torch.ones(1, device=CUDA)]).wait()  # type: ignore[attr-defined]
     torch.cuda.synchronize()
     formed = time.perf_counter()
     group.abort()
     return formed - began, time.perf_counter() - formed
 
 
-def present(seconds: dict[str, list[float]], gigabytes: float, store: str, out: Path | None, as_json: bool) -> None:
-    figures = {
-        f"{name}_s": Figure(value=sorted(values)[len(values) // 2], low=min(values), high=max(values), unit="s")
-        for name, values in seconds.items()
-    }
+def figures_of(seconds: dict[str, list[float]]) -> dict[str, Figure]:
+    figures = {f"{name}_s": Figure.median(values, "s") for name, values in seconds.items()}
     disk = seconds["from_disk"][0]
     for name in ("from_neighbour", "from_store"):
         ratios = [disk / value for value in seconds[name]]
-        figures[f"{name}_speedup"] = Figure(
-            value=sorted(ratios)[len(ratios) // 2], low=min(ratios), high=max(ratios), unit="times faster than disk"
-        )
-    import msgspec
-
-    summary = {
-        "benchmark": "newcomer",
-        **provenance(),
-        "seeds": [],
-        "settings": {"gigabytes": gigabytes, "store": store, "tensors": TENSORS, "repeats": REPEATS},
-        "figures": msgspec.to_builtins(figures),
-    }
-    for name, figure in figures.items():
-        print(f"{name:32} {figure.value:10.4f}  ({figure.low:.4f} .. {figure.high:.4f}) {figure.unit}")
-    if out is not None:
-        out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    if as_json:
-        print(json.dumps(summary))
+        figures[f"{name}_speedup"] = Figure.median(ratios, "times faster than disk")
+    return figures

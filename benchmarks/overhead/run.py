@@ -1,28 +1,19 @@
-"""What commits and scheduling cost against the rollout itself, on `words`: one worker, the real controller's code.
+"""One worker and the real controller's code in one process, timed apart."""
 
-    python -m benchmarks.overhead [--json] [--out docs/results/overhead]
-
-One worker rolls out batch after batch. Its denoising steps are timed apart from everything that exists only because
-machines may vanish: flights made at every second step, messages framed and sent over a socket and read back, ledger,
-scheduler and journal (on disk, synced as a run does by default). Both in one process and one run; the figure is their
-ratio. Scoring and decoding are left out: they are needed anyway.
-"""
-
-import argparse
-import json
 import os
 import socket
-import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import msgspec
+import torch
 
+from benchmarks.lib.figures import Figure
 from spotlight.compute.data.worlds import world
 from spotlight.compute.models import families
 from spotlight.compute.rollout.engine import Engine
@@ -33,7 +24,7 @@ from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
-from spotlight.core.events import SCHEMA
+from spotlight.core.events import SCHEMA, AnyEvent
 from spotlight.core.journal import Journal
 from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
@@ -46,6 +37,8 @@ BATCHES = 3
 COMMIT_EVERY = 2
 STEPS = 10
 REPEATS = 5
+SETTINGS = {"rows": ROWS, "steps": STEPS, "commit_every": COMMIT_EVERY, "samples": ROWS * BATCHES}
+OVERHEADS = ("commits", "messages", "control")
 
 
 class Stopwatch:
@@ -67,8 +60,6 @@ class OneWorker:
     """A worker's engine and the real controller's code, joined by a real socket, in one thread."""
 
     def __init__(self, stochastic: bool, seed: int, folder: Path) -> None:
-        import torch
-
         torch.set_num_threads(1)
         self.watch = Stopwatch()
         self.clock = RealClock()
@@ -85,19 +76,22 @@ class OneWorker:
         self.journal = Journal.create(folder / "journal", self.clock.now)
         ledger = Ledger(self.journal.append)
         payloads = PayloadFolder(folder, lambda: None)
-        self.dispatcher = Dispatcher(
-            ledger, Scheduler(ledger), payloads, self.journal.append, lambda at: at, COMMIT_EVERY
-        )
+        self.dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, self._note, lambda at: at, COMMIT_EVERY)
         ends = socket.socketpair()
         # One thread plays both ends, so a whole flight must fit into the socket's buffer.
         ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self.here, self.there = (Connection(end) for end in ends)
 
+    def _note(self, event: AnyEvent) -> None:
+        self.journal.append(event)
+
     def say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
         """Worker to controller, through the socket, then whatever the controller does about it."""
         with self.watch.on("messages"):
             self.here.send(m.Envelope(WORKER, message), blob)
-            envelope, arrived = self.there.recv() or (None, b"")
+            received = self.there.recv()
+        assert received is not None
+        envelope, arrived = received
         with self.watch.on("control"):
             self.dispatcher.handle(NODE, envelope, arrived, self.clock.now())
 
@@ -141,15 +135,17 @@ class OneWorker:
             with self.watch.on("commits"):
                 commits = self.engine.commit([each.request for each in progress])
             for commit in commits:
-                told = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
-                self.say(told, commit.flight)
+                message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
+                self.say(message, commit.flight or b"")
         self.say(m.Alive(progress=progress))
         for done in boundary.finished:
             with self.watch.on("steps"):
                 payload = done.payload.to_bytes()
             score = m.Score(reward=0.5)
-            facts = {"attempt": done.attempt, "digest": done.weights_digest, "steps": done.steps, "score": score}
-            self.say(m.Result(request=done.request.id, **facts), payload)
+            result = m.Result(
+                request=done.request.id, attempt=done.attempt, digest=done.weights_digest, steps=done.steps, score=score
+            )
+            self.say(result, payload)
         return len(boundary.finished)
 
 
@@ -168,42 +164,14 @@ def measure(stochastic: bool, seed: int) -> dict[str, float]:
 
 def share(seconds: dict[str, float]) -> float:
     """Everything but the steps, over the steps."""
-    return sum(value for what, value in seconds.items() if what != "steps") / seconds["steps"]
+    return sum(seconds[what] for what in OVERHEADS) / seconds["steps"]
 
 
-def spread(values: Sequence[float], unit: str) -> dict[str, float | str]:
-    return {"value": statistics.median(values), "low": min(values), "high": max(values), "unit": unit}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    parser.add_argument("--out", type=Path, help="write the JSON object to OUT.json too")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
+def figures() -> dict[str, Figure]:
     runs = {name: [measure(name == "sde", seed) for seed in range(REPEATS)] for name in ("ode", "sde")}
-    figures = {"overhead_share": spread([share(run) for run in runs["ode"]], "of rollout time")}
-    figures["overhead_share_sde"] = spread([share(run) for run in runs["sde"]], "of rollout time")
-    for what in ("commits", "messages", "control"):
-        figures[f"{what}_share"] = spread([run[what] / run["steps"] for run in runs["ode"]], "of rollout time")
-    result = {
-        "benchmark": "overhead",
-        **provenance(),
-        "seeds": list(range(REPEATS)),
-        "settings": {"rows": ROWS, "steps": STEPS, "commit_every": COMMIT_EVERY, "samples": ROWS * BATCHES},
-        "figures": figures,
+    shares = {
+        "overhead_share": [share(run) for run in runs["ode"]],
+        "overhead_share_sde": [share(run) for run in runs["sde"]],
+        **{f"{what}_share": [run[what] / run["steps"] for run in runs["ode"]] for what in OVERHEADS},
     }
-    table = Table(title=f"{result['hardware']}, {result['commit']}")
-    for column in ("figure", "median", "lowest", "highest"):
-        table.add_column(column)
-    for name, figure in figures.items():
-        table.add_row(name, *(f"{100 * float(figure[part]):.2f} %" for part in ("value", "low", "high")))
-    Console(stderr=True).print(table)
-    if args.out is not None:
-        args.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-    if args.json:
-        print(json.dumps(result))
+    return {name: Figure.median(values, "of rollout time") for name, values in shares.items()}

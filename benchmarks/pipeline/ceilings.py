@@ -1,4 +1,4 @@
-"""The arithmetic ceiling of every row of `pipeline.py`: the least seconds that its schedule could take, from a profile.
+"""The arithmetic ceiling of every row of the benchmark: the least seconds that its schedule could take, from a profile.
 
 A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds in which they draw and
 the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), a the
@@ -15,7 +15,7 @@ seconds in which a trainer takes up what it wrote, N slots:
 The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
 at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train. With TAG
 they also take at least what follows from the first rows having to end soon, and from few being left when most groups
-are trained (`pipeline_few_rows.py`).
+are trained (`few_rows.py`).
 
 Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
 With asynchrony a period is measured over many iterations, and what was drawn ahead of the first and of the last may
@@ -39,7 +39,7 @@ FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
 
 @dataclass(frozen=True)
 class Sums:
-    """Seconds, with so many rows in a slot's batch."""
+    """Seconds of one iteration with a given number of rows in a slot's batch."""
 
     drawn: float
     evenly_drawn: float
@@ -145,7 +145,7 @@ def _iteration(cell: Cell, group: int, left_s: tuple[float, ...]) -> Iteration:
 
 @cache
 def _turns_s(cell: Cell, groups: int, rows: int) -> float:
-    """From publication to the last optimizer step, with so many groups that are drawn after it."""
+    """From publication to the last optimizer step, with this number of groups drawn after it."""
     return max(_turn_s(cell, groups, number, rows) for number in range(1, groups + 1))
 
 
@@ -166,7 +166,7 @@ def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
 
 
 def _row_steps_per_s(profile: Profile, rows: int) -> float:
-    """Of a slot with at most so many rows at a time."""
+    """Of a slot with at most this number of rows at a time."""
     timed = batches(profile)
     return max(
         each / profile.seconds(Operation.DENOISE_STEP, each) for each in (*timed, rows) if each <= min(rows, timed[-1])
@@ -175,12 +175,12 @@ def _row_steps_per_s(profile: Profile, rows: int) -> float:
 
 @cache
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    """From publication on, by whoever holds it, each handed over at will."""
+    """From publication on, by all slots that hold it, rows handed over at will."""
     return least_end_s(_iteration(cell, samples, left_s=(0.0,)))
 
 
 def _evenly_drawn_s(cell: Cell, rows: int) -> float:
-    """By who rolls out, all of them always busy with the best batch of at most so many rows."""
+    """By the slots that roll out, all of them always busy with the best batch of at most this number of rows."""
     profile, machines, setting = profile_of(cell.profile), cell.machines, cell.setting
     sample_s = min(_drawn_s(profile, each, setting.steps) / each for each in (*batches(profile), rows) if each <= rows)
     return setting.samples * sample_s / (machines.rollers * machines.speed)
@@ -195,7 +195,7 @@ def _drawn_s(profile: Profile, rows: int, steps: int) -> float:
 
 
 def _last_trained_s(cell: Cell, samples: int, over_pairs: bool) -> float:
-    """The last so many samples of an iteration, with the optimizer steps that they complete."""
+    """Training of the last samples of an iteration, with the optimizer steps that they complete."""
     setting, profile = cell.setting, profile_of(cell.profile)
     by_update = setting.samples // setting.updates
     updates, rest = divmod(samples, by_update)

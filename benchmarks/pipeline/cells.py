@@ -1,4 +1,4 @@
-"""What `pipeline.py` compares: settings, machines, and the rows of the ablation, each with the switches before it."""
+"""What is compared: settings, machines, and the rows of the ablation, each with the switches before it."""
 
 import tempfile
 from enum import StrEnum

@@ -20,8 +20,8 @@ the least sum of all H_k and t_k is a bound, and a linear program finds it. A st
 in each with its share of time. A search through all schedules of small cases finds none below it
 (tests/unit/test_pipeline_few_rows.py).
 
-No group is complete before anybody could draw a sample. If those who fetch take longer than trainers for that, they are
-taken to hold the weights when these would have drawn one, so that all of their fetch is in H_1.
+No group is complete before any slot could draw a sample. If slots that fetch take longer than trainers for that, they
+are taken to hold the weights when a trainer would have drawn one, so that all of their fetch is in H_1.
 """
 
 from collections.abc import Iterator
@@ -67,12 +67,12 @@ class Iteration:
 
     @property
     def others_from_s(self) -> float:
-        """When others than trainers can roll out; no group is complete before."""
+        """When slots that are no trainers can roll out; no group is complete before."""
         return min(self.fetch_s, self.adopt_s + self.steps * min(self.step_s) + self.decode_s)
 
 
 class _Stretch(NamedTuple):
-    """Of an iteration: who can draw in it, what is not complete yet, and how long it is."""
+    """A part of an iteration: the slots that can draw in it, the groups that are not complete yet, its length."""
 
     first: int
     """The first group that may be drawn in it."""
@@ -134,7 +134,7 @@ class _Program:
         self.columns = self.waits
 
     def limit(self, stretch: _Stretch, each: int) -> int:
-        """Of seconds, so many for each of the stretch; returns its row."""
+        """A limit of `each` seconds per second of the stretch; returns its row."""
         row = len(self.limits)
         self.limits.append(each * stretch.seconds)
         if stretch.waits is not None:
@@ -142,7 +142,7 @@ class _Program:
         return row
 
     def amount(self, seconds: dict[int, float], task: int, needed: float) -> None:
-        """Of some task, which takes so many seconds of these limits."""
+        """A variable amount of a task; one unit takes these seconds of each limit."""
         self.taken += [(row, self.columns, each) for row, each in seconds.items()]
         self.tasks.append((task, self.columns))
         self.needed[task] = needed

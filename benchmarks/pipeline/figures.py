@@ -1,14 +1,11 @@
-"""What is told of `pipeline.py`: outcomes, figures, table and picture."""
+"""Outcomes by cell and row, and the figures over all cells."""
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.learn.figures import Figure
+from benchmarks.lib.figures import Figure
 from benchmarks.pipeline.cells import COLOCATED, Cell, Row
 from spotlight.control.profiles import Operation, Profile, Provenance
 
@@ -52,7 +49,7 @@ class Column(msgspec.Struct, frozen=True):
 
     rows: tuple[Outcome, ...]
     colocated: Outcome | None
-    """None where slots differ: a gang of unequal ranks is no baseline that anybody would run."""
+    """None where slots differ: a gang of unequal ranks is no sensible baseline."""
 
     @property
     def serial(self) -> Outcome:
@@ -84,6 +81,7 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
     alike = [column for column in columns if column.colocated is not None]
     best = max(columns, key=lambda column: column.speed_up)
     shares = [(row.share, row) for column in columns for row in column.rows if row.share is not None]
+    ratios = [ratio for column in columns for ratio in column.ratios()]
     worst_share, worst = min(shares, key=lambda each: each[0])
     pooled = [column.colocated.seconds / column.best.seconds for column in alike if column.colocated is not None]
     return {
@@ -94,10 +92,8 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
             unit=f"times the samples per GPU-hour of disaggregated-serial; {best.serial.cell.name}; low is the worst "
             f"cell; its ceiling allows {best.serial.seconds / (best.best.ceiling_s or 1):.2f}",
         ),
-        "median_speedup_vs_serial": _spread([column.speed_up for column in columns], "over all cells"),
-        "worst_row_ratio": _spread(
-            [ratio for column in columns for ratio in column.ratios()], "a row to the one before", min
-        ),
+        "median_speedup_vs_serial": Figure.median([column.speed_up for column in columns], "over all cells"),
+        "worst_row_ratio": Figure(value=min(ratios), low=min(ratios), high=max(ratios), unit="a row to the one before"),
         "worst_share_of_ceiling": Figure(
             value=worst_share,
             low=worst_share,
@@ -105,24 +101,22 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
             unit=f"of the row's arithmetic ceiling; {worst.row} at {worst.cell.name}",
         ),
         "rows_below_share_goal": _count([share < SHARE_GOAL for share, _ in shares], f"rows below {SHARE_GOAL:g}"),
-        "speedup_vs_colocated": _spread(pooled, "all switches on, to a colocated pool with its changes of role"),
-        "speedup_vs_colocated_overhead_free": _spread(
+        "speedup_vs_colocated": Figure.median(pooled, "all switches on, to a colocated pool with its changes of role"),
+        "speedup_vs_colocated_overhead_free": Figure.median(
             [column.best.bound_s / column.best.seconds for column in columns],
             "all switches on, to a pool without any overhead: 1 is the bound",
         ),
-        "bound_vs_serial": _spread(
+        "bound_vs_serial": Figure.median(
             [column.serial.seconds / (column.best.ceiling_s or 1) for column in columns],
             "times disaggregated-serial that the ceiling with all switches allows: below 2.1 they cannot reach that",
         ),
         **{
-            f"ratio_{row.name.lower()}": _spread([column.ratios()[place] for column in columns], f"{row} to before")
+            f"ratio_{row.name.lower()}": Figure.median(
+                [column.ratios()[place] for column in columns], f"{row} to before"
+            )
             for place, row in enumerate(list(Row)[1 : len(columns[0].rows)])
         },
     }
-
-
-def _spread(values: Sequence[float], unit: str, of: Callable[[Iterable[float]], float] = statistics.median) -> Figure:
-    return Figure(value=of(values), low=min(values), high=max(values), unit=unit)
 
 
 def _count(hits: Sequence[bool], unit: str) -> Figure:
@@ -145,7 +139,7 @@ def modelled(profile: Profile, ranks: Iterable[int]) -> list[str]:
     return [*found, *(f"{Operation.OPTIMIZER_STEP} of {each} ranks" for each in joined)]
 
 
-def show(outcomes: Sequence[Outcome], title: str) -> None:
+def table_of(outcomes: Sequence[Outcome], title: str) -> Table:
     table = Table("cell", "row", "s", "per GPU-h", "x serial", "x before", "of ceiling", "x bound", title=title)
     for column in columns_of(outcomes):
         ratios = [1.0, *column.ratios()]
@@ -168,42 +162,4 @@ def show(outcomes: Sequence[Outcome], title: str) -> None:
                 f"{pool.bound_s / pool.seconds:.2f}",
             )  # fmt: skip
         table.add_section()
-    Console(width=150).print(table)
-
-
-def draw(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    columns = columns_of(outcomes)
-    seeds = {column.serial.seed for column in columns}
-    columns = [column for column in columns if column.serial.seed == min(seeds)]
-    colours = dict(zip(Row, ("#999999", "#56b4e9", "#0072b2", "#e69f00", "#009e73"), strict=True))
-    figure, axis = plt.subplots(figsize=(9.5, 0.36 * len(columns) + 1.8))
-    for place, column in enumerate(columns):
-        for row in reversed(column.rows):
-            times = column.serial.seconds / row.seconds
-            label = row.row if not place else None
-            axis.barh(place, times, color=colours[Row(row.row)], height=0.72, label=label)
-        ceiling = column.best.ceiling_s
-        if ceiling is not None:
-            axis.plot(
-                [column.serial.seconds / ceiling] * 2, [place - 0.36, place + 0.36], color="#222222", linewidth=1.6
-            )
-        if column.colocated is not None:
-            axis.plot(column.serial.seconds / column.colocated.seconds, place, "D", color="#cc79a7", markersize=4)
-    axis.set_yticks(range(len(columns)), [column.serial.cell.name for column in columns], fontsize=7)
-    axis.set_ylim(len(columns) - 0.4, -0.6)
-    axis.set_xlabel(
-        "samples per GPU-hour, times disaggregated-serial; line: ceiling with all switches; diamond: colocated",
-        fontsize=8,
-    )
-    axis.grid(axis="x", alpha=0.3)
-    handles, labels = axis.get_legend_handles_labels()
-    axis.legend(handles[::-1], labels[::-1], fontsize=7, loc="upper right")
-    axis.set_title(title, fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    return table

@@ -1,26 +1,11 @@
-"""The bandit against every fixed plan of a sweep, in virtual time.
+"""Simulated runs of fixed plans and of the bandit: screened first, then the near best in full."""
 
-python -m benchmarks.planner [--workloads words scenes large changing changing_short] [--seeds 0 1] [--jobs 2]
-                             [--parts FOLDER] [--json] [--out docs/results/planner]
-
-The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
-of unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and are cut off
-when training ends, as any plan is. All of them are screened over a few iterations, at every number of spot slots that
-the workload has; those within a tenth of the best, and the default, are run in full, with every seed. The best fixed
-plan is the one with the largest mean payoff over all seeds, known only afterwards; the bandit starts without knowing
-anything but how the shipped models' previews rank (its prior).
-"""
-
-import argparse
-import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,7 +22,6 @@ from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
 
 ITERATIONS = 21
 """0 has nothing to choose from; 1 to 10 is where the bandit must have learned."""
-EARLY, LATE, ALL = range(1, 11), range(11, ITERATIONS), range(1, ITERATIONS)
 SCREENED = 6
 """Iterations of a run that screens."""
 NEAR_BEST = 0.9
@@ -46,7 +30,6 @@ SEEDS = (24, 32, 48, 64, 96, 128, 192)
 """Of a fixed plan; as many as a group keeps, or fewer, select nothing."""
 STEPS = (2, 3, 4, 5, 6, 8, 10)
 SPOT = 8
-PANELS_PER_ROW = 3
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +117,7 @@ DEFAULT = Plan(ExploreConfig().steps, ExploreConfig().seeds)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What one simulated run earned."""
+    """The payoffs of one simulated run."""
 
     workload: str
     plan: Plan
@@ -202,116 +185,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
-
-
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The bandit beside the fixed plans of one workload; runs of equal place have equal seeds."""
-
-    workload: Workload
-    bandit: list[Run]
-    fixed: dict[str, list[Run]]
-
-    @classmethod
-    def of(cls, workload: Workload, runs: Sequence[Run]) -> "Compared":
-        mine = [each for each in runs if each.workload == workload.name]
-        seeds = sorted({each.seed for each in mine})
-        plans = sorted({each.plan for each in mine if each.plan != BANDIT})
-        return cls(
-            workload=workload,
-            bandit=[_of(mine, seed, BANDIT) for seed in seeds],
-            fixed={str(plan): [_of(mine, seed, plan) for seed in seeds] for plan in plans},
-        )
-
-    @property
-    def iterations(self) -> range:
-        """That the figure is about: where little is known, or where capacity changes."""
-        return EARLY if len(self.workload.spot) == 1 else ALL
-
-    def best(self, iterations: range) -> str:
-        return max(self.fixed, key=lambda plan: mean_payoff(self.fixed[plan], iterations))
-
-    def ratios(self, iterations: range) -> list[float]:
-        """The bandit over the best fixed plan, by seed."""
-        best = self.fixed[self.best(iterations)]
-        return [
-            mean_payoff([own], iterations) / mean_payoff([other], iterations)
-            for own, other in zip(self.bandit, best, strict=True)
-        ]
-
-
-def _of(runs: Sequence[Run], seed: int, plan: Plan) -> Run:
-    return next(each for each in runs if each.seed == seed and each.plan == plan)
-
-
-def mean_payoff(runs: Sequence[Run], iterations: range) -> float:
-    return float(np.mean([[each.payoffs[number] for number in iterations] for each in runs]))
-
-
-def figures(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for each in compared:
-        name = each.workload.name
-        spans = {"": each.iterations, "_late": LATE} if each.iterations is EARLY else {"": ALL}
-        for suffix, iterations in spans.items():
-            ratios, best = each.ratios(iterations), each.best(iterations)
-            value = mean_payoff(each.bandit, iterations) / mean_payoff(each.fixed[best], iterations)
-            span = f"iterations {iterations[0]} to {iterations[-1]}"
-            tried = f"the best of {len(fixed_plans(each.workload))} fixed plans"
-            unit = f"payoff of the bandit over that of {best}, {tried}; {span}; simulated with modelled rewards"
-            found[f"bandit_vs_best_fixed_{name}{suffix}"] = {
-                "value": value,
-                "low": min(ratios),
-                "high": max(ratios),
-                "unit": unit,
-            }
-        default = mean_payoff(each.bandit, each.iterations) / mean_payoff(each.fixed[str(DEFAULT)], each.iterations)
-        unit = f"payoff of the bandit over that of {DEFAULT}, the default; simulated with modelled rewards"
-        found[f"bandit_vs_default_fixed_{name}"] = {"value": default, "low": default, "high": default, "unit": unit}
-        found[f"bandit_payoff_{name}"] = _spread(each.bandit, each.iterations)
-        found[f"best_fixed_payoff_{name}"] = _spread(each.fixed[each.best(each.iterations)], each.iterations)
-    return found
-
-
-def _spread(runs: Sequence[Run], iterations: range) -> dict[str, Any]:
-    by_seed = [mean_payoff([each], iterations) for each in runs]
-    unit = "times the variance of fresh seeds; simulated with modelled rewards"
-    return {"value": float(np.mean(by_seed)), "low": min(by_seed), "high": max(by_seed), "unit": unit}
-
-
-def draw(compared: Sequence[Compared], path: Path) -> None:
-    """Payoff by iteration: all fixed plans pale, the best of them and the bandit on top."""
-    from matplotlib.figure import Figure
-
-    rows = -(-len(compared) // PANELS_PER_ROW)
-    columns = min(len(compared), PANELS_PER_ROW)
-    picture = Figure(figsize=(4.6 * columns, 3.9 * rows), layout="constrained")
-    panels = picture.subplots(rows, columns, squeeze=False).ravel()
-    for panel in panels[len(compared) :]:
-        panel.set_axis_off()
-    for panel, each in zip(panels, compared, strict=False):
-        best = each.best(each.iterations)
-        for runs in each.fixed.values():
-            panel.plot(ALL, _smoothed(runs), color="0.85", linewidth=0.8, zorder=1)
-        panel.plot(ALL, _smoothed(each.fixed[best]), color="#4477aa", linewidth=2, label=f"best fixed: {best}")
-        panel.plot(ALL, _smoothed(each.bandit), color="#cc3311", linewidth=2, label="bandit")
-        panel.set_title(each.workload.title, fontsize=9)
-        panel.set_xticks([1, 5, 10, 15, 20])
-        panel.set_xlabel("iteration")
-        panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
-    picture.supylabel("payoff (1: no previews), mean of 3 iterations; grey: other fixed plans", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.savefig(path, dpi=110)
-
-
-def _smoothed(runs: Sequence[Run]) -> list[float]:
-    mean = np.mean([each.payoffs for each in runs], axis=0)
-    return [float(mean[max(ALL[0], number - 1) : number + 2].mean()) for number in ALL]
-
-
-# -- command -----------------------------------------------------------------------------------------------------------
-
-
 def fixed_plans(workload: Workload) -> list[Plan]:
     group_size = load_config(workload.recipe, list(workload.overrides)).rollout.group_size
     return [Plan(steps, seeds) for steps in STEPS for seeds in SEEDS if seeds > group_size]
@@ -331,7 +204,8 @@ def all_done(jobs: Sequence[Job], executor: ProcessPoolExecutor) -> list[Run]:
     return [each.result() for each in waiting]
 
 
-def compare(workload: Workload, seeds: Sequence[int], folder: Path | None, executor: ProcessPoolExecutor) -> Compared:
+def runs_of(workload: Workload, seeds: Sequence[int], folder: Path | None, executor: ProcessPoolExecutor) -> list[Run]:
+    """The bandit and the fixed plans that screening leaves, with every seed."""
     print(f"{workload.name}: screening, then in full", file=sys.stderr, flush=True)
     job = partial(Job, workload=workload, folder=folder)
     plans = near_best(
@@ -339,36 +213,4 @@ def compare(workload: Workload, seeds: Sequence[int], folder: Path | None, execu
     )
     plans = sorted({*plans, DEFAULT})
     jobs = [job(plan=plan, seed=seed, is_screening=False) for seed in seeds for plan in (BANDIT, *plans)]
-    return Compared.of(workload, all_done(jobs, executor))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--parts", type=Path, help="folder of finished parts, to go on from")
-    parser.add_argument("--out", type=Path, default=Path("runs/planner"))
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    with ProcessPoolExecutor(args.jobs) as executor:
-        compared = [compare(WORKLOADS[name], args.seeds, args.parts, executor) for name in args.workloads]
-    summary = {"benchmark": "planner", **provenance(), "seeds": args.seeds, "figures": figures(compared)}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    plans = {
-        each.workload.name: {plan: round(mean_payoff(runs, each.iterations), 4) for plan, runs in each.fixed.items()}
-        for each in compared
-    }
-    args.out.with_suffix(".json").write_text(json.dumps(summary | {"fixed_payoffs": plans}, indent=1) + "\n")
-    draw(compared, args.out.with_suffix(".png"))
-    table = Table("figure", "value", "low", "high", "unit")
-    for name, figure in summary["figures"].items():
-        table.add_row(name, *(f"{figure[key]:.3f}" for key in ("value", "low", "high")), figure["unit"])
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))
+    return all_done(jobs, executor)

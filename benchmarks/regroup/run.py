@@ -1,35 +1,19 @@
-"""How long a crew stands still when one of its ranks is killed in the middle of a step: real processes, real SIGKILLs.
+"""A node of four slots, its controller, and SIGKILLs: seconds until the survivors go on."""
 
-    python -m benchmarks.regroup [--quick] [--kills 60] [--device cpu] [--json] [--out docs/results/regroup]
-
-One node of four slots works on one sample of `words`, which all four share. Again and again one of them, leader or
-follower, is killed at a random moment of a step; the clock runs until the controller has the next step that the
-survivors completed. Apart: `detect` (until the agent has broken the crew), `form` (until the survivors' crew is ready;
-followers' deaths only, since a leader's sample first goes back to the controller) and `resume` (until its first step).
-Then the slot returns and the crew grows again. Against it, in the same run, the crew's processes are started anew:
-`zygote`, all of the node from a process that has imported everything already, and `cold`, that one as well.
-"""
-
-import argparse
 import asyncio
-import json
 import os
 import random
 import secrets
 import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.learn.figures import Figure
-from benchmarks.lib.provenance import provenance
+from benchmarks.regroup.figures import Kill
 from spotlight.compute.data.worlds import world
 from spotlight.compute.models import families
 from spotlight.compute.models.catalogue import facts_of
@@ -39,6 +23,7 @@ from spotlight.compute.weights.store import NodeStore
 from spotlight.control.demand import Demands
 from spotlight.control.directory import PublishedSet
 from spotlight.control.dispatch import Dispatcher
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
@@ -66,7 +51,7 @@ SPEED_UPS = tuple((48, degree, 0.9 * degree) for degree in range(2, SLOTS + 1))
 
 @dataclass
 class Seen:
-    """What the controller heard, and when."""
+    """Messages that the controller received, with their times."""
 
     commits: list[tuple[float, int]] = field(default_factory=list)
     crewings: list[tuple[float, Crewing]] = field(default_factory=list)
@@ -146,7 +131,7 @@ class Bench:
             slots=SLOTS,
             rows=1,
             share_devices=True,
-            elastic={"speed_ups": SPEED_UPS, "measure": False, "hysteresis_s": 0.2},
+            elastic=ElasticConfig(speed_ups=SPEED_UPS, measure=False, hysteresis_s=0.2),
         )
         self.pool = LocalPool(
             LocalPoolSettings(
@@ -182,25 +167,14 @@ class Bench:
         """All four, after some steps together."""
         while True:
             await self.until("a crew of all slots", lambda: len(self.crew()) == SLOTS)
-            told = len(self.seen.crewings)
+            changes = len(self.seen.crewings)
             await self.steps(SETTLED_STEPS)
-            if len(self.seen.crewings) == told:
+            if len(self.seen.crewings) == changes:
                 return
 
     async def steps(self, count: int) -> None:
         goal = len(self.seen.commits) + count
         await self.until("steps of the crew", lambda: len(self.seen.commits) >= goal)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Seconds from the SIGKILL."""
-
-    leader: bool
-    detect: float
-    form: float | None
-    resume: float | None
-    total: float
 
 
 async def kill_once(bench: Bench, rank: int, rng: random.Random) -> Kill:
@@ -233,8 +207,9 @@ async def kill_once(bench: Bench, rank: int, rng: random.Random) -> Kill:
 
 
 def _formed_after(seen: Seen, crewings: int) -> float | None:
-    """When there was a crew again, after the one that told of the loss."""
-    return next((at for at, told in seen.crewings[crewings + 1 :] if any(len(crew) > 1 for crew in told.crews)), None)
+    """When there was a crew again, after the report of the loss."""
+    later = seen.crewings[crewings + 1 :]
+    return next((at for at, report in later if any(len(crew) > 1 for crew in report.crews)), None)
 
 
 async def relaunch(bench: Bench, cold: bool) -> float:
@@ -273,66 +248,6 @@ async def measure(kills: int, relaunches: int, device: str) -> tuple[list[Kill],
                 warm = [await relaunch(bench, cold=False) for _ in range(relaunches)]
                 cold = [await relaunch(bench, cold=True) for _ in range(relaunches)]
             finally:
+                assert bench.pool is not None
                 await bench.pool.stop()
     return done, warm, cold
-
-
-def figures_of(kills: Sequence[Kill], warm: Sequence[float], cold: Sequence[float]) -> dict[str, Figure]:
-    totals = [kill.total for kill in kills]
-    parts = {
-        "detect": [kill.detect for kill in kills],
-        "form": [kill.form for kill in kills if kill.form is not None],
-        "resume": [kill.resume for kill in kills if kill.resume is not None],
-        "leader_regroup": [kill.total for kill in kills if kill.leader],
-        "follower_regroup": [kill.total for kill in kills if not kill.leader],
-    }
-    figures = {
-        "regroup_p50_s": _figure(statistics.median(totals), totals, "s"),
-        "regroup_p99_s": _figure(_p99(totals), totals, "s"),
-    }
-    for name, values in parts.items():
-        figures[f"{name}_s"] = _figure(statistics.median(values), values, "s, median")
-        figures[f"{name}_p99_s"] = _figure(_p99(values), values, "s")
-    figures["relaunch_cold_s"] = _figure(statistics.median(cold), cold, "s, median")
-    figures["relaunch_zygote_s"] = _figure(statistics.median(warm), warm, "s, median")
-    typical = statistics.median(totals)
-    for name, values in (("speedup_vs_relaunch", cold), ("speedup_vs_zygote", warm)):
-        ratios = [value / typical for value in values]
-        figures[name] = _figure(statistics.median(ratios), ratios, "times, medians")
-    return figures
-
-
-def _figure(value: float, values: Sequence[float], unit: str) -> Figure:
-    return Figure(value=value, low=min(values), high=max(values), unit=unit)
-
-
-def _p99(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, -(-99 * len(ordered) // 100) - 1)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60)
-    parser.add_argument("--relaunches", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="12 kills and one relaunch of each kind: within a minute")
-    parser.add_argument("--device", default="cpu", help="of the workers; on one GPU they share it")
-    parser.add_argument("--out", type=Path, help="also write the figures to this file")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    kills, relaunches = (12, 1) if args.quick else (args.kills, args.relaunches)
-    done, warm, cold = asyncio.run(measure(kills, relaunches, args.device))
-    figures = figures_of(done, warm, cold)
-    for name, figure in figures.items():
-        print(f"{name:24} {figure.value:10.4f}  ({figure.low:.4f} .. {figure.high:.4f}) {figure.unit}")
-    summary = {
-        "benchmark": "regroup",
-        **provenance(),
-        "seeds": [0],
-        "settings": {"slots": SLOTS, "kills": kills, "relaunches": relaunches, "model": "words", "device": args.device},
-        "figures": msgspec.to_builtins(figures),
-    }
-    if args.out is not None:
-        args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(summary))

@@ -1,38 +1,16 @@
-"""The simulator at scale: the real control plane over thousands of simulated slots, on one core.
+"""Simulated runs of many slots, and what they cost in processor seconds."""
 
-    python -m benchmarks.scale [--preset full|quick] [--json] [--out docs/results/scale]
-
-The work is video: 40 steps of 30 s per sample, one at a time per slot, so a slot makes three samples an hour. Nodes
-have eight slots; all but the first are spot nodes of a calm market (nine node-hours per loss), most losses with a
-notice. An iteration has ten samples per slot in groups of 16. Every message, journal record and training order is the
-product's own; rewards are drawn from a fitted model. Signs of life are as rare as samples of 20 minutes allow, a flight
-is committed when its machine is warned, and nobody forms crews (`RARE`).
-
-A run ends with the first iteration that ends after its hours of virtual time. Seconds are processor seconds of this
-process, set-up included; an event is a message that crossed between the controller and the machines. The second kind of
-run is of pictures of 1280x1280 with the shipped profile, training short too, and the simulator's usual settings.
-
-All of it is calls of Python, so the interpreter counts: distributions build theirs with profiles of it (PGO), which is
-faster than what comes out of a plain `./configure && make`. Figures are told with its version and its compiler's.
-
-Growth is told twice: of few slots, what the controller does every two virtual seconds whoever speaks weighs more than
-all messages, which flatters the ratio to the smallest run.
-"""
-
-import argparse
 import gc
-import json
-import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from benchmarks.lib.figures import Figure
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.shipped import CALM
@@ -136,7 +114,7 @@ def picture_profile() -> Profile:
 
 
 def machines(slots: int, hours: float, folder: Path, seed: int) -> list[str]:
-    """Settings of a run of so many slots under a calm market."""
+    """Settings of a run with this number of slots under a calm market."""
     nodes = max(2, slots // SLOTS_PER_NODE)
     spot = [f"spot-{number}" for number in range(1, nodes)]
     (folder / "market.csv").write_text(generate(seed, spot, hours + 8, CALM, "calm").to_csv())
@@ -190,11 +168,7 @@ def run(slots: int, hours: float, profile: Profile, cluster: Mapping[str, Any], 
     return Measured(outcome, seconds)
 
 
-def figure(values: Sequence[float], unit: str) -> dict[str, float | str]:
-    return {"value": statistics.median(values), "low": min(values), "high": max(values), "unit": unit}
-
-
-def figures(preset: Preset) -> dict[str, dict[str, float | str]]:
+def figures(preset: Preset) -> dict[str, Figure]:
     """Sizes take turns within a repeat, so that a busy neighbour slows all of them."""
     video, pictures = video_profile(), picture_profile()
     small: list[Measured] = []
@@ -208,56 +182,28 @@ def figures(preset: Preset) -> dict[str, dict[str, float | str]]:
         large.append(run(preset.large, preset.hours, video, RARE, seed))
     few, more, many = _short(preset.small), _short(preset.middle), _short(preset.large)
     return {
-        f"seconds_{many}_slots_{preset.hours:g}h": figure(
+        f"seconds_{many}_slots_{preset.hours:g}h": Figure.median(
             [preset.hours * each.seconds / each.hours for each in large],
             f"processor seconds per {preset.hours:g} simulated hours of video, {preset.large:,} slots",
         ),
         f"growth_{few}_to_{many}": _growth(small, large, "log n is 2 from 100 to 10,000"),
         f"growth_{more}_to_{many}": _growth(middle, large, "log n is 1.33 from 1,000 to 10,000"),
-        f"events_per_s_{_short(preset.picture_slots)}": figure(
+        f"events_per_s_{_short(preset.picture_slots)}": Figure.median(
             [1 / each.event_s for each in shown],
             f"events per processor second, {preset.picture_slots:,} slots, {PICTURES}",
         ),
-        f"events_per_s_video_{many}": figure(
+        f"events_per_s_video_{many}": Figure.median(
             [1 / each.event_s for each in large], f"events per processor second of video, {preset.large:,} slots"
         ),
-        "simulated_hours": figure([each.hours for each in large], "virtual hours of the runs with most slots"),
-        "events": figure([each.outcome.events for each in large], "events of the runs with most slots"),
+        "simulated_hours": Figure.median([each.hours for each in large], "virtual hours of the runs with most slots"),
+        "events": Figure.median([each.outcome.events for each in large], "events of the runs with most slots"),
     }
 
 
-def _growth(few: Sequence[Measured], many: Sequence[Measured], allowed: str) -> dict[str, float | str]:
+def _growth(few: Sequence[Measured], many: Sequence[Measured], allowed: str) -> Figure:
     ratios = [large.event_s / small.event_s for small, large in zip(few, many, strict=True)]
-    return figure(ratios, f"seconds per event with most slots / with fewer; {allowed}")
+    return Figure.median(ratios, f"seconds per event with most slots / with fewer; {allowed}")
 
 
 def _short(count: int) -> str:
     return f"{count // 1000}k" if count % 1000 == 0 else str(count)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
-    parser.add_argument("--repeats", type=int, help="instead of the preset's")
-    parser.add_argument("--out", type=Path, default=Path("runs/scale"))
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    preset = PRESETS[args.preset]
-    preset = replace(preset, repeats=args.repeats or preset.repeats)
-    found = figures(preset)
-    python = f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}"
-    seeds = list(range(preset.repeats))
-    summary = {"benchmark": "scale", **provenance(), "python": python, "seeds": seeds, "figures": found}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    table = Table("figure", "value", "low", "high", "unit", title=f"{summary['hardware']}, {summary['commit']}")
-    for name, each in found.items():
-        table.add_row(name, *(f"{each[key]:,.2f}" for key in ("value", "low", "high")), str(each["unit"]))
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))

@@ -1,22 +1,10 @@
-"""The pull scheduler alone, in memory, on one core: lease cycles per second, and what ten times the workers cost.
+"""Ledger and scheduler with simulated workers, in memory."""
 
-    python -m benchmarks.scheduler [--json] [--out docs/results/scheduler]
-
-One cycle is one sample's way through ledger and scheduler: its worker pulls, is given the lease, sends a heartbeat with
-its progress, and its result is accepted. All workers are busy all the time and finish in random order; a cycle has one
-row, so nothing is shared between leases. The journal is left out. Requests are issued before the clock starts, as many
-for few workers as for many, and enough that the work never runs out: then slow workers would rightly be refused.
-"""
-
-import argparse
 import gc
-import json
 import random
-import statistics
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
+from benchmarks.lib.figures import Figure
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core.events import Accepted
@@ -24,12 +12,10 @@ from spotlight.core.messages import Progress
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, SlotClass, WeightsId, Work
 
-CYCLES = 60_000
 GROUP = 16
 STEPS = 10
 WORKERS = (100, 1_000, 10_000)
 SPARE = 6 * max(WORKERS)
-REPEATS = 5
 HELD = (WeightsId(Version(0)), WeightsId(Version(0), Policy.AVERAGE))
 DIGEST = "published"
 
@@ -101,11 +87,7 @@ class Cluster:
         return self._random.sample(list(self._speeds), len(self._speeds))
 
 
-def figure(values: Sequence[float], unit: str) -> dict[str, float | str]:
-    return {"value": statistics.median(values), "low": min(values), "high": max(values), "unit": unit}
-
-
-def figures(repeats: int, cycles: int) -> dict[str, dict[str, float | str]]:
+def figures(repeats: int, cycles: int) -> dict[str, Figure]:
     """Sizes take turns within a repeat, so that a busy neighbour slows all of them."""
     cycle_s: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     for seed in range(repeats):
@@ -113,38 +95,14 @@ def figures(repeats: int, cycles: int) -> dict[str, dict[str, float | str]]:
             cycle_s[workers].append(Cluster(workers, cycles, seed).run(cycles))
     growth = [large / small for small, large in zip(cycle_s[1_000], cycle_s[10_000], strict=True)]
     return {
-        "lease_cycles_per_s_1k": figure(
+        "lease_cycles_per_s_1k": Figure.median(
             [1 / s for s in cycle_s[1_000]], "lease cycles per processor second, 1,000 workers"
         ),
-        "lease_cycles_per_s_10k": figure(
+        "lease_cycles_per_s_10k": Figure.median(
             [1 / s for s in cycle_s[10_000]], "lease cycles per processor second, 10,000 workers"
         ),
-        "lease_cycles_per_s_100": figure(
+        "lease_cycles_per_s_100": Figure.median(
             [1 / s for s in cycle_s[100]], "lease cycles per processor second, 100 workers"
         ),
-        "growth_1k_to_10k": figure(growth, "time per cycle with 10,000 workers / with 1,000; log n is 1.33"),
+        "growth_1k_to_10k": Figure.median(growth, "time per cycle with 10,000 workers / with 1,000; log n is 1.33"),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/scheduler"))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--cycles", type=int, default=CYCLES)
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    found = figures(args.repeats, args.cycles)
-    summary = {"benchmark": "scheduler", **provenance(), "seeds": list(range(args.repeats)), "figures": found}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    table = Table("figure", "value", "low", "high", "unit", title=f"{summary['hardware']}, {summary['commit']}")
-    for name, each in found.items():
-        table.add_row(name, *(f"{each[key]:,.2f}" for key in ("value", "low", "high")), str(each["unit"]))
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))

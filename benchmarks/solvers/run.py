@@ -1,28 +1,12 @@
-"""Which solver ranks seeds better at the same cost: Euler steps of the ODE (ode) or second-order ones (ode2)?
+"""Rewards of previews by both solvers and of the exact pictures, and how well the former rank the latter."""
 
-    python -m benchmarks.solvers [--families words scenes] [--steps 4 5] [--prompts 24] [--seeds 32] [--device cpu]
-        [--json]
-
-The base model draws the same seeds of the same prompts exactly (10 Euler steps) and as previews of both solvers, which
-take one forward a step each. Of every prompt the previews keep a quarter of the seeds, those with the largest variance.
-- payoff: variance of the kept seeds' exact rewards over that of all; a random choice scores 1.
-- captured: that variance over the largest that any choice has.
-- pearson: correlation of preview and exact rewards within prompts.
-- gain: ode2 minus ode in `captured`, prompt by prompt the same pictures.
-
-Intervals are 95 % of resampled prompts.
-"""
-
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks.lib.figures import Figure
 from spotlight.control.advantage import Floats
 from spotlight.control.explore.select import Preview, largest_variance, select
 from spotlight.core.types import SamplerKind, Sampling
@@ -36,7 +20,6 @@ UNITS = {
     "pearson": "correlation within prompts",
     "gain": "captured by ode2 - captured by ode",
 }
-Figure: TypeAlias = dict[str, float | str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +33,7 @@ class Ranked:
 
 
 def measure(family: str, preview_steps: Sequence[int], prompt_count: int, seeds: int, device: str) -> Iterator[Ranked]:
+    # Imported here: the figures need none of it.
     import torch
 
     from spotlight.compute.data.order import PromptOrder
@@ -115,34 +99,4 @@ def figures(ranked: Ranked) -> dict[str, Figure]:
 def figure(values: Floats, unit: str) -> Figure:
     """The first value, and the interval of the others."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
-    return {"value": float(values[0]), "low": float(low), "high": float(high), "unit": unit}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["words", "scenes"])
-    parser.add_argument("--steps", nargs="+", type=int, default=[4, 5])
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--seeds", type=int, default=32, help="of each prompt; a quarter is kept")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=Path("runs/solvers"))
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    from rich.console import Console
-    from rich.table import Table
-
-    from benchmarks.lib.provenance import provenance
-
-    found: dict[str, Figure] = {}
-    for family in args.families:
-        for ranked in measure(family, args.steps, args.prompts, args.seeds, args.device):
-            found |= figures(ranked)
-    summary = {"benchmark": "solvers", **provenance(), "seeds": [0], "figures": found}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-    table = Table("figure", "value", "low", "high", "unit", title=f"{summary['hardware']}, {summary['commit']}")
-    for name, each in found.items():
-        table.add_row(name, *(f"{each[key]:.3f}" for key in ("value", "low", "high")), str(each["unit"]))
-    Console().print(table)
-    if args.json:
-        print(json.dumps(summary))
+    return Figure(value=float(values[0]), low=float(low), high=float(high), unit=unit)

@@ -1,8 +1,8 @@
 """Rankings by stale weights of single seeds, and the figures over seeds.
 
 Figures of a lag are means over the checkpoints, then over seeds with the lowest and highest seed. `captured` is the
-captured variance as a share of what the same weights capture by the same kind of look, the ceiling; it tells staleness
-from what few steps and new noise lose. `captured_variance` is the share of the best choice by exact rewards.
+captured variance as a share of what the same weights capture by the same kind of look, the ceiling; it separates
+staleness from what few steps and new noise lose. `captured_variance` is the share of the best choice by exact rewards.
 Names: words_nft_lag1_spearman ranks with all steps, words_nft_lag1_few_spearman with the steps of a preview.
 """
 

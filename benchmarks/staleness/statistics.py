@@ -4,7 +4,7 @@ Rows are prompts, columns are seeds. Nothing here knows where the rewards came f
 tests/unit/test_staleness.py.
 
 - `spearman` and `kendall` (tau-b) are taken within each prompt and averaged over the prompts whose exact rewards vary;
-  previews without any contrast where there is one tell nothing and count 0.
+  previews without any contrast where there is one rank nothing and count 0.
 - `hit_rate`: half of the kept seeds are the previews' highest, half their lowest; the share of them that is right.
   Right is a high seed whose exact reward reaches the lowest of the truly highest, and likewise below: seeds that tie
   with these are as good. Over the same prompts.

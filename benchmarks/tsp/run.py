@@ -1,33 +1,17 @@
-"""What time-step parallelism gains on one GPU: seconds per image-timestep by how many share a forward and a backward.
+"""Batches of image-timesteps of one trainer, timed in rounds."""
 
-    python -m benchmarks.tsp [--sizes 512 1280] [--limit 280] [--merge] [--json]         # needs one CUDA GPU of 141 GB
-    python -m benchmarks.tsp --model small --device cpu --sizes 64 96                    # tries the script anywhere
-
-The whole Qwen-Image transformer with random weights, LoRA of rank 64, checkpointed, eager, through the project's own
-trainer: `begin` and `add` of an update with the Flow-GRPO loss, of one picture that was really rolled out with as many
-SDE steps as a batch has timesteps. A batch of 8 is this picture at 8 of its timesteps; one at a time is the same
-picture with `train.micro_batch: 1`. At the first size also 8 pictures at one timestep each (`batches_over: samples`):
-as many rows. A trainer with many pictures at hand gains as much from batching over them; time-step parallelism gains it
-where there are few, as when groups are trained on while others are rolled out. One GPU gathers no sharded weights, so
-what a gang saves by gathering less often is not in these figures.
-
-Every round times every batch, each time beginning with another one; a ratio is of one round. Peak memory is all that
-was allocated at most, moments of the optimizer and all. What does not fit is left out and named. Results are kept by
-size; --merge adds to those in --out.
-"""
-
-import argparse
+import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.lib.provenance import provenance
-from benchmarks.tsp.figures import Arm, SizeRun, present, write
+from benchmarks.tsp.figures import Arm, SizeRun, earlier, present
 from spotlight.compute.meter import DeviceMeter, Reading
+from spotlight.compute.models.devices import usable_device
 from spotlight.compute.profiling.machine import use_tf32, use_threads
 from spotlight.compute.profiling.subject import RUN_SEED, QwenImageShape, Subject, random_qwen_image
 from spotlight.compute.rollout.denoise import Rollout, roll_out
@@ -164,8 +148,9 @@ class Bench:
         found.gradient_norm[arm.name] = self._gradient_norm()
         if reading.peak:
             found.peak_gib[arm.name] = reading.peak / 2**30
-        told = f"{reading.seconds:.2f} s at first, gradient norm {found.gradient_norm[arm.name]:.2e}"
-        print(f"{self._size.width} px, {arm.name}: {told}", flush=True)
+        norm = found.gradient_norm[arm.name]
+        line = f"{self._size.width} px, {arm.name}: {reading.seconds:.2f} s at first, gradient norm {norm:.2e}"
+        print(line, file=sys.stderr, flush=True)
         return True
 
     def _gradient_norm(self) -> float:
@@ -198,41 +183,18 @@ def with_moments(subject: Subject) -> Subject:
     return subject
 
 
-def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """All sizes; written after each, so that a measurement that is cut short leaves what it has."""
+def measure(args: Namespace) -> None:
+    """All sizes; the result is written after each, so that a measurement that is cut short leaves what it has."""
+    device = usable_device(args.device)
+    use_threads(8 if args.device == "cuda" else 1)
+    use_tf32(not args.no_tf32)
     began = time.monotonic()
     sizes: Sequence[int] = args.sizes
     shape = SMALL if args.model == "small" else None
-    device = torch.device(args.device)
     subject = with_moments(random_qwen_image(device, Size(sizes[0], sizes[0]), shape, algorithm=LOSS))
-    print(f"the model stands after {time.monotonic() - began:.0f} s", flush=True)
-    found: dict[int, SizeRun] = {}
-    summary: dict[str, Any] = {}
+    print(f"the model is in memory after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    runs = earlier(args.out.with_suffix(".json")) if args.merge else {}
     for pixels in sizes:
         bench = Bench(subject, pixels, began + args.limit)
-        found[pixels] = bench.run(plan_of(pixels, pixels == sizes[0], args.rounds))
-        summary = write(found, args.out, args.merge)
-    return summary
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["qwen-image", "small"], default="qwen-image")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1280], help="pixels of a side")
-    parser.add_argument("--rounds", type=int, help="instead of 5, or 3 of large pictures")
-    parser.add_argument(
-        "--limit", type=float, default=280.0, help="seconds after which no round is begun that ends later"
-    )
-    parser.add_argument("--no-tf32", action="store_true", help="fp32 matmuls, which are the adapters', in full")
-    parser.add_argument("--out", type=Path, default=Path("runs/tsp"))
-    parser.add_argument("--merge", action="store_true", help="add to what --out has of other sizes")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    args = parser.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit(
-            "tsp: there is no CUDA device here; run it on a GPU, or try it with --model small --device cpu."
-        )
-    use_threads(8 if args.device == "cuda" else 1)
-    use_tf32(not args.no_tf32)
-    present(measured(args), args.json)
+        runs[pixels] = bench.run(plan_of(pixels, pixels == sizes[0], args.rounds))
+        present(runs, args.out, args.json and pixels == sizes[-1])

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from benchmarks.fidelity.figures import Timing
+from benchmarks.lib.local_runs import Timing
 from benchmarks.pipeline_local import figures as results
 
 
