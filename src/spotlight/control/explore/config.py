@@ -34,7 +34,7 @@ class Solver(StrEnum):
     """Euler steps, as the rollout's own outside its window."""
     ODE2 = "ode2"
     """Second-order steps. Base models of words and scenes rank better by them or as well, with 4 and 5 of 10 steps
-    (benchmarks/solvers/)."""
+    (docs/results/solvers.json)."""
 
     @property
     def sampler(self) -> SamplerKind:
