@@ -18,8 +18,6 @@ from typing import BinaryIO
 
 import msgspec
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from tiny_models import tiny_adapter
 
 from spotlight.compute.models import families

@@ -1,34 +1,18 @@
-"""`benchmarks/asynchrony.py`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
+"""`benchmarks/asynchrony/`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from benchmark_command import TINY, run_benchmark
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "asynchrony.py"
-sys.path.insert(0, str(BENCHMARKS))
+from benchmarks.asynchrony.figures import Point, Result, figures_of, present, read
+from benchmarks.lib import merge
+from spotlight.core.errors import InputError
 
-from asynchrony_results import Point, Result, figures_of, load, present, save  # noqa: E402
-
-from spotlight.core.errors import InputError  # noqa: E402
-
-TINY = [
-    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2",
-    "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
-    "reward.processes=1",
-]  # fmt: skip
-
-
-def asynchrony(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # Threads that spin while they wait take minutes where other tests run on the same cores.
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+asynchrony = partial(run_benchmark, "asynchrony")
 
 
 def test_both_arms_run_once_and_half_of_the_second_iteration_is_stale_in_one_of_them(tmp_path: Path):
@@ -38,7 +22,7 @@ def test_both_arms_run_once_and_half_of_the_second_iteration_is_stale_in_one_of_
     figures = json.loads(first.stdout.splitlines()[-1])["figures"]
     assert figures["stale_samples"]["value"] == 0.5
     assert figures["drift_stale"]["value"] >= 0
-    assert load(tmp_path / "words-nft-synchronous-seed0.json").stale_samples == 0.0
+    assert read(tmp_path / "words-nft-synchronous-seed0.json").stale_samples == 0.0
     again = asynchrony(*run, *TINY)
     assert again.stderr.count("exists; not run again") == 2
     assert json.loads(again.stdout.splitlines()[-1])["figures"] == figures
@@ -121,8 +105,8 @@ def test_runs_that_mean_something_else_are_not_merged(odd: Result, said: str, tm
 
 
 def test_results_come_back_from_their_file_and_others_are_refused(tmp_path: Path):
-    save(RUNS[3], tmp_path / "one.json")
-    assert load(tmp_path / "one.json") == RUNS[3]
+    merge.write(tmp_path / "one.json", RUNS[3])
+    assert read(tmp_path / "one.json") == RUNS[3]
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"not the result of a run.*asynchrony\.py"):
-        load(tmp_path / "other.json")
+    with pytest.raises(InputError, match=r"not the result of a run of benchmarks\.asynchrony"):
+        read(tmp_path / "other.json")

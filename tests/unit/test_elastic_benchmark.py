@@ -1,18 +1,11 @@
-"""`benchmarks/elastic.py`: what a loss costs each policy, the bill, and ratios against the best fixed size."""
-
-import sys
-from pathlib import Path
+"""`benchmarks/elastic/`: what a loss costs each policy, the bill, and ratios against the best fixed size."""
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import elastic  # noqa: E402
-from elastic_results import Kind, Outcome, Policy, best, figures_of  # noqa: E402
-
-from spotlight.control.market.prices import PriceTable  # noqa: E402
-from spotlight.control.market.traces import Happening, Trace, TraceEvent  # noqa: E402
+from benchmarks.elastic import run as elastic
+from benchmarks.elastic.figures import Kind, Outcome, Policy, best, figures_of
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.market.traces import Happening, Trace, TraceEvent
 
 HOURS = 0.15
 PROFILE = "h200-qwen-image-1280"

@@ -1,37 +1,21 @@
-"""`benchmarks/explore.py`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
+"""`benchmarks/explore/`: both arms as a user runs them, resuming by repeating, merging, errors before writing."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import msgspec
 import pytest
+from benchmark_command import TINY, run_benchmark
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "explore.py"
-sys.path.insert(0, str(BENCHMARKS))
+from benchmarks.explore import figures as explore_results
+from spotlight.core.errors import InputError
 
-import explore_results  # noqa: E402
-
-from spotlight.core.errors import InputError  # noqa: E402
-
-TINY = [
-    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2",
-    "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
-    "reward.processes=1",
-]  # fmt: skip
 PREVIEWS = ["--previews", "5", "--preview-steps", "2", "--audit-every", "1"]
 PLAIN, EXPLORE = 0, 1
 ARMS = ("words-nft-plain-seed0.json", "words-nft-explore-seed0.json")
 
 
-def explore(*arguments):
-    # Threads that spin while they wait take minutes where other tests run on the same cores.
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+explore = partial(run_benchmark, "explore")
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,14 @@
 """The fidelity benchmark: what it keeps of earlier results, and what it concludes."""
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import fidelity_results as results
+from benchmarks.fidelity import figures as results
+from benchmarks.lib.local_runs import Timing
 
 
 def pair(seed, real, simulated):
-    timings = [
-        results.Timing(iterations=tuple(seconds), rollout=1.0, train=1.0, losses=0) for seconds in (real, simulated)
-    ]
+    timings = [Timing(iterations=tuple(seconds), rollout=1.0, train=1.0, losses=0) for seconds in (real, simulated)]
     return results.Pair(seed=seed, commit="abc", profile="desk 0123", real=timings[0], simulated=timings[1])
 
 
@@ -41,12 +35,12 @@ def test_merge_into_a_file_that_is_not_there_keeps_what_was_found(tmp_path):
 def test_error_is_of_the_median_iteration_but_under_a_trace_of_the_sum():
     one = pair(0, [10, 10, 40], [11, 11, 20])
     figures = results.figures({"cpu": [one], "trace": [one]}, "desk")
-    assert figures["fidelity_cpu_error"]["value"] == pytest.approx(0.1)
-    assert figures["fidelity_paced_trace_error"]["value"] == pytest.approx(42 / 60 - 1)
+    assert figures["fidelity_cpu_error"].value == pytest.approx(0.1)
+    assert figures["fidelity_paced_trace_error"].value == pytest.approx(42 / 60 - 1)
 
 
 def test_figure_over_seeds_has_their_spread():
     figures = results.figures({"cpu": [pair(0, [10], [9]), pair(1, [10], [10]), pair(2, [10], [12])]}, "desk")
     error = figures["fidelity_cpu_error"]
-    assert (error["low"], error["value"], error["high"]) == pytest.approx((-0.1, 0.0, 0.2))
-    assert figures["cpu_simulated_s"]["high"] == 12
+    assert (error.low, error.value, error.high) == pytest.approx((-0.1, 0.0, 0.2))
+    assert figures["cpu_simulated_s"].high == 12

@@ -1,15 +1,11 @@
-"""`benchmarks/headline.py`: whose machines a setting is about, and figures against those who ran."""
+"""`benchmarks/headline/`: whose machines a setting is about, and figures against those who ran."""
 
 import argparse
-import sys
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import headline  # noqa: E402
-import headline_results  # noqa: E402
-from headline_cells import Cell, CellPoint  # noqa: E402
+from benchmarks.headline import figures as headline_results
+from benchmarks.headline import run as headline
+from benchmarks.headline.cells import Cell, CellPoint
 
 
 def test_spot_slots_of_a_contest_are_not_given_to_who_has_none(tmp_path: Path) -> None:

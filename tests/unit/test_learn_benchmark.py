@@ -1,22 +1,12 @@
-"""`benchmarks/learn.py` as a user runs it: files, resuming by repeating, merging, errors before writing."""
+"""`benchmarks/learn/` as a user runs it: files, resuming by repeating, merging, errors before writing."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
+from benchmark_command import TINY, run_benchmark
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learn.py"
-TINY = [
-    "iterations=2", "rollout.prompts=2", "rollout.group_size=2", "rollout.steps=2",
-    "train.micro_batch=4", "eval.prompts=4", "eval.steps=2", "eval.every=1", "reward.name=jpeg", "reward.judge=jpeg",
-    "reward.processes=1",
-]  # fmt: skip
-
-
-def learn(*arguments):
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+learn = partial(run_benchmark, "learn")
 
 
 @pytest.fixture(scope="module")

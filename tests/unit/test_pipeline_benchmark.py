@@ -1,18 +1,13 @@
-"""`benchmarks/pipeline.py`: ceilings that nothing passes, rows that never lose, and figures that name their cell."""
+"""`benchmarks/pipeline/`: ceilings that nothing passes, rows that never lose, and figures that name their cell."""
 
 import json
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import pipeline  # noqa: E402
-from pipeline_ceilings import ceiling_s, colocated_s, sums_of  # noqa: E402
-from pipeline_cells import (  # noqa: E402
+from benchmarks.pipeline import run as pipeline
+from benchmarks.pipeline.ceilings import ceiling_s, colocated_s, sums_of
+from benchmarks.pipeline.cells import (
     COLOCATED,
     Cell,
     Machines,
@@ -24,9 +19,8 @@ from pipeline_cells import (  # noqa: E402
     quickest,
     sensible_rows,
 )
-from pipeline_results import Outcome, columns_of, figures_of, modelled, ranks_of  # noqa: E402
-
-from spotlight.control.profiles import Operation, Profile  # noqa: E402
+from benchmarks.pipeline.figures import Outcome, columns_of, figures_of, modelled, ranks_of
+from spotlight.control.profiles import Operation, Profile
 
 SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
 

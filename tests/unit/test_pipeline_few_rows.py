@@ -1,18 +1,14 @@
 """The bound by rows that are left, against a search through all schedules of small cases."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from pipeline_few_rows import Iteration, least_end_s
+from benchmarks.pipeline.few_rows import Iteration, least_end_s
 
 TRAINED = (-1, -1)
 """In the place of rows: the slot trains."""

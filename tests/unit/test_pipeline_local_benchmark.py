@@ -1,15 +1,10 @@
 """The benchmark of local pipelines: its bounds, its ratios, and what it keeps of earlier results."""
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import pipeline_local_results as results
-from fidelity_results import Timing
+from benchmarks.lib.local_runs import Timing
+from benchmarks.pipeline_local import figures as results
 
 
 def timing(seconds, rollout=0.0, train=0.0):

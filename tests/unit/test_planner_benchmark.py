@@ -1,17 +1,13 @@
 """The planner's benchmark and the fits behind it: what they conclude from hand-made runs."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import learning_fit
-import planner
-
+from benchmarks.learning_fit import run as learning_fit
+from benchmarks.planner import figures as planner_figures
+from benchmarks.planner import run as planner
 from spotlight.control.market.traces import Trace
 
 
@@ -23,12 +19,12 @@ def run(plan, payoff, seed=0):
 def test_comparison_takes_the_plan_that_is_best_over_all_seeds():
     steady, lucky = planner.DEFAULT, planner.Plan(4, 64)
     runs = [run(steady, 1.5), run(steady, 1.5, 1), run(lucky, 1.7), run(lucky, 1.1, 1)]
-    compared = planner.Compared.of(
+    compared = planner_figures.Compared.of(
         planner.WORKLOADS["words"], [*runs, run(planner.BANDIT, 1.5), run(planner.BANDIT, 1.8, 1)]
     )
-    assert compared.best(planner.EARLY) == str(steady)
-    figure = planner.figures([compared])["bandit_vs_best_fixed_words"]
-    assert (figure["value"], figure["low"], figure["high"]) == pytest.approx((1.1, 1.0, 1.2))
+    assert compared.best(planner_figures.EARLY) == str(steady)
+    figure = planner_figures.figures([compared])["bandit_vs_best_fixed_words"]
+    assert (figure.value, figure.low, figure.high) == pytest.approx((1.1, 1.0, 1.2))
 
 
 def test_screening_keeps_plans_near_the_best_only():

@@ -1,15 +1,9 @@
 """The benchmark of rows: its ratio, what counts, and that finished runs are not made again."""
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import rows as benchmark
-
+from benchmarks.rows import run as benchmark
 from spotlight.core.events import IterationDone, Record, WorkerJoined
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass

@@ -1,15 +1,9 @@
 """The benchmark of solvers: what it concludes from hand-made rewards."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import solvers
-
+from benchmarks.solvers import run as solvers
 from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
 from spotlight.control.explore.select import Preview, select
 from spotlight.core.types import SamplerKind
@@ -37,14 +31,14 @@ def test_solver_that_ranks_as_the_exact_rewards_do_captures_all_of_their_varianc
     exact, noise = draw.random((40, 16)), draw.random((40, 16))
     previews = {SamplerKind.ODE: noise, SamplerKind.ODE2: exact * 0.5 + 0.1}
     found = solvers.figures(solvers.Ranked(family="words", steps=4, exact=exact, previews=previews))
-    assert found["words_4_captured_ode2"]["value"] == pytest.approx(1.0)
-    assert found["words_4_pearson_ode2"]["value"] == pytest.approx(1.0)
+    assert found["words_4_captured_ode2"].value == pytest.approx(1.0)
+    assert found["words_4_pearson_ode2"].value == pytest.approx(1.0)
     # A choice that knows nothing is a random one.
-    assert found["words_4_payoff_ode"]["value"] == pytest.approx(1.0, abs=0.2)
-    assert abs(found["words_4_pearson_ode"]["value"]) < 0.15
+    assert found["words_4_payoff_ode"].value == pytest.approx(1.0, abs=0.2)
+    assert abs(found["words_4_pearson_ode"].value) < 0.15
     gain = found["words_4_gain"]
-    assert gain["value"] == pytest.approx(1 - found["words_4_captured_ode"]["value"])
-    assert 0 < gain["low"] < gain["value"] < gain["high"]
+    assert gain.value == pytest.approx(1 - found["words_4_captured_ode"].value)
+    assert 0 < gain.low < gain.value < gain.high
 
 
 def test_figures_are_those_that_a_run_with_a_full_audit_would_tell():
@@ -56,4 +50,4 @@ def test_figures_are_those_that_a_run_with_a_full_audit_would_tell():
     for solver, rewards in previews.items():
         told = fidelity(audited(rewards, exact))
         for short, name in (("payoff", "payoff"), ("captured", "captured_variance"), ("pearson", "pearson")):
-            assert found[f"scenes_5_{short}_{solver}"]["value"] == pytest.approx(told[name])
+            assert found[f"scenes_5_{short}_{solver}"].value == pytest.approx(told[name])

@@ -1,25 +1,18 @@
-"""`benchmarks/staleness.py`: its statistics on hand-made numbers, and a small run as a user starts it."""
+"""`benchmarks/staleness/`: its statistics on hand-made numbers, and a small run as a user starts it."""
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import msgspec
 import numpy as np
 import pytest
+from benchmark_command import run_benchmark
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "staleness.py"
-sys.path.insert(0, str(BENCHMARKS))
-
-import staleness_results  # noqa: E402
-from staleness_results import Look  # noqa: E402
-from staleness_statistics import hit_rate, kendall, random_choice, ranking, spearman  # noqa: E402
-
-from spotlight.core.errors import InputError  # noqa: E402
+from benchmarks.staleness import figures as staleness_results
+from benchmarks.staleness.figures import Look
+from benchmarks.staleness.statistics import hit_rate, kendall, random_choice, ranking, spearman
+from spotlight.core.errors import InputError
 
 RISING = np.array([1.0, 2.0, 3.0, 4.0])
 SWAPPED = np.array([0.0, 2.0, 1.0, 3.0])
@@ -96,10 +89,7 @@ LOOKS = [
 ]  # fmt: skip
 
 
-def staleness(*arguments):
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+staleness = partial(run_benchmark, "staleness")
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,13 @@
 """The benchmark of time-step parallelism: it runs anywhere with a small model, and keeps sizes apart."""
 
-import sys
-from pathlib import Path
+from argparse import Namespace
 
 import msgspec
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import tsp
-import tsp_results as results
+from benchmarks.tsp import figures as results
+from benchmarks.tsp.run import measure
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +30,17 @@ def test_ratio_is_of_one_round_to_the_same_round_one_at_a_time():
 
 def test_merge_keeps_other_sizes_and_replaces_one_that_was_measured_again(tmp_path):
     out = tmp_path / "tsp"
-    results.write({512: size_run(batch_1=[1.0]), 1280: size_run(batch_1=[5.0])}, out, merge=False)
-    results.write({512: size_run(batch_1=[2.0])}, out, merge=True)
+    results.present({512: size_run(batch_1=[1.0]), 1280: size_run(batch_1=[5.0])}, out, as_json=False)
+    found = {**results.earlier(out.with_suffix(".json")), 512: size_run(batch_1=[2.0])}
+    results.present(found, out, as_json=False)
     runs = msgspec.json.decode(out.with_suffix(".json").read_bytes())["runs"]
     assert {size: run["seconds"]["batch_1"] for size, run in runs.items()} == {"512": [2.0], "1280": [5.0]}
 
 
-def test_small_model_on_a_cpu_is_measured_at_every_batch_with_real_gradients(tmp_path, monkeypatch):
+def test_small_model_on_a_cpu_is_measured_at_every_batch_with_real_gradients(tmp_path):
     path = tmp_path / "tsp.json"
-    arguments = ["--model", "small", "--device", "cpu", "--sizes", "64", "--rounds", "1", "--out", str(path)]
-    monkeypatch.setattr(sys, "argv", ["tsp.py", *arguments])
-    tsp.main()
+    flags = {"model": "small", "device": "cpu", "sizes": [64], "rounds": 1, "limit": 280.0, "no_tf32": False}
+    measure(Namespace(**flags, merge=False, out=path, json=False))
     run = msgspec.json.decode(path.read_bytes())["runs"]["64"]
     arms = {"batch_1", "batch_2", "batch_4", "batch_8", "batch_16", "samples_8"}
     assert set(run["seconds"]) == arms

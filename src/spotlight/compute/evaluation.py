@@ -7,8 +7,7 @@ import torch
 
 from spotlight.compute.held_out import EVALUATION_SEED, Evaluation
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.rewards.pool import RewardPool
-from spotlight.compute.rewards.protocol import Image
+from spotlight.compute.rewards.protocol import Image, Scorer
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.core.types import Prompt, Sample, Sampling, Version
 
@@ -47,7 +46,7 @@ def evaluate(
     prompts: Sequence[Prompt],
     sampling: Sampling,
     rewards: Sequence[str],
-    pool: RewardPool,
+    pool: Scorer,
     batch: int = 64,
     progress: Callable[[str, int], None] = lambda stage, done: None,
 ) -> Evaluation:

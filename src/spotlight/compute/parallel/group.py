@@ -7,10 +7,10 @@ member within the limit of an operation (tests/processes/test_parallel_faults.py
 what is raised names whom it waited for. A crew of one has no group.
 
 Tensors on a device travel through pinned host memory with gloo (run by crews of 2 and 4 on one GPU,
-benchmarks/crew_steps.py) and directly with NCCL (unverified, see links.py). Shapes are known to all members beforehand;
+benchmarks/crew_steps/) and directly with NCCL (unverified, see links.py). Shapes are known to all members beforehand;
 nothing is exchanged but data.
 
-Forming costs milliseconds (benchmarks/regroup.py measures it with everything around it).
+Forming costs milliseconds (benchmarks/regroup/ measures it with everything around it).
 With more processes than cores gloo's event threads spin while they wait for a lock whose holder is not running, so that
 an exchange then takes a scheduler tick of 4 ms instead of 0.1 ms; that is the oversubscription, not the group.
 """

@@ -7,7 +7,7 @@ and which digest; whoever takes them checks both, as after any load. Works betwe
 devices that can map each other's memory; where a device cannot, `take` raises and the store is used instead.
 A newcomer that dies in the middle may pin the holder's memory until that exits, so nothing is offered but whole
 published sets, of which a worker holds few (tests/gpu/test_weights_on_device.py; measured by
-benchmarks/newcomer.py).
+benchmarks/newcomer/).
 """
 
 from collections.abc import Mapping

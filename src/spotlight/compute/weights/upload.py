@@ -1,7 +1,7 @@
 """Weights from the node's shared memory to a device: through two pinned buffers, filled by several threads.
 
 A device reads pageable memory several times slower than pinned memory, and pinning the store's own pages costs a new
-process more than it saves (benchmarks/newcomer.py measures both). So one pinned buffer is filled while the other is on
+process more than it saves (benchmarks/newcomer/ measures both). So one pinned buffer is filled while the other is on
 its way. On a CPU nothing is copied: the pages of the store are the weights.
 Invariant: what arrives is equal to what was sent, bit for bit (tests/gpu/test_weights_on_device.py).
 """

@@ -34,7 +34,7 @@ class Solver(StrEnum):
     """Euler steps, as the rollout's own outside its window."""
     ODE2 = "ode2"
     """Second-order steps. Base models of words and scenes rank better by them or as well, with 4 and 5 of 10 steps
-    (benchmarks/solvers.py)."""
+    (docs/results/solvers.json)."""
 
     @property
     def sampler(self) -> SamplerKind:
@@ -74,7 +74,7 @@ class ExploreConfig(Section):
     """Seeds per prompt that no plan goes beyond: the gain grows like the logarithm there, scoring does not."""
     steps: int = Field(default=8, ge=1)
     """Denoising steps of a fixed plan. With 128 seeds, 8 of 10 did best of some fifty plans, or as well as the best
-    within a hundredth, on all workloads of benchmarks/planner.py."""
+    within a hundredth, on all workloads of benchmarks/planner/."""
     candidates: float = Field(default=1.0, ge=1)
     """Prompts that are previewed for each that is rolled out; those whose previews differ most are. The others are
     passed over until the order of prompts comes round to them again. Needs a fixed plan."""

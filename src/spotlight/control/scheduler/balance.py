@@ -7,7 +7,7 @@ than the fastest would, starting at the level; a slower one is refused and promi
 the promise is broken (the faster one is stuck or does not ask), it gets the row.
 
 Invariant: `load` and `team` of each backlog are the sums over the counted workers that hold its weights; every change
-costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler.py).
+costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler/).
 """
 
 from collections.abc import Iterable, Sequence

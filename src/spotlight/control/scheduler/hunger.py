@@ -7,7 +7,7 @@
                `-----------------'
 
 Invariant: a round looks only at workers that ask and were not refused since the last change, so a refusal costs nothing
-until then (benchmarks/scheduler.py); and no worker that asks is ever forgotten, since its heartbeat wakes it
+until then (benchmarks/scheduler/); and no worker that asks is ever forgotten, since its heartbeat wakes it
 (tests/unit/test_scheduler.py).
 """
 

@@ -1,6 +1,6 @@
 """Speeds of many workers, kept up to date change by change: their sum, the fastest, the median.
 
-Invariant: none of these costs more than O(log n) per change, amortised (benchmarks/scheduler.py).
+Invariant: none of these costs more than O(log n) per change, amortised (benchmarks/scheduler/).
 """
 
 from heapq import heapify, heappop, heappush

@@ -6,7 +6,7 @@ when a bounded reward nears its end. A preview sees the seed's part with correla
 and older weights less than all of it. An iteration's progress is the mean variance of its groups over what unselected
 groups of that moment would have, so that groups of twice the variance are worth two iterations. Measured: 2.4 times
 fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes (docs/results/explore.json). Real curves
-begin slower than this one, since averaged weights lag behind (benchmarks/learning_fit.py prints by how much).
+begin slower than this one, since averaged weights lag behind (benchmarks/learning_fit/ prints by how much).
 """
 
 import math
@@ -92,7 +92,7 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if wrong:
             raise ConfigError(
                 f"the learning model '{self.name}' is not one that rewards could follow: {wrong}; correct that figure, "
-                "or fit it anew with benchmarks/learning_fit.py."
+                "or fit it anew with `python -m benchmarks.learning_fit`."
             )
 
     def mean(self, progress: float) -> float:

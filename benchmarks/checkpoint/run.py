@@ -1,0 +1,40 @@
+"""Rounds of training steps with and without a checkpoint written beside them."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.lib.figures import Figure
+from spotlight.compute.models.devices import usable_device
+from spotlight.compute.profiling.machine import use_tf32, use_threads
+from spotlight.compute.profiling.subject import QWEN_IMAGE, Subject, random_qwen_image, tiny_subject
+from spotlight.compute.profiling.workload import backward
+from spotlight.compute.profiling.writing import write_beside
+from spotlight.core.types import Size
+
+
+def subject_of(model: str, device: str) -> Subject:
+    if model == QWEN_IMAGE:
+        use_tf32(True)
+        return random_qwen_image(torch.device(device), Size(512, 512))
+    return tiny_subject(model, device)
+
+
+def figures(model: str, device: str, batch: int, count: int) -> dict[str, Figure]:
+    usable_device(device)
+    use_threads(8 if device == "cuda" else 1)
+    subject = subject_of(model, device)
+    train = backward(subject, batch)
+    train()
+    subject.trainer.optimizer.step()
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = [write_beside(subject, train, Path(folder)) for _ in range(count)]
+    units = {
+        "held_s": "s that the trainer is held",
+        "lost_s": "s that steps take longer while it is written, in all",
+        "written_s": "s from the copy until it is on disk",
+        "slowdown": "times as long is a step while it is written, mean",
+        "step_s": "s of a step without it",
+    }
+    return {name: Figure.median([getattr(each, name) for each in rounds], unit) for name, unit in units.items()}

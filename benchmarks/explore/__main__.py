@@ -1,0 +1,122 @@
+"""Does exploration on stale weights pay? The plain loop against the same loop with previewed seeds, in one process.
+
+    python -m benchmarks.explore --preset laptop                                     # `words` with NFT on a CPU
+    python -m benchmarks.explore --preset gpu --family words-large --seeds 0 1 2     # one GPU, both arms
+    python -m benchmarks.explore --preset gpu --family scenes --seeds 0 --arm explore
+    python -m benchmarks.explore --merge runs/explore/*-seed?.json --out docs/results/explore
+
+Both arms share every setting and the prompts. The exploring one previews the next iteration's prompts with few steps on
+the weights before this iteration's updates, keeps the seeds with the largest reward variance, and rolls these out
+exactly on fresh weights. Selection is on initial noise: previews are plain ODE samples, and Flow-GRPO draws its window
+noise anew, so there every sample starts from its own noise (rollout.initial_noise=per_sample) in both arms.
+
+Each seed of each arm writes its own file under --out and is skipped when that file exists, so a run resumes by being
+repeated and runs from several machines are joined with --merge. The arms may differ in `iterations`: the exploring one
+need not go on after it has passed the plain one; where it was cut short before, `--until` compares at the score that
+the plain one had after fewer iterations, and the figure says so.
+"""
+
+import argparse
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.lib.command import start
+from benchmarks.lib.recipes import config_of, recipe_parser, result_path, run_once, seeds_of
+from spotlight.config import RunConfig
+from spotlight.control.explore.config import Baseline
+from spotlight.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from benchmarks.explore.figures import ExploreSettings
+
+SEEDS_PER_KEPT = 4
+"""Previews per kept seed where --previews is not given: 64 for groups of 16."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = recipe_parser("explore", __doc__)
+    parser.add_argument("--arm", choices=("plain", "explore", "both"), default="both")
+    parser.add_argument("--previews", type=int, help="seeds previewed per prompt; default 4 times the group size")
+    parser.add_argument("--preview-steps", type=int, default=6, help="denoising steps of a preview")
+    parser.add_argument("--baseline", choices=("kept", "audited"), default="kept", help="as explore.baseline")
+    parser.add_argument("--audit-share", type=float, default=0.1, help="unselected seeds drawn for --baseline audited")
+    parser.add_argument("--audit-every", type=int, default=5, help="iterations between audits of the previews")
+    parser.add_argument("--audit-prompts", type=int, default=8, help="prompts that an audit rolls out in full")
+    parser.add_argument(
+        "--until",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("EXPERIMENT", "ITERATION"),
+        help="with --merge: read plain runs of this experiment (such as scenes_nft) up to this iteration only, where "
+        "the exploring ones did not get further",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    from benchmarks.explore import figures
+    from benchmarks.explore.figures import Arm
+
+    if args.merge:
+        until = {experiment: int(iteration) for experiment, iteration in args.until}
+        figures.present([figures.read(path) for path in args.merge], args.out, args.json, until)
+        return
+    configs = [explored_config(args, seed) for seed in seeds_of(args)]
+    settings = settings_of(args, configs[0])
+    arms = list(Arm) if args.arm == "both" else [Arm(args.arm)]
+    runs = {result_path(args.out, config, arm): (config, arm) for config in configs for arm in arms}
+    from benchmarks.explore.run import run_arm
+
+    for path, (config, arm) in runs.items():
+        check = partial(figures.check_same_run, path, config, settings)
+        run_once(path, check, partial(run_arm, config, arm, settings, path))
+    figures.present([figures.read(path) for path in runs], args.out / "explore", args.json)
+
+
+def explored_config(args: argparse.Namespace, seed: int) -> RunConfig:
+    if strayed := [override for override in args.overrides if override.startswith("explore.")]:
+        raise ConfigError(
+            f"the override '{strayed[0]}' is about the scheduled loop's exploration, which does not run here; use "
+            "--previews and --preview-steps."
+        )
+    changes = []
+    if args.preset == "gpu":
+        changes += ["eval.every=2", f"reward.processes={len(os.sched_getaffinity(0))}"]
+    if args.loss == "flow_grpo":
+        changes += ["rollout.initial_noise=per_sample"]
+    config = config_of(args, seed, changes)
+    if config.rollout.initial_noise.value == "shared":
+        raise ConfigError(
+            "rollout.initial_noise is shared, so the seeds of a group differ in window noise alone and previews cannot "
+            "select among them; leave it at per_sample here."
+        )
+    return config
+
+
+def settings_of(args: argparse.Namespace, config: RunConfig) -> "ExploreSettings":
+    from benchmarks.explore.figures import ExploreSettings
+
+    previews = args.previews or SEEDS_PER_KEPT * config.rollout.group_size
+    if previews <= config.rollout.group_size:
+        raise ConfigError(
+            f"--previews is {previews}, but {config.rollout.group_size} seeds of each prompt are kept, so nothing "
+            "would be selected; preview more than rollout.group_size."
+        )
+    for option, value in (("preview-steps", args.preview_steps), ("audit-every", args.audit_every)):
+        if value < 1:
+            raise ConfigError(f"--{option} is {value}, but there is no less than one at a time; use 1 or more.")
+    return ExploreSettings(
+        previews=previews,
+        steps=args.preview_steps,
+        audit_every=args.audit_every,
+        audit_prompts=args.audit_prompts,
+        baseline=Baseline(args.baseline),
+        audit_share=args.audit_share,
+    )
+
+
+if __name__ == "__main__":
+    start("explore", main)

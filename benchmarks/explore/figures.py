@@ -1,0 +1,203 @@
+"""Runs of both arms, and the figures of exploration against none.
+
+The ratio of iterations, per seed: the target is the mean of the last two held-out evaluations of the plain run. The
+iterations until the plain run first reaches it, linearly between evaluations, are divided by those of the exploring
+run. A run that explores and never reaches the target counts with the iterations it had, which bounds its ratio from
+above, and the figure's unit says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from pydantic import Field
+
+from benchmarks.learn.figures import CurvePoint, SeedResult
+from benchmarks.lib import merge
+from benchmarks.lib.figures import Figure
+from benchmarks.lib.report import publish, summary_of
+from spotlight.config import RunConfig
+from spotlight.control.explore.config import Baseline
+from spotlight.core.section import Section
+
+AUDITED = {
+    "captured_variance": "of the best possible choice",
+    "payoff": "times the variance of random seeds",
+    "spearman": "within prompts",
+    "pearson": "within prompts",
+    "kept_shift": "stds of a prompt's seeds, mean of kept seeds above that of all",
+    "kept_shift_rms": "stds of a prompt's seeds, root mean square over prompts",
+}
+"""Figures of the audits that are reported, with their units."""
+
+
+class Arm(StrEnum):
+    PLAIN = "plain"
+    EXPLORE = "explore"
+
+
+class ExploreSettings(Section):
+    """What is previewed, and how often previews are audited."""
+
+    previews: int = Field(ge=1)
+    """Seeds previewed per prompt."""
+    steps: int = Field(default=6, ge=1)
+    """Denoising steps of a preview."""
+    audit_every: int = Field(default=5, ge=1)
+    """Iterations between audits."""
+    audit_prompts: int = Field(default=8, ge=0)
+    """Prompts whose unselected seeds are all rolled out in an audit; charged, never trained on."""
+    baseline: Baseline = Baseline.KEPT
+    """What advantages are measured from."""
+    audit_share: float = Field(default=0.1, gt=0, le=1)
+    """Of the unselected seeds, that are rolled out for an audited baseline."""
+
+
+class AuditPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What one audit found, and the exact samples that it cost."""
+
+    iteration: int
+    figures: dict[str, float]
+    samples: int
+
+
+class ArmResult(SeedResult, frozen=True, kw_only=True):
+    """One run of one seed of one arm."""
+
+    arm: Arm
+    explore: dict[str, int | float | str] | None = None
+    audits: tuple[AuditPoint, ...] = ()
+    previews: int = 0
+    """Drawn in all."""
+
+
+def read(path: Path) -> ArmResult:
+    return merge.read(path, ArmResult, "explore")
+
+
+def check_same_run(path: Path, config: RunConfig, settings: ExploreSettings) -> None:
+    found = read(path)
+    have, wanted = found.config, config.model_dump(mode="json")
+    if found.arm is Arm.EXPLORE:
+        have = {**have, "exploration": found.explore or {}}
+        wanted |= {"exploration": settings.model_dump(mode="json")}
+    merge.check_same_settings(path, have, wanted)
+
+
+def check_mergeable(results: Sequence[ArmResult]) -> None:
+    """Within an experiment nothing but seed, arm and length differs, nothing comes twice, figure names do not clash."""
+    for experiment in experiments(results):
+        runs = [run for run in results if run.label == experiment]
+        merge.check_given_once([(run.arm, run.seed) for run in runs], experiment)
+        for run in runs[1:]:
+            twin = next(other for other in runs if other.arm is run.arm)
+            changed = merge.differences(twin.config, run.config)
+            changed += ["explore"] if run.explore != twin.explore else []
+            # One arm may stop earlier than the other; nothing else of a run depends on its length.
+            across = merge.differences(runs[0].config, run.config)
+            changed += [name for name in across if name != "iterations" and name not in changed]
+            merge.check_one_experiment(runs[0], run, changed, experiment)
+    merge.check_prefixes((prefix_of(run), run.family) for run in results)
+
+
+def experiments(results: Sequence[ArmResult]) -> list[str]:
+    return sorted({run.label for run in results})
+
+
+def prefix_of(run: ArmResult) -> str:
+    """Start of its figures' names: `words` for either size of words."""
+    return f"{run.family.split('-')[0]}_{run.loss}"
+
+
+def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mapping[str, int] | None = None) -> None:
+    """Print the table, write OUT.json and OUT.png; `until` shortens what is read of some experiments' plain runs."""
+    from benchmarks.explore.plot import draw
+
+    check_mergeable(results)
+    figures: dict[str, Figure] = {}
+    for experiment in experiments(results):
+        runs = [run for run in results if run.label == experiment]
+        figures |= figures_of(runs, (until or {}).get(prefix_of(runs[0])))
+    draw(results, out.with_suffix(".png"), until or {})
+    summary = summary_of("explore", figures, sorted({run.seed for run in results}), merge.stamp_of(results))
+    publish(summary, out, as_json, runs=list(results))
+
+
+def figures_of(runs: Sequence[ArmResult], until: int | None = None) -> dict[str, Figure]:
+    """All figures of one experiment; ratios come from seeds that ran both arms."""
+    prefix = prefix_of(runs[0])
+    by_arm = {arm: {run.seed: run for run in runs if run.arm is arm} for arm in Arm}
+    both = sorted(by_arm[Arm.PLAIN].keys() & by_arm[Arm.EXPLORE].keys())
+    pairs = [(shortened(by_arm[Arm.PLAIN][seed], until), by_arm[Arm.EXPLORE][seed]) for seed in both]
+    figures = ratio_figures(prefix, pairs, until) if both else {}
+    for arm, of_seed in by_arm.items():
+        if of_seed:
+            ends = [run.points[-1] for run in of_seed.values()]
+            figures[f"{prefix}_{arm.value}_final_reward"] = Figure.mean([end.reward for end in ends], "reward")
+            figures[f"{prefix}_{arm.value}_seconds"] = Figure.mean([end.seconds for end in ends], "s")
+            if all(end.strict is not None for end in ends):
+                strict = [float(end.strict or 0) for end in ends]
+                figures[f"{prefix}_{arm.value}_final_strict"] = Figure.mean(strict, "share")
+    for name, unit in AUDITED.items():
+        values = [mean for run in by_arm[Arm.EXPLORE].values() if (mean := audit_mean(run, name)) is not None]
+        if values:
+            figures[f"{prefix}_{name}"] = Figure.mean(values, unit)
+    return figures
+
+
+def shortened(run: ArmResult, until: int | None) -> ArmResult:
+    """As if it had ended there: nothing of a run depends on its length."""
+    if until is None:
+        return run
+    return msgspec.structs.replace(run, points=[point for point in run.points if point.iteration <= until])
+
+
+def ratio_figures(
+    prefix: str, pairs: Sequence[tuple[ArmResult, ArmResult]], until: int | None = None
+) -> dict[str, Figure]:
+    """Iterations to the plain run's final score, and their ratio, over seeds."""
+    needed_plain, needed_explore, ratios = [], [], []
+    missed = 0
+    for plain, explore in pairs:
+        score = final_score(plain)
+        own, reached = first_reaching(plain.points, score), first_reaching(explore.points, score)
+        if reached is None:
+            missed += 1
+            reached = float(explore.points[-1].iteration)
+        # A plain run that ends no better than it began has no target worth a ratio.
+        if own is not None and own > 0 and reached > 0:
+            needed_plain.append(own)
+            needed_explore.append(reached)
+            ratios.append(own / reached)
+    bound = f"; upper bound, {missed} of {len(pairs)} never reached the score" if missed else ""
+    bound += f"; plain runs read up to iteration {until}" if until is not None else ""
+    to_score = "iterations to the plain run's final score"
+    return {
+        f"{prefix}_iterations_ratio": Figure.mean(ratios, f"times fewer iterations{bound}"),
+        f"{prefix}_plain_iterations": Figure.mean(needed_plain, to_score),
+        f"{prefix}_explore_iterations": Figure.mean(needed_explore, f"{to_score}{bound}"),
+    }
+
+
+def final_score(run: ArmResult) -> float:
+    """Mean of the last two held-out evaluations, which is steadier than the last one."""
+    return float(np.mean([point.reward for point in run.points[-2:]]))
+
+
+def first_reaching(points: Sequence[CurvePoint], score: float) -> float | None:
+    """Iterations until the reward first reaches the score, interpolated; None where it never does."""
+    if points[0].reward >= score:
+        return 0.0
+    for before, after in pairwise(points):
+        if after.reward >= score:
+            share = (score - before.reward) / (after.reward - before.reward)
+            return before.iteration + share * (after.iteration - before.iteration)
+    return None
+
+
+def audit_mean(run: ArmResult, name: str) -> float | None:
+    values = [audit.figures[name] for audit in run.audits if name in audit.figures]
+    return float(np.mean(values)) if values else None

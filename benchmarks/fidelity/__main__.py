@@ -1,0 +1,62 @@
+"""Is the simulator right? Iteration times of real runs against simulations of the same recipe.
+
+    python -m benchmarks.fidelity [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
+
+- cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
+  takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
+  Two cores are all that such a run has, and its judges, agents and controller need them too: so a profile is measured
+  with another slot at work (`spotlight profile --beside 1`).
+- paced: four reserved slots that train together and eight spot slots, real controller, agents, workers and sockets;
+  each operation is held to its duration in a profile (`spotlight train --pace`).
+- trace: the same while spot nodes come and go as a generated trace says, warned or not, by SIGKILL.
+
+Paced runs pass several seconds of the profile in one (--speed); the simulation then takes the profile divided by that,
+and both the trace, so that fixed waits (heartbeats, sockets, restarts) weigh more than they would at full length, never
+less. An iteration's time is from the end of the one before it to its own end in the journal, and the first two do not
+count; of cpu and paced the figure is the error of the median, of the trace that of the sum. A positive error says that
+the simulation is slower than the run.
+
+The time that a dozen processes take to start at once on this machine is not measured here. So the trace loses no node
+before the end of the second iteration, and the simulation replays the run's nodes from then on: each joins, is warned
+and is lost when the real one was.
+
+Results are kept by kind and seed; --merge adds to those in --out, so that kinds and seeds can be run one by one.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.lib.command import parser, start
+
+KINDS = ("cpu", "paced", "trace")
+
+
+def main() -> None:
+    flags = parser("fidelity", __doc__, out=Path("runs/fidelity"))
+    flags.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    flags.add_argument("--fresh-profile", action="store_true", help="measure cpu-words before each run")
+    flags.add_argument("--profile", default="h200-qwen-image-512", help="of the paced runs")
+    flags.add_argument("--speed", type=float, default=4.0, help="seconds of that profile in one")
+    flags.add_argument("--iterations", type=int, default=8, help="that count, after the warm-up")
+    flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind for each")
+    flags.add_argument("--merge", action="store_true", help="add to what --out has of other kinds and seeds")
+    flags.add_argument("--keep", type=Path, help="a new folder for the runs and their simulations")
+    args = flags.parse_args()
+    from benchmarks.fidelity.figures import figures, joined, table_of
+    from benchmarks.fidelity.plot import draw
+    from benchmarks.fidelity.run import kept_or_not, pairs_of
+    from benchmarks.lib.report import publish, summary_of
+
+    with kept_or_not(args.keep) as folder:
+        found = {kind: pairs_of(kind, args, folder) for kind in args.only}
+    path = args.out.with_suffix(".json")
+    runs = joined(path, found) if args.merge else found
+    draw(runs, path.with_suffix(".png"))
+    seeds = sorted({pair.seed for pairs in runs.values() for pair in pairs})
+    summary = summary_of("fidelity", figures(runs, args.profile), seeds)
+    publish({**summary, "runs": msgspec.to_builtins(runs)}, args.out, args.json, table_of(runs))
+
+
+if __name__ == "__main__":
+    start("fidelity", main)

@@ -1,0 +1,61 @@
+"""Time and money to the same score: Spotlight against eight other ways to use the same kinds of GPUs, co-simulated.
+
+    python -m benchmarks.headline --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
+    python -m benchmarks.headline --family words-large --seeds 0 1 2 --remember runs/headline/memory
+    python -m benchmarks.headline --merge runs/headline/*-seed?.json --out docs/results/headline
+    python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
+
+The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
+4 reserved and 8 spot slots, machines lost as the trace says. Every run is a cell with its own file under --out and is
+skipped when that file exists; runs of several machines are joined with --merge. Numbers that do not depend on machines
+are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
+learning curve and only their clocks differ.
+
+A trace is a shipped name or a file, with `@H` to begin at hour H. Settings of the tasks are in `setups.py`, and each
+setup has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
+seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
+hours that `spotlight-fixed` takes (benchmarks/batches/). With `--same-batches` all learn in those of `reserved-only`.
+"""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.headline.setups import EXPLORING, PROFILES, SETUPS, TASKS
+from benchmarks.lib.command import parser, start
+
+
+def arguments() -> argparse.Namespace:
+    flags = parser("headline", __doc__, out=Path("runs/headline"))
+    flags.add_argument("--family", choices=tuple(TASKS), default="words-large")
+    flags.add_argument("--seeds", type=int, nargs="+", default=[0])
+    flags.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS))
+    flags.add_argument("--profiles", nargs="+", default=list(PROFILES))
+    flags.add_argument("--traces", nargs="+", default=["calm", "bulk"], metavar="TRACE[@HOUR]")
+    flags.add_argument("--numerics", choices=("model", "real"), default="real")
+    flags.add_argument("--device", default="cpu")
+    flags.add_argument("--remember", type=Path, help="folder of numbers that were computed before")
+    flags.add_argument("--same-batches", action="store_true", help="setups that explore learn in the others' batches")
+    flags.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
+    flags.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
+    flags.add_argument("--ours", choices=EXPLORING, default="spotlight", help="with --merge: the setup compared")
+    flags.add_argument("--numbers", default="", help="with --merge: where remembered numbers had been computed")
+    return flags.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    if args.merge:
+        from benchmarks.headline import cells, figures
+
+        found = [cells.read(path) for path in args.merge]
+        figures.present(found, args.ours, args.numbers, args.out, args.json)
+        return
+    from benchmarks.headline.run import run_seed
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    for seed in args.seeds:
+        run_seed(args, seed)
+
+
+if __name__ == "__main__":
+    start("headline", main)

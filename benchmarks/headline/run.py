@@ -1,0 +1,133 @@
+"""One simulated run for each cell of the headline: one setup of a task, with one seed, profile and trace."""
+
+import shutil
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.headline import cells
+from benchmarks.headline.cells import Cell
+from benchmarks.headline.setups import EXPLORING, MARKET, SAME_FOR_ALL, STEADY, TASKS, WITHOUT_SPOT
+from benchmarks.lib import merge
+from benchmarks.lib.provenance import provenance
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.market.traces import Trace
+from spotlight.control.profiles import Profile
+from spotlight.core.errors import InputError
+from spotlight.folder import config_digest
+from spotlight.runtime.sim.numerics import Numerics
+from spotlight.surface.compare.simulated import Contest, run_one
+from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
+
+console = Console(stderr=True)
+
+
+def run_seed(args: Namespace, seed: int) -> None:
+    """All cells of one family and seed, over one set of numbers."""
+    wanted = [
+        (profile, trace, setup)
+        for setup in args.setups
+        for profile in args.profiles
+        for trace in ([STEADY] if setup in WITHOUT_SPOT else args.traces)
+    ]
+    contests = {cell: contest_of(args, *cell, seed) for cell in wanted}
+    open_cells = [cell for cell in wanted if not is_done(args, contests[cell], *cell, seed)]
+    if not open_cells:
+        return
+    contests = {cell: contests[cell] for cell in open_cells}
+    first = contests[open_cells[0]].config(open_cells[0][2], seed)
+    remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
+    if remembered:
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+    with numerics_for(NumericsKind(args.numerics), first, remembered=remembered) as numerics:
+        for cell, contest in contests.items():
+            run_cell(args, contest, *cell, seed, numerics)
+
+
+def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int) -> bool:
+    """A cell of the same name with other settings or numbers is another cell, and is refused."""
+    path = args.out / f"{cell_name(args.family, profile, trace, setup, seed)}.json"
+    if not path.exists():
+        return False
+    cell, settings = cells.read(path), settings_of(contest, setup, seed)
+    if (cell.numerics, cell.settings or settings) != (args.numerics, settings):
+        raise InputError(f"{path} was made with other settings or numbers; choose another --out, or delete it.")
+    return True
+
+
+def settings_of(contest: Contest, setup: str, seed: int) -> str:
+    return config_digest(contest.config(setup, seed).model_dump(mode="json"))
+
+
+def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int) -> Contest:
+    task = TASKS[args.family]
+    name, _, hour = trace.partition("@")
+    batches = () if args.same_batches else task.batches
+    exploring = (*task.exploring, *batches) if setup in EXPLORING else ()
+    changes = [*task.common, *exploring, *SAME_FOR_ALL.get(setup, ()), f"model.device={args.device}"]
+    if trace != STEADY:
+        changes += [*MARKET, f"market.start_h={hour or 0}"]
+    return Contest(
+        task=task.recipe,
+        setups=(setup,),
+        seeds=(seed,),
+        overrides=(*changes, *(each for each in args.overrides if not (setup in WITHOUT_SPOT and is_spot(each)))),
+        assumed=Assumed(
+            profile=Profile.load(profile), prices=PriceTable.load(None), trace=None if trace == STEADY else name
+        ),
+        kind=NumericsKind(args.numerics),
+        learning=None,
+        folder=args.out / "runs" / cell_name(args.family, profile, trace, setup, seed),
+    )
+
+
+def is_spot(override: str) -> bool:
+    """Whether it sets the number of spot slots, which setups without any ignore."""
+    return override.startswith("cluster.spot=")
+
+
+def run_cell(
+    args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int, numerics: Numerics
+) -> None:
+    began, name = time.monotonic(), cell_name(args.family, profile, trace, setup, seed)
+    config = contest.config(setup, seed)
+    folder = run_one(contest, setup, config, numerics, lambda *_: None)
+    found = cells.read_run(folder)
+    cell = Cell(
+        family=args.family,
+        setup=setup,
+        seed=seed,
+        profile=profile,
+        profile_digest=contest.assumed.profile.digest,
+        trace=stem(trace),
+        trace_digest="" if trace == STEADY else Trace.load(trace.partition("@")[0]).digest,
+        iterations=found.iterations,
+        losses=found.losses,
+        previews=found.previews,
+        points=found.points,
+        seconds=time.monotonic() - began,
+        numerics=str(args.numerics),
+        settings=settings_of(contest, setup, seed),
+        **provenance(),
+    )
+    merge.write(args.out / f"{name}.json", cell)
+    # A journal of thousands of previews is large, and the curve is all that is needed.
+    shutil.rmtree(folder.path)
+    last = cell.points[-1]
+    console.print(
+        f"{name}: {last.score:.3f} after {last.iteration} iterations and {last.hours:.2f} h, {cell.losses} losses, "
+        f"{cell.previews} previews; {cell.seconds:.0f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def stem(trace: str) -> str:
+    name, _, hour = trace.partition("@")
+    return f"{Path(name).stem}{f'@{hour}' if hour else ''}"
+
+
+def cell_name(family: str, profile: str, trace: str, setup: str, seed: int) -> str:
+    return f"{family}-{profile}-{stem(trace)}-{setup}-seed{seed}"

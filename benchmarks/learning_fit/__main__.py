@@ -1,0 +1,38 @@
+"""Fits of what a run learns, for simulations: from result files, and from a small look at the base models.
+
+python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
+
+A fit is one file of `assets/learning` (its model: `spotlight.runtime.sim.learning`):
+
+- `base` is where the runs began; `limit` and `rate` are least squares over all held-out points of plain runs and of
+  runs that explored. An iteration of a plain run is progress 1, one of an exploring run the payoff its audits found.
+- `prompt_std` and `seed_std` are between and within prompts, of the base model's rewards; `fidelity` is the correlation
+  of previews with them, pooled within prompts, by steps. Both come from `--measure`, on the CPU. Runs that explored
+  were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit. None is taken
+  to rank better than previews of all steps on such weights did (0.94).
+
+Without `--measure` the last measurement in the `--out` file is used again.
+"""
+
+from pathlib import Path
+
+from benchmarks.lib.command import parser, start
+
+
+def main() -> None:
+    flags = parser("learning_fit", __doc__, out=Path("docs/results/learning_fit"))
+    flags.add_argument("--measure", action="store_true", help="look at the base models anew; a few minutes")
+    args = flags.parse_args()
+    from benchmarks.learning_fit.run import SUBJECTS, fit_all, measure, measured_before
+    from benchmarks.lib.report import publish, summary_of
+
+    measured = measured_before(args.out.with_suffix(".json"))
+    for subject in SUBJECTS:
+        if args.measure or subject.family not in measured:
+            measured[subject.family] = measure(subject.family)
+    figures, table = fit_all(measured)
+    publish(summary_of("learning_fit", figures, [0]), args.out, args.json, table, measured=measured)
+
+
+if __name__ == "__main__":
+    start("learning_fit", main)

@@ -1,0 +1,23 @@
+"""What commits and scheduling cost against the rollout itself, on `words`: one worker, the real controller's code.
+
+    python -m benchmarks.overhead [--json] [--out docs/results/overhead]
+
+One worker rolls out batch after batch. Its denoising steps are timed apart from everything that exists only because
+machines may vanish: flights made at every second step, messages framed and sent over a socket and read back, ledger,
+scheduler and journal (on disk, synced as a run does by default). Both in one process and one run; the figure is their
+ratio. Scoring and decoding are left out: they are needed anyway.
+"""
+
+from benchmarks.lib.command import parser, start
+
+
+def main() -> None:
+    args = parser("overhead", __doc__).parse_args()
+    from benchmarks.lib.report import publish, summary_of
+    from benchmarks.overhead.run import REPEATS, SETTINGS, figures
+
+    publish(summary_of("overhead", figures(), range(REPEATS), settings=SETTINGS), args.out, args.json)
+
+
+if __name__ == "__main__":
+    start("overhead", main)

@@ -1,0 +1,165 @@
+"""Outcomes by cell and row, and the figures over all cells."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.table import Table
+
+from benchmarks.lib.figures import Figure
+from benchmarks.pipeline.cells import COLOCATED, Cell, Row
+from spotlight.control.profiles import Operation, Profile, Provenance
+
+HOUR_S = 3600.0
+SHARE_GOAL = 0.95
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of one cell, or a pool of all its slots."""
+
+    cell: Cell
+    row: str
+    seed: int
+    rows: int
+    """Samples that a slot draws together, the best of those that are offered."""
+    units: tuple[str, ...]
+    """How much is trained and begun at once, the best likewise."""
+    seconds: float
+    """Of one iteration, simulated."""
+    ceiling_s: float | None
+    """None of a pool: its bound is `bound_s`."""
+    bound_s: float
+    """Of an overhead-free colocated pool of the same slots."""
+
+    @property
+    def per_gpu_hour(self) -> float:
+        return per_gpu_hour(self.cell, self.seconds)
+
+    @property
+    def share(self) -> float | None:
+        """Of its ceiling."""
+        return None if self.ceiling_s is None else self.ceiling_s / self.seconds
+
+
+def per_gpu_hour(cell: Cell, seconds: float) -> float:
+    return cell.setting.samples * HOUR_S / seconds / cell.machines.slots
+
+
+class Column(msgspec.Struct, frozen=True):
+    """All rows of one cell with one seed."""
+
+    rows: tuple[Outcome, ...]
+    colocated: Outcome | None
+    """None where slots differ: a gang of unequal ranks is no sensible baseline."""
+
+    @property
+    def serial(self) -> Outcome:
+        return self.rows[0]
+
+    @property
+    def best(self) -> Outcome:
+        """With all switches on."""
+        return self.rows[-1]
+
+    @property
+    def speed_up(self) -> float:
+        return self.serial.seconds / self.best.seconds
+
+    def ratios(self) -> list[float]:
+        """Each row to the one before."""
+        return [before.seconds / row.seconds for before, row in zip(self.rows, self.rows[1:], strict=False)]
+
+
+def columns_of(outcomes: Sequence[Outcome]) -> list[Column]:
+    found: dict[tuple[Cell, int], dict[str, Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault((outcome.cell, outcome.seed), {})[outcome.row] = outcome
+    return [Column(tuple(rows[row] for row in Row if row in rows), rows.get(COLOCATED)) for rows in found.values()]
+
+
+def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
+    columns = columns_of(outcomes)
+    alike = [column for column in columns if column.colocated is not None]
+    best = max(columns, key=lambda column: column.speed_up)
+    shares = [(row.share, row) for column in columns for row in column.rows if row.share is not None]
+    ratios = [ratio for column in columns for ratio in column.ratios()]
+    worst_share, worst = min(shares, key=lambda each: each[0])
+    pooled = [column.colocated.seconds / column.best.seconds for column in alike if column.colocated is not None]
+    return {
+        "best_speedup_vs_serial": Figure(
+            value=best.speed_up,
+            low=min(column.speed_up for column in columns),
+            high=best.speed_up,
+            unit=f"times the samples per GPU-hour of disaggregated-serial; {best.serial.cell.name}; low is the worst "
+            f"cell; its ceiling allows {best.serial.seconds / (best.best.ceiling_s or 1):.2f}",
+        ),
+        "median_speedup_vs_serial": Figure.median([column.speed_up for column in columns], "over all cells"),
+        "worst_row_ratio": Figure(value=min(ratios), low=min(ratios), high=max(ratios), unit="a row to the one before"),
+        "worst_share_of_ceiling": Figure(
+            value=worst_share,
+            low=worst_share,
+            high=max(share for share, _ in shares),
+            unit=f"of the row's arithmetic ceiling; {worst.row} at {worst.cell.name}",
+        ),
+        "rows_below_share_goal": _count([share < SHARE_GOAL for share, _ in shares], f"rows below {SHARE_GOAL:g}"),
+        "speedup_vs_colocated": Figure.median(pooled, "all switches on, to a colocated pool with its changes of role"),
+        "speedup_vs_colocated_overhead_free": Figure.median(
+            [column.best.bound_s / column.best.seconds for column in columns],
+            "all switches on, to a pool without any overhead: 1 is the bound",
+        ),
+        "bound_vs_serial": Figure.median(
+            [column.serial.seconds / (column.best.ceiling_s or 1) for column in columns],
+            "times disaggregated-serial that the ceiling with all switches allows: below 2.1 they cannot reach that",
+        ),
+        **{
+            f"ratio_{row.name.lower()}": Figure.median(
+                [column.ratios()[place] for column in columns], f"{row} to before"
+            )
+            for place, row in enumerate(list(Row)[1 : len(columns[0].rows)])
+        },
+    }
+
+
+def _count(hits: Sequence[bool], unit: str) -> Figure:
+    return Figure(value=sum(hits), low=sum(hits), high=len(hits), unit=f"{unit}; high is all")
+
+
+def ranks_of(outcomes: Sequence[Outcome]) -> list[int]:
+    """Of all gangs that train: trainers, or a whole pool."""
+    return sorted(
+        {each.cell.machines.slots if each.row == COLOCATED else each.cell.machines.trainers for each in outcomes}
+    )
+
+
+def modelled(profile: Profile, ranks: Iterable[int]) -> list[str]:
+    """Operations that the rows are charged for and whose seconds were not measured."""
+    charged = [Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD]
+    charged += [Operation.PUBLISH, Operation.NODE_FETCH, Operation.ADOPT, Operation.ROLE_SWITCH]
+    found = [str(each) for each in charged if profile.provenance(each) is not Provenance.MEASURED]
+    joined = [each for each in ranks if profile.provenance(Operation.OPTIMIZER_STEP, each) is not Provenance.MEASURED]
+    return [*found, *(f"{Operation.OPTIMIZER_STEP} of {each} ranks" for each in joined)]
+
+
+def table_of(outcomes: Sequence[Outcome], title: str) -> Table:
+    table = Table("cell", "row", "s", "per GPU-h", "x serial", "x before", "of ceiling", "x bound", title=title)
+    for column in columns_of(outcomes):
+        ratios = [1.0, *column.ratios()]
+        for place, (row, ratio) in enumerate(zip(column.rows, ratios, strict=True)):
+            table.add_row(
+                row.cell.name if not place else "",
+                f"{row.row} ({row.rows})",
+                f"{row.seconds:.1f}",
+                f"{row.per_gpu_hour:.1f}",
+                f"{column.serial.seconds / row.seconds:.2f}",
+                f"{ratio:.2f}",
+                f"{row.share:.2f}" if row.share is not None else "",
+                f"{row.bound_s / row.seconds:.2f}",
+            )
+        pool = column.colocated
+        if pool is not None:
+            times = f"{column.serial.seconds / pool.seconds:.2f}"
+            table.add_row(
+                "", f"colocated ({pool.rows})", f"{pool.seconds:.1f}", f"{pool.per_gpu_hour:.1f}", times, "", "",
+                f"{pool.bound_s / pool.seconds:.2f}",
+            )  # fmt: skip
+        table.add_section()
+    return table
