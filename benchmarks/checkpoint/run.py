@@ -30,11 +30,14 @@ def figures(model: str, device: str, batch: int, count: int) -> dict[str, Figure
     subject.trainer.optimizer.step()
     with tempfile.TemporaryDirectory() as folder:
         rounds = [write_beside(subject, train, Path(folder)) for _ in range(count)]
-    units = {
-        "held_s": "s that the trainer is held",
-        "lost_s": "s that steps take longer while it is written, in all",
-        "written_s": "s from the copy until it is on disk",
-        "slowdown": "times as long is a step while it is written, mean",
-        "step_s": "s of a step without it",
+    return {
+        "held_s": Figure.median([each.held_s for each in rounds], "s that the trainer is held"),
+        "lost_s": Figure.median(
+            [each.lost_s for each in rounds], "s that steps take longer while it is written, in all"
+        ),
+        "written_s": Figure.median([each.written_s for each in rounds], "s from the copy until it is on disk"),
+        "slowdown": Figure.median(
+            [each.slowdown for each in rounds], "times as long is a step while it is written, mean"
+        ),
+        "step_s": Figure.median([each.step_s for each in rounds], "s of a step without it"),
     }
-    return {name: Figure.median([getattr(each, name) for each in rounds], unit) for name, unit in units.items()}

@@ -5,9 +5,8 @@
 
 The control plane is the product's; machines are as fast as the profiles of Qwen-Image 20 B on H200s say, and capacity
 is steady. Every row of every cell may choose how many samples a slot draws together, of those that were timed: the
-baselines as well; from TSP on how many groups make a part, of those that fill batches of pairs or of samples; from TAG
-on in how many phases a slot begins its rows, and in how many rounds slots draw what is left at the end; TAG also of
-numbers of samples halfway between two that were timed.
+baselines as well; from TSP on how many groups make a part, of those that fill batches of pairs or of samples; TAG
+also of numbers of samples halfway between two that were timed.
 Beside each row is its arithmetic ceiling (`ceilings.py`), and beside all a colocated pool of the same slots:
 simulated with its changes of role, and without any overhead, which no schedule can beat where all slots are alike.
 Nothing is drawn by chance but which groups an update gets, so that seeds differ by next to nothing.

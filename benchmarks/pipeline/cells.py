@@ -3,7 +3,7 @@
 import tempfile
 from enum import StrEnum
 from functools import cache
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,10 +33,6 @@ SETTLED_LONG = (6, 54)
 best of many choices is one whose iterations happened to, and would seem quicker than any schedule is."""
 ROUNDS = 8
 """In which a slot draws its share at most, where it may choose how many samples it draws together."""
-PHASES = (2, 3)
-"""In which a slot may begin its rows, beside all at once."""
-LAST_ROUNDS = (2,)
-"""In which slots may draw what is left, beside one; nothing is ever left where the next iteration follows."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
 """Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
 
@@ -212,14 +208,8 @@ def quickest(cell: Cell, row: Row | str, rows: int, seed: int) -> Choice:
 
 
 def units_of(cell: Cell, row: Row) -> list[tuple[str, ...]]:
-    """Parts; and phases where trainers wait for what others draw, and the last rounds of an iteration."""
-    parts = [f"pipeline.least_groups={groups}" for groups in least_groups(cell, row)]
-    phases = [(), *((f"pipeline.phases={count}",) for count in PHASES)] if Row.TAG in row.before else [()]
-    rounds = [(), *((f"pipeline.last_rounds={count}",) for count in LAST_ROUNDS)] if Row.TAG in row.before else [()]
-    # With asynchrony the next iteration fills most of what phases and rounds leave, so that one of them will do.
-    begun = [each for each in product(phases, rounds) if row is not Row.ASYNC or not all(each)]
-    begun = [(*some, *others) for some, others in begun]
-    return [*((parts[0], *units) for units in begun), *((part,) for part in parts[1:])]
+    """The sizes that a part may have."""
+    return [(f"pipeline.least_groups={groups}",) for groups in least_groups(cell, row)]
 
 
 def _seconds(

@@ -8,7 +8,7 @@ from benchmarks.lib.figures import Figure
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core.events import Accepted
-from spotlight.core.messages import Progress
+from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, SlotClass, WeightsId, Work
 
@@ -81,7 +81,8 @@ class Cluster:
 
     def _pull(self, worker: WorkerId) -> None:
         # Measured speeds waver, so the order of speeds changes with every pull.
-        self.scheduler.pull(worker, 1, self._speeds[worker] * self._random.uniform(0.95, 1.05), self._now)
+        speed = self._speeds[worker] * self._random.uniform(0.95, 1.05)
+        self.scheduler.pull(worker, Pull(free_rows=1, row_steps_per_s=speed), self._now)
 
     def _shuffled(self) -> list[WorkerId]:
         return self._random.sample(list(self._speeds), len(self._speeds))

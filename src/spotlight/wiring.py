@@ -41,8 +41,6 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
-        phases=config.pipeline.phases,
-        last_rounds=config.pipeline.last_rounds,
         audits_with_groups=config.explore.baseline is Baseline.AUDITED,
     )
     schedule = Schedule(

@@ -208,28 +208,3 @@ def test_help_of_the_trainer_never_makes_an_iteration_longer(unit_s: float) -> N
     assert helped <= alone * 1.001
     if unit_s <= 0.6:
         assert helped < 0.9 * alone
-
-
-def test_slot_that_begins_its_rows_in_phases_ends_them_so_with_the_same_weights() -> None:
-    first = []
-    for phases in (1, 2):
-        with Story(SPOT, **LONG, pipeline={"gap": True, "phases": phases}) as story:
-            story.until(lambda: story.said(Leased))
-            story.wait(0.0)
-            worker = story.worker("spot-1")
-            first.append(len(story.said(Leased, worker=worker)))
-            story.end()
-            assert story.theta == undisturbed()
-    assert first == [4, 2]
-
-
-def test_slots_that_draw_what_is_left_in_rounds_begin_smaller_batches_and_train_the_same_weights() -> None:
-    begun = []
-    for rounds in (1, 2):
-        with Story(SPOT, rows=8, **LONG, pipeline={"gap": True, "tag": False, "last_rounds": rounds}) as story:
-            story.until(lambda: story.said(Leased))
-            story.wait(0.0)
-            begun.append(len(story.said(Leased, worker=story.worker("spot-1"))))
-            story.end()
-            assert story.theta == undisturbed()
-    assert begun[1] < begun[0]

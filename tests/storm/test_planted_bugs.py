@@ -4,7 +4,6 @@ A bug is the kind of mistake that the code is most likely to grow: a check dropp
 round. If one of these tests fails, the storms have gone blind to it, whatever else they say.
 """
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -214,7 +213,6 @@ def lease_to_a_warned_worker(patch: pytest.MonkeyPatch) -> None:
 def lease_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether it still fits before the deadline is not asked."""
     patch.setattr(serving.notices, "fits", lambda *_: True)
-    patch.setattr(serving.notices, "largest_that_fits", lambda *_: math.inf)
 
 
 @bug

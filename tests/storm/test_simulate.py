@@ -263,23 +263,13 @@ AHEAD = (
 )
 
 
-def test_trainers_take_up_what_they_wrote_and_roll_out_while_the_others_fetch_it(tmp_path):
+def test_trainers_take_up_what_they_wrote_while_the_others_fetch_it(tmp_path):
     _, events = run(config("spot-no-explore", AHEAD), tmp_path / "run", LONG_FETCH)
     worked = [event for event in events if isinstance(event, Worked)]
     fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
     own = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("reserved-1.")]
     assert fetches[-3].end - fetches[-3].start == pytest.approx(5.0)
     assert own[-3].end - own[-3].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
-    drawn_s = [
-        sum(
-            max(0.0, min(e.end, fetches[-3].end) - max(e.start, fetches[-3].start))
-            for e in worked
-            if e.activity is Activity.ASSIST and e.worker.startswith(f"reserved-{number}.")
-        )
-        for number in range(1, 5)
-    ]
-    assert min(drawn_s) > 0.5
-    assert sum(drawn_s) / len(drawn_s) > 1.0
 
 
 def test_batches_over_pairs_pay_where_parts_are_small(tmp_path):

@@ -19,8 +19,6 @@ from spotlight.core.work import Request, RequestId, SlotClass
 
 SPOT, TRAINS = WorkerId("spot"), WorkerId("trains")
 ROWS, SPEED = 10, 10.0
-DRAWN = [RequestId(f"drawn before/{place}") for place in range(ROWS)]
-"""A group that nothing is left of to draw."""
 
 
 class Tale:
@@ -59,22 +57,10 @@ class Tale:
     def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0) -> None:
         self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s, sample_s), self.now)
 
-    def helped_late(self) -> list[list[RequestId]]:
-        """The spot worker is two steps into the first of eight groups when the other one comes to help."""
-        groups = self.issue(8)
-        self.asks(SPOT)
-        self.assist.train([TRAINS], self.now)
-        self.now = 2.0
-        self.scheduler.heard(SPOT, [m.Progress(each, 1, 2) for each in self.given[SPOT]], self.now)
-        self.asks(TRAINS)
-        self.waits(groups[:1], train_s=20.0)
-        self.serve()
-        return groups
-
-    def announced(self, fetch_s: float, own_s: float = 0.0) -> None:
-        """New weights, which the spot worker holds after so long, and the other one at once or after so long."""
+    def announced(self, fetch_s: float) -> None:
+        """New weights, which the spot worker holds after `fetch_s` and the other one at once."""
         self.directory.weights[CURRENT] = PublishedSet("digest", "", announced_at=self.now)
-        for worker, seconds in ((SPOT, fetch_s), (TRAINS, own_s)):
+        for worker, seconds in ((SPOT, fetch_s), (TRAINS, 0.0)):
             self.directory.workers[worker].fetch_s = seconds
             if seconds:
                 self.scheduler.holds(worker, [])

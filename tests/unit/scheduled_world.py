@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.scheduler import Assignment, Scheduler, SchedulerSettings
 from spotlight.core.events import Accepted, AnyEvent, RefusalReason, Released, ReleaseReason
-from spotlight.core.messages import Progress
+from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, RequestId, SlotClass, WeightsId, Work
 
@@ -56,7 +56,7 @@ class World:
         return worker
 
     def pull(self, worker: WorkerId, free_rows: int = 8, speed: float | None = None) -> None:
-        self.scheduler.pull(worker, free_rows, speed, self.now)
+        self.scheduler.pull(worker, Pull(free_rows=free_rows, row_steps_per_s=speed), self.now)
 
     def assign(self) -> list[Assignment]:
         return self.scheduler.assign(self.now)

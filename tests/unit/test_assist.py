@@ -1,7 +1,6 @@
 """When the slots that train help to roll out: one spot worker, one that trains, arithmetic for the head."""
 
 from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
-from scheduled_world import CURRENT
 
 from spotlight.control.pipeline.assist import AssistState, Foreseen
 from spotlight.core import messages as m
@@ -90,27 +89,6 @@ def test_help_that_ends_before_a_part_is_trainable_is_with_what_is_needed_first(
     assert tale.given[TRAINS] == groups[1]
 
 
-def test_help_that_may_be_called_away_leaves_to_others_what_they_begin_next() -> None:
-    tale = Tale()
-    groups = tale.helped_late()
-    # Two rounds of all rows of the spot worker: the second and the third group.
-    assert tale.given[TRAINS] == groups[3]
-
-
-def test_rows_that_a_helper_hands_back_wait_for_their_turn() -> None:
-    tale = Tale()
-    groups = tale.helped_late()
-    begun = list(tale.given[TRAINS])
-    tale.assist.train([TRAINS], tale.now)
-    for each in begun:
-        assert tale.scheduler.hand_back(TRAINS, each, 1, 4, tale.now)
-    for place, group in enumerate(groups[1:], start=1):
-        for each in tale.given[SPOT][-ROWS:]:
-            tale.scheduler.drop(each, "told")
-        tale.asks(SPOT)
-        assert sorted(tale.given[SPOT][-ROWS:]) == sorted(group), place
-
-
 def test_help_while_the_others_fetch_the_weights_though_training_is_the_longest() -> None:
     for fetch_s, helps in ((5.0, True), (0.0, False)):
         tale = Tale()
@@ -130,7 +108,7 @@ def test_help_with_a_part_that_takes_the_others_two_rounds() -> None:
         tale = Tale()
         tale.announced(0.0)
         groups = tale.issue(8, size)
-        tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
+        tale.scheduler.pull(SPOT, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
         tale.assist.train([TRAINS], tale.now)
         tale.assist.ask(TRAINS, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
         tale.waits(groups[:1], train_s=1000.0)
@@ -156,7 +134,7 @@ def test_helper_that_would_begin_after_the_others_have_finished_gets_nothing() -
         tale.issue(3)
         tale.asks(SPOT)
         # The two groups that wait would take both of them 10 s each, and the spot worker alone 20 s more.
-        tale.scheduler.pull(TRAINS, ROWS, SPEED, tale.now, late_s=late_s)
+        tale.scheduler.pull(TRAINS, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now, late_s=late_s)
         tale.serve()
         assert tale.helps() is helps
 
@@ -225,22 +203,8 @@ def test_help_where_the_other_neither_works_nor_asks() -> None:
         if not is_engaged:
             for each in groups[0]:
                 tale.scheduler.hand_back(SPOT, each, 1, 0, tale.now)
-            tale.scheduler.pull(SPOT, 0, SPEED, tale.now)
+            tale.scheduler.pull(SPOT, m.Pull(free_rows=0, row_steps_per_s=SPEED), tale.now)
         tale.asks(TRAINS)
         tale.waits(groups[:1])
         tale.serve()
         assert tale.helps() is helps
-
-
-def test_helpers_leave_a_share_for_who_still_fetches() -> None:
-    """Alone the trainer takes 10 s for ten rows. The other one comes after 2 s: 6 s of the trainer's and 4 s of its own
-    make as much, and any round gives a row beyond the share."""
-    tale = Tale()
-    groups = tale.issue(1)
-    tale.scheduler.pull(SPOT, ROWS, SPEED, tale.now)
-    tale.announced(fetch_s=2.0)
-    tale.scheduler.expect(CURRENT, [(SPOT, 2.0, 3.0)])
-    tale.asks(TRAINS)
-    tale.waits(groups, train_s=90.0)
-    tale.serve()
-    assert len(tale.given[TRAINS]) == 7

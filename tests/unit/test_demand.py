@@ -9,6 +9,7 @@ from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.crews import Demand
 from spotlight.core.events import SCHEMA
+from spotlight.core.messages import Pull
 from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, SlotClass, WeightsId, Work
 
@@ -91,7 +92,7 @@ def test_evaluation_presses_until_its_last_sample_is_done():
     worker, weights = WorkerId("a.1/0.1"), WeightsId(Version(0), Policy.AVERAGE)
     queue.scheduler.join(worker, SlotClass.SPOT, rows=1, now=0.0)
     queue.scheduler.holds(worker, [weights])
-    queue.scheduler.pull(worker, 1, None, now=0.0)
+    queue.scheduler.pull(worker, Pull(free_rows=1), now=0.0)
     assert queue.scheduler.assign(now=0.0)
     assert queue.news() == {NodeId("a.1"): Demand(pressing=True)}, "nothing waits, but the one sample is waited for"
 

@@ -233,9 +233,9 @@ def test_window_of_a_trace_has_the_nodes_that_the_trace_has_then(start_min: int,
         assert held_at(window, offset) == held_at(trace, start_min * 60 + offset)
 
 
-def test_node_works_only_after_it_booted_and_never_if_it_goes_before(tmp_path: Path):
+def test_stays_of_nodes_end_where_the_trace_takes_them(tmp_path: Path):
     trace = Trace.load(written(tmp_path, "t_s,n\n0,1\n600,0\n700,1\n760,0\n800,1\n900,1\n"))
-    assert [life.ready_s for life in trace.lives(boot_s=120)] == [120, None, 920]
+    assert [life.start_s for life in trace.lives()] == [0, 700, 800]
     assert [life.lost_s for life in trace.lives()] == [600, 760, None]
 
 

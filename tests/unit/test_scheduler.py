@@ -7,6 +7,7 @@ from scheduled_world import CURRENT, EXACT, PREVIOUS, Engines, World, given_to, 
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler import Scheduler
+from spotlight.core.messages import Pull
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Policy, SlotClass, WeightsId, Work
 
@@ -168,11 +169,11 @@ def test_a_pull_taken_back_with_no_rows_is_not_served(world):
 def test_a_pull_that_crossed_an_assignment_does_not_offer_its_rows_twice(world):
     world.issue(*requests(8))
     worker = world.join("a", rows=4)
-    world.scheduler.pull(worker, 4, None, world.now, answered=0)
+    world.scheduler.pull(worker, Pull(free_rows=4, answered=0), world.now)
     assert len(given_to(worker, world.assign())) == 4
-    world.scheduler.pull(worker, 4, None, world.now, answered=0)
+    world.scheduler.pull(worker, Pull(free_rows=4, answered=0), world.now)
     assert world.assign() == []
-    world.scheduler.pull(worker, 1, None, world.now, answered=1)
+    world.scheduler.pull(worker, Pull(free_rows=1, answered=1), world.now)
     assert len(given_to(worker, world.assign())) == 1
 
 
@@ -382,17 +383,6 @@ def test_groups_are_served_in_the_order_in_which_they_are_needed():
     worker = WorkerId("w")
     scheduler.join(worker, SlotClass.SPOT, 8, 0.0)
     scheduler.holds(worker, [CURRENT])
-    scheduler.pull(worker, 8, 1.0, 0.0)
+    scheduler.pull(worker, Pull(free_rows=8, row_steps_per_s=1.0), 0.0)
     (assignment,) = scheduler.assign(0.0)
     assert [lease.request.group for lease in assignment.leases] == [2, 2, 1, 1, 0, 0]
-
-
-def test_a_worker_that_leaves_the_first_in_line_to_others_is_given_what_is_behind_them(world):
-    issued = world.issue(*requests(6))
-    early, late = world.join("a", rows=2), world.join("b", rows=2)
-    world.scheduler.pull(late, 2, None, world.now, leaves=3)
-    assert [lease.request.id for each in world.scheduler.assign(world.now) for lease in each.leases] == issued[3:5]
-    world.scheduler.pull(early, 2, None, world.now, leaves=100)
-    assert [lease.request.id for each in world.scheduler.assign(world.now) for lease in each.leases] == [
-        issued[5], issued[2]
-    ]  # fmt: skip

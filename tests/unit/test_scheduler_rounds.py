@@ -1,13 +1,10 @@
 """Rounds in which many ask and little waits: nearly all are refused, and who gets what is as if each had been asked."""
 
-import random
-
 import pytest
 from scheduled_world import EXACT, World, given_to, request, requests
 
-from spotlight.control.scheduler import rounds
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, RequestId
+from spotlight.core.work import NoticeKind
 
 CROWD = 40
 
@@ -59,41 +56,3 @@ def test_leaving_crowd_is_served_from_a_queue_whose_next_is_short_enough(world):
     assert world.assign() == []
     (short,) = world.issue(request(0, group=0, iteration=-1, steps=4))
     assert given_to(leaving[0], world.assign()) == [short]
-
-
-def history(seed: int) -> list[tuple[WorkerId, RequestId]]:
-    """Who was given what in a random life of a crowd: some leave, some are slower, what was begun comes back."""
-    chance, world = random.Random(seed), World(EXACT)
-    workers = [world.join(f"w{number:03}", rows=1) for number in range(CROWD)]
-    speeds = {worker: chance.choice([1.0, 1.0, 2.0]) for worker in workers}
-    held: dict[WorkerId, RequestId] = {}
-    told: list[tuple[WorkerId, RequestId]] = []
-    for turn in range(60):
-        world.now += chance.random()
-        world.issue(*requests(chance.randint(0, 3), group=turn, steps=chance.choice([2, 10, 40])))
-        for worker in chance.sample(workers, 12):
-            if worker not in held:
-                world.pull(worker, 1, speeds[worker])
-        if chance.random() < 0.2:
-            deadline = world.now + chance.choice([3.0, 15.0])
-            world.scheduler.warn(chance.choice(workers), NoticeKind.IMMINENT, deadline, world.now)
-        for worker in chance.sample(sorted(held), len(held) // 3):
-            back = held.pop(worker)
-            if chance.random() < 0.5:
-                world.hand_back(worker, back, chance.randint(0, 2))
-            else:
-                world.finish(worker, back)
-        for assignment in world.assign():
-            for lease in assignment.leases:
-                held[assignment.worker] = lease.request.id
-                told.append((assignment.worker, lease.request.id))
-    return told
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_crowd_that_is_looked_at_in_one_go_is_served_as_if_it_were_asked_one_by_one(seed, monkeypatch):
-    monkeypatch.setattr(rounds, "MANY", 0)
-    looked_at = history(seed)
-    monkeypatch.setattr(rounds, "MANY", 10 * CROWD)
-    assert looked_at == history(seed)
-    assert len(looked_at) > 20

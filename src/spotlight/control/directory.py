@@ -1,14 +1,10 @@
 """What the controller knows of nodes, workers, prompts and weights; volatile, told anew after a restart."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, PromptId, WorkerId
 from spotlight.core.work import WeightsId
-
-PATIENCE = 1.5
-"""A fetch that takes so many times as long as the one before is not waited for."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +84,6 @@ class Directory:
         if published is None or weights in known.holds:
             return 0.0
         return max(0.0, max(known.came_at, published.announced_at) + known.fetch_s - now)
-
-    def fetchers(self, weights: WeightsId) -> Iterator[tuple[WorkerId, float, float]]:
-        """Who does not hold them and took some time the last time: when each will if it takes as long, and when that is
-        not to be expected any more."""
-        announced_at = self.weights[weights].announced_at
-        for worker, known in sorted(self.workers.items()):
-            if weights not in known.holds and known.fetch_s > 0:
-                yield worker, announced_at + known.fetch_s, announced_at + PATIENCE * known.fetch_s
 
     def rolling(self) -> list[WorkerId]:
         """Workers without a training role."""

@@ -122,7 +122,6 @@ class Dispatcher:
             del self.directory.weights[old]
         for worker in sorted(self.directory.workers):
             self._tell_scheduler(worker)
-        self.scheduler.expect(weights, self.directory.fetchers(weights))
         for node in sorted(self.directory.nodes):
             self._send_weights(node)
 

@@ -7,8 +7,6 @@ checked against what the journal says. Invariant: a step trains every surviving 
 advantages of `Compared`, whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
 """
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -182,42 +180,7 @@ class Steps:
             await self._hub.until(is_there, f"groups of iteration {iteration} to train on")
         if not found:
             raise GangLost("the gang went while it waited for groups to train on")
-        await self._head_start(step, parts, found[0])
         return found[0]
-
-    async def _head_start(self, step: int, parts: Parts, part: Part) -> None:
-        """While others fetch the weights, the gang may begin what it would wait for after this part."""
-        following = self._following(step, parts)
-        if following is None or self._sample_s is None:
-            return
-        groups, now = self._groups(step), self._hub.clock.now()
-        ready_s = self._sample_s * sum(len(groups[group]) for group in part.groups)
-        assist = self._hub.dispatcher.assist
-        seconds = assist.head_start_s(following(), ready_s, now)
-        if not seconds:
-            return
-        assist.wait(following, now, at_once=True)
-        self._hub.flush()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hub.until(lambda: not self._gang.is_restored() or self._has_drawn())
-        if not self._gang.is_restored():
-            raise GangLost("the gang went while it rolled out")
-
-    def _has_drawn(self) -> bool:
-        """Whether there is nothing left that the gang could roll out, and nothing that it does."""
-        dispatcher = self._hub.dispatcher
-        holds = any(dispatcher.ledger.leases_of(worker) for worker in dispatcher.directory.training())
-        return not (holds or dispatcher.scheduler.is_waited_for())
-
-    def _following(self, step: int, parts: Parts) -> Callable[[], Foreseen] | None:
-        """What comes after a part that was taken; None: nothing of this iteration."""
-        if parts.awaited().left:
-            return lambda: self._foreseen(step, parts.awaited())
-        if self._schedule.is_last(step):
-            return None
-        after = self._parts(self._groups(step + 1))
-        return lambda: self._foreseen(step + 1, after.awaited())
 
     # -- what comes next -----------------------------------------------------------------------------------------------
 

@@ -61,8 +61,6 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     start_s: float
-    ready_s: float | None
-    """When its machine has booted and an agent can join; None if it is lost before."""
     lost_s: float | None
     """None: the trace does not tell of its loss."""
     notice_s: float | None
@@ -106,8 +104,8 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
     def kills(self) -> list[TraceEvent]:
         return [event for event in self.events if event.event is Happening.KILL]
 
-    def lives(self, boot_s: float = 0.0) -> list[Life]:
-        """Every stay of every node in the order of coming; `boot_s` passes before a node that has come can work."""
+    def lives(self) -> list[Life]:
+        """Every stay of every node in the order of coming."""
         stays: list[Life] = []
         begun: dict[str, TraceEvent] = {}
         warned: dict[str, float] = {}
@@ -119,8 +117,8 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
                     warned[event.node] = event.time_s
                 case Happening.KILL:
                     start, notice = begun.pop(event.node), warned.pop(event.node, None)
-                    stays.append(_life(start, boot_s, event.time_s, notice))
-        stays += [_life(start, boot_s, None, None) for start in begun.values()]
+                    stays.append(_life(start, event.time_s, notice))
+        stays += [_life(start, None, None) for start in begun.values()]
         return sorted(stays, key=lambda life: (life.start_s, _natural(life.node)))
 
     def compressed(self, factor: float) -> Self:
@@ -258,12 +256,10 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
 
 
-def _life(start: TraceEvent, boot_s: float, lost_s: float | None, warned_s: float | None) -> Life:
-    ready = start.time_s + boot_s
+def _life(start: TraceEvent, lost_s: float | None, warned_s: float | None) -> Life:
     return Life(
         node=start.node,
         start_s=start.time_s,
-        ready_s=ready if lost_s is None or ready < lost_s else None,
         lost_s=lost_s,
         notice_s=None if lost_s is None or warned_s is None else lost_s - warned_s,
     )

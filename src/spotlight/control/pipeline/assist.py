@@ -12,15 +12,11 @@ A worker that trains asks for work as any other does, but its pull is kept here 
    not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
 2. The others, and the training of what they complete last, would take longer than all that is left to train, or the
    next part comes sooner with help: otherwise training is what everybody waits for, and help could only delay it.
-   Where rollouts are what everybody waits for, help is with what comes next, if it is finished before a part is
-   trainable; else with what the others will not have begun by then: trainers leave when a part is trainable, and no
-   part may wait for rows that they began and handed back.
    Where previews follow the rollouts there is always something that would be over sooner: who rolls out does not wait
    for training, and previews in what it is spared. There help is with what comes next, whether it is finished or not.
 3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
    role first is late by that (`Scheduler.pull`).
-Two more occasions, with asynchrony: trainers that starve while all is held by others may have a group of the next
-iteration; and where a part is there but some later one will not be in time, they roll out first while others fetch.
+With asynchrony, trainers that starve while all is held by others may have a group of the next iteration.
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
 whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
 The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
@@ -34,14 +30,16 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from math import fsum, inf, isinf
+from math import inf, isinf
+
+import msgspec
 
 from spotlight.control.directory import Directory
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Policy, RequestId, WeightsId
+from spotlight.core.work import RequestId, WeightsId
 
 PERIODS_KEPT = 64
 """Of times in which there was something to train: workers tell what they did long before so many have passed."""
@@ -51,8 +49,7 @@ SLACK = 1.1
 """Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
 
 
-ROUNDS_LEFT = 2
-"""Of all rows of the others: what they begin next, and what they begin when that is done and rows come back."""
+NOTHING = m.Pull(free_rows=0)
 
 
 class AssistState(StrEnum):
@@ -105,8 +102,6 @@ class Assist:
         """Not worth deciding again before."""
         self._starved_at = 0.0
         """Not worth looking for more work before."""
-        self._at_once = False
-        """Whether those that train roll out whatever waits, though something can be trained."""
         self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
         """In which there was something to train; infinite is the end of the one that goes on."""
 
@@ -118,24 +113,21 @@ class Assist:
         self._pulls.clear()
         self._passed.clear()
         self._trained = set(workers)
-        self._at_once = False
         for worker in workers:
-            self._scheduler.pull(worker, 0, None, now)
+            self._scheduler.pull(worker, NOTHING, now)
 
     def occupy(self, worker: WorkerId, now: float) -> None:
         """It is about to copy its state, which may take long: nothing more for it until it asks again."""
         self._pulls.pop(worker, None)
         self._passed.pop(worker, None)
-        self._scheduler.pull(worker, 0, None, now)
+        self._scheduler.pull(worker, NOTHING, now)
 
-    def wait(self, foresee: Callable[[], Foreseen], now: float, at_once: bool = False) -> None:
-        """No part is trainable; who asks and was not served yet is decided about. Or one is, but whoever trains is to
-        roll out before it, `at_once`."""
+    def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
+        """No part is trainable; pulls that stand are decided about."""
         if self._foresee is None:
             self._periods.append((now, inf))
         self.state = AssistState.WAITING
         self._foresee = foresee
-        self._at_once = at_once
         self._decide_at = self._starved_at = 0.0
         for worker, pull in self._passed.items():
             if worker in self._directory.workers and self._scheduler.asks(worker):
@@ -149,7 +141,6 @@ class Assist:
             self._periods.append((began, now))
         self.state = AssistState.ASSISTING
         self._foresee = None
-        self._at_once = False
         self._decide_at = 0.0
 
     @property
@@ -166,10 +157,10 @@ class Assist:
 
     def ask(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
         """A worker has room."""
-        rows = pull.free_rows
         if self._keeps and self._directory.workers[worker].trains:
-            self._pulls[worker], rows = pull, 0
-        self._scheduler.pull(worker, rows, pull.row_steps_per_s, now, pull.answered)
+            self._pulls[worker] = pull
+            pull = msgspec.structs.replace(pull, free_rows=0)
+        self._scheduler.pull(worker, pull, now)
 
     def let_through(self, now: float) -> None:
         """Pass on what was kept, if that is worth it by now."""
@@ -178,8 +169,7 @@ class Assist:
         self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
         if not self._pulls:
             return
-        leaves = self._help(now)
-        if leaves is None:
+        if not self._is_worth_helping(now):
             self.state = AssistState.WAITING
             return
         self.state = AssistState.ASSISTING
@@ -188,8 +178,7 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            rows, speed, at_once = pull.free_rows, pull.row_steps_per_s, self._at_once
-            self._scheduler.pull(worker, rows, speed, now, pull.answered, late_s, leaves, helps=True, takes_all=at_once)
+            self._scheduler.pull(worker, pull, now, late_s)
 
     def is_starved(self, now: float) -> bool:
         """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
@@ -203,102 +192,41 @@ class Assist:
         self._starved_at = now if is_starved else now + waits_s
         return is_starved
 
-    def head_start_s(self, following: Foreseen, ready_s: float, now: float) -> float:
-        """How long to roll out first, though something can be trained: while the others fetch weights, if after it, and
-        before one of the `following` parts is there, there would be nothing to train. What the gang has to wait for its
-        own weights is part of it, and draws nothing."""
-        team, training = self._team(), self._directory.training()
-        published = [weights for weights in self._directory.weights if weights.policy is Policy.BEHAVIOUR]
-        if not (self._settings.tag and team and training and published and self._scheduler.is_waited_for()):
-            return 0.0
-        newest = max(published)
-        fetch_s = min(self._directory.fetching_s(worker, newest, now) for worker in team)
-        own_s = max(self._directory.fetching_s(worker, newest, now) for worker in training)
-        unit_s = max(self._scheduler.step_s(worker) for worker in training) + 2 * self._settings.switch_s
-        alone_s = fetch_s - own_s - unit_s
-        waits_s, rows = self._longest_wait(following, team, now)
-        starved_s = waits_s - ready_s - own_s
-        if isinf(starved_s) or min(alone_s, starved_s) < unit_s:
-            return 0.0
-        # What they draw comes sooner and what they train later.
-        return own_s + min(alone_s, starved_s / (1 + self._sooner(rows, team, training)))
-
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _help(self, now: float) -> int | None:
-        """How many of those that are first in line they should leave to others; None: they should not help."""
+    def _is_worth_helping(self, now: float) -> bool:
         if self._settings.tag and self._foresee is None:
-            return 0
+            return True
         if not self._scheduler.is_waited_for():
-            return None
-        if self._at_once:
-            return 0
-        if not self._settings.tag:
-            is_alone = not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
-            return 0 if is_alone else None
-        return self._worth(now)
-
-    def _worth(self, now: float) -> int | None:
-        if self._foresee is None:
-            return 0
-        foreseen, team = self._foresee(), self._team()
-        unit_s = self._unit_s()
-        waits_s = self._until_s(foreseen, team, now)
-        if isinf(waits_s):
-            return 0
-        leaves = self._needed(foreseen, waits_s, unit_s, now) if waits_s > unit_s else None
-        if leaves is None:
+            return False
+        if not self._settings.tag or self._foresee is None:
+            return not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
+        foreseen, unit_s = self._foresee(), self._unit_s()
+        waits_s = self._until_s(foreseen, self._team(), now)
+        is_worth_it = isinf(waits_s) or (waits_s > unit_s and self._is_needed(foreseen, waits_s, unit_s, now))
+        if not is_worth_it:
             self._decide_at = now + waits_s
-        return leaves
+        return is_worth_it
 
-    def _needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> int | None:
+    def _is_needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> bool:
         """Whether anything would be over sooner with help."""
         team = self._team()
         if foreseen.train_s is None or self._previews_follow:
-            return 0
+            return True
         # What the last rollouts complete is trained after them, however quickly the rest was.
         last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
         exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
         rollouts_s = SLACK * exact_s + last_s
         if rollouts_s > waits_s + foreseen.train_s + unit_s:
-            return 0 if self._ends_within(waits_s, now) else ROUNDS_LEFT * self._scheduler.room(team)
+            return True
         if foreseen.iteration is not None and self._scheduler.is_only_ahead(foreseen.iteration):
-            return 0
-        helped_s = self._until_s(foreseen, [*team, *self._directory.training()], now)
-        return 0 if helped_s + unit_s < waits_s else None
-
-    def _longest_wait(self, following: Foreseen, team: Collection[WorkerId], now: float) -> tuple[float, int]:
-        """Seconds until the part that the gang will wait for longest is there, less what it trains before it; and the
-        rows that are drawn until then. Parts that are there sooner keep the gang busy, and hide what comes after them.
-        """
-        fetching = partial(self._fetching_s, now)
-        until_s = self._scheduler.seconds_until_each(following.groups, team, now, fetching)
-        coming = sorted(zip(until_s, map(len, following.groups), strict=True))
-        found, trained_s, drawn = (inf, 0), 0.0, 0
-        for start in range(0, len(coming), following.count):
-            part = coming[start : start + following.count]
-            drawn += sum(rows for seconds, rows in part if seconds)
-            wait = (part[-1][0] - trained_s, drawn)
-            found = wait if not start else max(found, wait)
-            trained_s += following.sample_s * sum(rows for _, rows in part)
-        return found
-
-    def _sooner(self, rows: int, team: Collection[WorkerId], training: Collection[WorkerId]) -> float:
-        """Seconds that a part comes sooner for each that the gang draws: one, if it has room for all of its rows; else
-        the others still have to draw the rest, and have that much less to do."""
-        if rows <= self._scheduler.room(training):
-            return 1.0
-        others, gang = (fsum(self._scheduler.speed(worker) for worker in workers) for workers in (team, training))
-        return gang / others
+            return True
+        return self._until_s(foreseen, [*team, *self._directory.training()], now) + unit_s < waits_s
 
     def _unit_s(self) -> float:
         """Both changes of role, and a step."""
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         return max(late_s) + self._settings.switch_s
-
-    def _ends_within(self, seconds: float, now: float) -> bool:
-        """Whether who asks would finish what it is given before it has to train."""
-        return all(self._late_s(worker) + self._scheduler.next_s(worker, now) <= seconds for worker in self._pulls)
 
     def _until_s(self, foreseen: Foreseen, team: Collection[WorkerId], now: float) -> float:
         """Until the next part is trainable, if these roll out."""

@@ -18,12 +18,6 @@ class PipelineConfig(Section):
     """Complete groups that make a part of an update, or a multiple of them; in deterministic mode every part has just
     as many. Best is the smallest number that fills the batches of all ranks: less leaves some half empty, more begins
     to train later."""
-    phases: int = Field(default=1, ge=1)
-    """In which a slot begins the rows that it draws together, one after the other, so that they end so, too: batches
-    may be large and there is something to train all the same. 1 begins all at once."""
-    last_rounds: int = Field(default=1, ge=1)
-    """In which slots draw what is left of an iteration, at least: batches shrink towards its end, and the last groups
-    come one after the other. 1 fills all rows as long as there is anything to draw."""
     asynchrony: bool = False
     """The first groups of the next iteration may be rolled out with the weights of this one while it still trains, by
     slots that would have nothing to do: their samples are one version old when they are trained on, never older."""

@@ -1,16 +1,16 @@
 """Shares by measured speed, so that a fast and a slow worker finish together.
 
 All workers that share a backlog would finish together after `level` seconds: waiting and held row-steps over the sum of
-speeds, where those who still fetch the weights count from when they will have them. A worker is given rows while it
-would finish them within the level (its fair share). What whole rows leave over goes to whoever finishes it no later
-than the fastest would, starting at the level; a slower one is refused and promised that the row is finished by then. If
-the promise is broken (the faster one is stuck or does not ask), it gets the row.
+speeds. A worker is given rows while it would finish them within the level (its fair share). A row that is left over
+goes to a worker that finishes it no later than the fastest would, starting at the level; a slower one is refused, with
+the promise that the row is finished by then. If the promise is broken (the faster one is stuck or does not ask), the
+slower one gets the row.
 
 Invariant: `load` and `team` of each backlog are the sums over the counted workers that hold its weights; every change
 costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler/).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.speeds import UNMEASURED, Measured, usable_speed
@@ -19,10 +19,6 @@ from spotlight.control.scheduler.workers import Standing, Worker
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
 """Sums of speeds are not exact; a share that is full but for this is full."""
-
-
-CLEARLY = 1 + 1e-6
-"""What is beyond a share by more than this is so however its seconds are summed up."""
 
 
 class Balance:
@@ -59,7 +55,6 @@ class Balance:
         worker.backlogs = tuple(backlogs)
         for backlog in worker.backlogs:
             backlog.holders += 1
-            backlog.coming.forget(worker.id)
         self.recount(worker)
 
     def recount(self, worker: Worker) -> None:
@@ -90,20 +85,10 @@ class Balance:
 
     # -- what is decided -----------------------------------------------------------------------------------------------
 
-    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
+    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
-        return done_s <= self._level_s(worker, backlog, queue, now) * ROUNDING
-
-    def is_beyond_shares(self, backlogs: Iterable[Backlog], speed: float) -> bool:
-        """Whether not even an idle worker of this speed could take anything that waits as its share."""
-        for backlog in backlogs:
-            for queue in backlog.queues:
-                if queue.count:
-                    level_s = backlog.level_s(queue.row_steps)
-                    if queue.head().remaining <= level_s * speed * CLEARLY:
-                        return False
-        return True
+        return done_s <= backlog.level_s(queue.row_steps) * ROUNDING
 
     def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
@@ -113,7 +98,7 @@ class Balance:
         # No row ends before all its steps, and a step of few rows takes as long as one of more.
         few = min(self._saturating_rows, worker.rows) if len(worker.leases) < self._saturating_rows else 1
         row_steps = head.remaining * few
-        others_s = self._level_s(worker, backlog, queue, now) + row_steps / backlog.team.fastest
+        others_s = backlog.level_s(queue.row_steps) + row_steps / backlog.team.fastest
         own_s = max(worker.finish_s(head.remaining), worker.late_s + row_steps / worker.speed)
         if own_s <= others_s * ROUNDING:
             return True
@@ -122,12 +107,6 @@ class Balance:
         return now >= worker.promise
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _level_s(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> float:
-        """Rows that a batch has room for without taking longer are left to nobody."""
-        if worker.takes_all or len(worker.leases) < self._saturating_rows:
-            return backlog.level_s(queue.row_steps)
-        return backlog.shared_level_s(queue.row_steps, now)
 
     def _leave(self, worker: Worker) -> None:
         if not worker.counted:

@@ -5,7 +5,6 @@ ticket's holder and attempt are the ledger's (tests/property/test_scheduler_prop
 """
 
 from collections.abc import Callable, Collection, Iterable
-from math import inf
 from typing import TypeAlias
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
@@ -49,8 +48,6 @@ class Booking:
         """Tickets in queues."""
         self.advances = 0
         """Times that a live attempt was reported at a later step than before."""
-        self._shortest: float | None = None
-        """Known until a ticket is queued or taken."""
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -71,23 +68,18 @@ class Booking:
         self._tickets[request_id] = ticket
         backlog.queues[rank].push(ticket)
         self.waiting += 1
-        self._shortest = None
 
     def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
-        """The first in line, or the first that the worker does not leave to others, is the worker's now."""
-        ticket = queue.beyond(worker.leaves) if worker.leaves else queue.head()
+        """The worker holds the head of the queue from now on."""
+        ticket = queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
-        self._shortest = None
         ticket.holder = worker
         ticket.moved_at = ticket.named_at = now
         ticket.is_recalled = False
-        ticket.is_early = worker.leaves > 0
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
-        if worker.awaited:
-            self.forget_coming(worker)
         self._balance.shift(worker, ticket.remaining)
         return ticket
 
@@ -104,8 +96,6 @@ class Booking:
         ticket.reach(min(step, ticket.steps))
         ticket.moved_at = now
         self._balance.shift(ticket.holder, ticket.remaining - before)
-        if ticket.holder.is_paced:
-            self._hunger.wake(ticket.holder)
 
     def release(self, ticket: Ticket, reason: ReleaseReason) -> None:
         """End the live attempt; what the ledger does not count as live any more is not wanted any more."""
@@ -142,7 +132,6 @@ class Booking:
         if holder is None:
             self._queue(ticket).withdraw(ticket)
             self.waiting -= 1
-            self._shortest = None
         else:
             self._take_away(ticket)
         self._forget(ticket)
@@ -164,13 +153,6 @@ class Booking:
     def backlogs(self) -> Collection[Backlog]:
         return self._backlogs.values()
 
-    def shortest_head(self) -> float:
-        """Row-steps of the shortest of those that are first in their queues; infinite if nothing waits."""
-        if self._shortest is None:
-            heads = [queue.head() for backlog in self._backlogs.values() for queue in backlog.queues if queue.count]
-            self._shortest = min([ticket.remaining for ticket in heads], default=inf)
-        return self._shortest
-
     def backlog(self, weights: WeightsId) -> Backlog:
         backlog = self._backlogs.get(weights)
         if backlog is None:
@@ -181,19 +163,6 @@ class Booking:
         """New weights come with every iteration: those that nobody holds or waits for are forgotten."""
         if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
-
-    def expect(self, worker: Worker, weights: WeightsId, ready_at: float, given_up_at: float) -> None:
-        """A share of what is of these weights is left for it."""
-        worker.awaited = True
-        self.backlog(weights).coming.expect(worker.id, worker.speed, ready_at, given_up_at)
-
-    def forget_coming(self, worker: Worker) -> None:
-        """Nobody leaves a share to it any more: it is gone, asks no more, or has something else to do."""
-        if worker.awaited:
-            worker.awaited = False
-            for backlog in list(self._backlogs.values()):
-                backlog.coming.forget(worker.id)
-                self.tidy(backlog)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -210,16 +179,12 @@ class Booking:
         ticket.holder = None
 
     def _enqueue_again(self, ticket: Ticket) -> None:
-        """First in line, unless it was begun before its turn."""
+        """First in line."""
         ticket.reach(ticket.step)
-        ticket.was_returned = ticket.was_returned or not ticket.is_early
-        self._enqueue(ticket)
-        self._hunger.wake_for(ticket.remaining)
-
-    def _enqueue(self, ticket: Ticket) -> None:
+        ticket.was_returned = True
         self._queue(ticket).push(ticket)
         self.waiting += 1
-        self._shortest = None
+        self._hunger.wake_all()
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]

@@ -28,14 +28,6 @@ def fits(worker: Worker, remaining: int, now: float, settings: SchedulerSettings
     return total <= _row_steps_left(worker, now, settings)
 
 
-def largest_that_fits(worker: Worker, now: float, settings: SchedulerSettings) -> float:
-    """Row-steps of the largest request that `fits` would let it have; it only gets less, while the worker is silent."""
-    left = _row_steps_left(worker, now, settings)
-    batch = _smallest_batch(worker, settings)
-    longest = max([ticket.remaining for ticket in worker.leases.values()]) if worker.leases else 0
-    return 0.0 if longest * batch > left else min(left - worker.load, left / batch)
-
-
 def too_late(worker: Worker, now: float, settings: SchedulerSettings) -> list[Ticket]:
     """What the worker holds and cannot finish before its deadline, if it finishes as many as it can."""
     if worker.standing is SERVING:

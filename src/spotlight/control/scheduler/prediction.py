@@ -30,20 +30,9 @@ def seconds_until(
     fetching: Fetching,
 ) -> float:
     """Until `count` of the groups are finished; infinite unless these workers, of whom one was measured, do it."""
-    finished_s = sorted(seconds_until_each(groups, team, settings, now, fetching))
-    return finished_s[count - 1] if len(finished_s) >= count > 0 else inf
-
-
-def seconds_until_each(
-    groups: Iterable[Sequence[Ticket]],
-    team: Iterable[Worker],
-    settings: SchedulerSettings,
-    now: float,
-    fetching: Fetching,
-) -> list[float]:
-    """Until each of the groups is finished, as if it were first in line; infinite under the same conditions."""
     rows = _Rows(_able(team), settings, now, fetching)
-    return [rows.finish_s(tickets) if rows.team else inf for tickets in groups]
+    finished_s = sorted(rows.finish_s(tickets) if rows.team else inf for tickets in groups)
+    return finished_s[count - 1] if len(finished_s) >= count > 0 else inf
 
 
 def seconds_of_exact_work(

@@ -12,7 +12,7 @@ stragglers, which is periodic, and for what a lost worker held.
     scheduler.join(worker, SlotClass.SPOT, rows=8, now=0.0)
     scheduler.holds(worker, [weights])
     scheduler.add(requests)                          # issued in the ledger before
-    scheduler.pull(worker, 8, None, now=0.0)         # stands until it is answered
+    scheduler.pull(worker, Pull(free_rows=8), now=0.0)   # stands until it is answered
     scheduler.assign(now=0.0)                        # [Assignment(worker, weights, leases)]: leased in the ledger
     scheduler.done(worker, request, now=2.0)         # after ledger.accept
 """
@@ -28,11 +28,10 @@ from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.rounds import Rounds
-from spotlight.control.scheduler.serving import first_in_line
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.events import ReleaseReason
-from spotlight.core.messages import Progress
+from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
 
@@ -76,48 +75,27 @@ class Scheduler:
             self._booking.tidy(backlog)
         self._hunger.wake(known)
 
-    def expect(self, weights: WeightsId, fetchers: Iterable[tuple[WorkerId, float, float]]) -> None:
-        """They fetch these: when each should hold them, and when it is given up. A share is left for those who ask."""
-        for worker, ready_at, given_up_at in fetchers:
-            known = self._workers.get(worker)
-            if known is not None and known.standing is Standing.SERVING and known.free_rows > 0:
-                self._booking.expect(known, weights, ready_at, given_up_at)
+    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
+        """Replaces the worker's earlier pull and stands until an assignment answers it.
 
-    def pull(
-        self,
-        worker: WorkerId,
-        free_rows: int,
-        row_steps_per_s: float | None,
-        now: float,
-        answered: int | None = None,
-        late_s: float = 0.0,
-        leaves: int = 0,
-        helps: bool = False,
-        takes_all: bool = False,
-    ) -> None:
-        """Room for so many rows; replaces the worker's earlier pull and stands until an assignment answers it.
-
-        A worker asks again after each assignment if it has room left, and takes its pull back with 0 rows. `answered`
-        is how many assignments it had received when it asked: a pull that crossed one on its way is out of date, since
-        it offers the same rows again, and is ignored. `late_s` is how long it takes before it could begin, `leaves`
-        how many of those first in line it leaves to others, `helps` that it trains and may have to stop at any time,
-        `takes_all` that it leaves no share for who still fetches.
+        A worker pulls again after each assignment if it has room left, and takes its pull back with 0 rows. A pull that
+        crossed an assignment on its way (`pull.answered` is behind) offers the same rows again and is ignored. `late_s`
+        is the time until the worker could begin.
         """
         known = self._workers.get(worker)
         if known is None:
             return
         known.heard_at = now
-        if answered is not None and answered < known.assignments:
+        if pull.answered is not None and pull.answered < known.assignments:
             return
-        known.free_rows = free_rows if free_rows < known.rows else known.rows
-        known.late_s, known.leaves, known.helps, known.takes_all = late_s, leaves, helps, takes_all
-        self._balance.measure(known, row_steps_per_s)
+        known.free_rows = min(pull.free_rows, known.rows)
+        known.late_s = late_s
+        self._balance.measure(known, pull.row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
             self._hunger.ask(known)
         else:
             self._hunger.forget(known)
-            self._booking.forget_coming(known)
 
     def heard(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
         """A heartbeat, and how far each attempt is."""
@@ -184,7 +162,6 @@ class Scheduler:
         known = self._heard(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
-            self._booking.forget_coming(known)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -193,7 +170,6 @@ class Scheduler:
         known = self._workers.get(worker)
         if known is not None:
             known.standing = Standing.DRAINING
-            self._booking.forget_coming(known)
             self._balance.recount(known)
             self._hunger.wake_all()
 
@@ -206,7 +182,6 @@ class Scheduler:
         for ticket in held:
             self._booking.release(ticket, reason)
         self._hunger.forget(known)
-        self._booking.forget_coming(known)
         before = known.backlogs
         self._balance.remove(known)
         for backlog in before:
@@ -220,7 +195,7 @@ class Scheduler:
         """Work that the ledger has queued: just issued, reopened, or left over by a restart."""
         for request in requests:
             self._booking.add(request)
-        self._hunger.wake_for(0.0)
+        self._hunger.wake_all()
 
     def cancel(self, work: Work) -> list[WorkerId]:
         """Unfinished requests of this kind are dropped; returns who holds some, to be told to discard them."""
@@ -242,7 +217,7 @@ class Scheduler:
 
     def recalls(self, now: float) -> list[Recalled]:
         """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
-        if now < self._next_search or not self._hunger.is_hopeful:
+        if now < self._next_search or not self._hunger:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
         known = self._fewest_rows, self._most_rows, self._balance.slowest
@@ -305,23 +280,10 @@ class Scheduler:
         tickets = [self._booking.unfinished(group) for group in groups]
         return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
 
-    def seconds_until_each(
-        self, groups: Iterable[Iterable[RequestId]], team: Iterable[WorkerId], now: float, fetching: Fetching
-    ) -> list[float]:
-        """Until each of the groups is finished, as if it were first in line; infinite where nobody can tell."""
-        tickets = [self._booking.unfinished(group) for group in groups]
-        return prediction.seconds_until_each(tickets, self._known(team), self._settings, now, fetching)
-
     def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
         """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
         everybody, backlogs = self._workers.values(), self._booking.backlogs()
         return prediction.seconds_of_exact_work(everybody, backlogs, self._known(team), fetching)
-
-    def next_s(self, worker: WorkerId, now: float) -> float:
-        """That a batch of what is first in line would take the worker, if it began now."""
-        known = self._workers[worker]
-        source = first_in_line(known, now, self._settings)
-        return 0.0 if source is None else source[1].head().remaining * self.step_s(worker)
 
     def room(self, team: Iterable[WorkerId]) -> int:
         """Rows that the team can have under way."""

@@ -6,9 +6,7 @@ that the worker holds, so previews never keep anybody waiting. Of two queues of 
 
 from spotlight.control.scheduler import notices
 from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog, Queue
-from spotlight.control.scheduler.phases import is_early
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.taper import is_full
 from spotlight.control.scheduler.workers import Standing, Worker
 from spotlight.core.work import Work
 
@@ -23,19 +21,7 @@ RANKS = {
 
 
 def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
-    """Where the worker's next request comes from; None if there is nothing that it may have now."""
-    found = first_in_line(worker, now, settings)
-    if found is None:
-        return None
-    if settings.phases > 1:
-        worker.is_paced = is_early(worker, found[1], now, settings)
-        if worker.is_paced:
-            return None
-    return None if settings.last_rounds > 1 and is_full(worker, *found, settings) else found
-
-
-def first_in_line(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
-    """Where it would come from if the worker had a row for it."""
+    """The queue that the worker's next request comes from; None: nothing waits that it may have."""
     for rank in RANKS[worker.standing]:
         found: tuple[Backlog, Queue] | None = None
         for backlog in worker.backlogs:

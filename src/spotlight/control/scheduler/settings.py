@@ -12,10 +12,6 @@ class SchedulerSettings(Section):
     """A worker that says nothing for this long is fenced; less forgives less, more loses time to one that hangs."""
     saturating_rows: int = Field(default=4, ge=1)
     """Fewer rows than this take as long per step as this many: below, a GPU is bound by launches, not arithmetic."""
-    phases: int = Field(default=1, ge=1)
-    """In which a slot begins its rollouts: more end them more evenly, but draw small batches at first and at last."""
-    last_rounds: int = Field(default=1, ge=1)
-    """In which slots draw what is left, at least: more end the last rollouts more evenly, in smaller batches."""
     audits_with_groups: bool = False
     """Whether audits are served right after the rollouts of their group, whose advantages wait for them, instead of
     after all rollouts."""

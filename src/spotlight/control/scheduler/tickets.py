@@ -6,7 +6,6 @@ is lost and nothing is served twice (tests/property/test_scheduler_property.py).
     add --> QUEUED --lease--> HELD --done--> (gone)
               ^                |
               `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step;
-                                     in its turn, if it was taken before that
 """
 
 from dataclasses import dataclass
@@ -52,8 +51,6 @@ class Ticket:
     queued_as: int = 0
     """Its valid entry in the queue."""
     was_returned: bool = False
-    is_early: bool = False
-    """Whether its holder took it before its turn."""
     is_recalled: bool = False
 
     def reach(self, step: int) -> None:

@@ -46,17 +46,6 @@ class Worker:
     """Of its standing pull; 0: it does not ask."""
     late_s: float = 0.0
     """Before it could begin with what it asks for."""
-    helps: bool = False
-    """It trains and rolls out only while it waits: what it does not begin now it never begins."""
-    takes_all: bool = False
-    """It rolls out until others have fetched their weights, and leaves them no share of what it could begin."""
-    is_paced: bool = False
-    """Whether the next of its rows should begin when those that it has are farther."""
-    awaited: bool = False
-    """Whether others leave it a share."""
-    leaves: int = 0
-    """So many of those that are first in line it leaves to others: it may have to hand back at any time, and nobody
-    should be waiting for that then."""
     assignments: int = 0
     """How many it was given so far."""
     leases: dict[RequestId, Ticket] = field(default_factory=dict)

@@ -114,14 +114,12 @@ def _with_baseline(explore: ExploreConfig, seed: int, explores: bool) -> Explore
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
     """From streams of their own, so that the rest of a seed's setting is what it was without."""
-    chance, ahead, phases = Streams(seed)["overlap"], Streams(seed)["ahead"], Streams(seed)["phases"]
+    chance, ahead = Streams(seed)["overlap"], Streams(seed)["ahead"]
     return {
         "asynchrony": ahead.random() < 0.5,
         "stale_share": ahead.choice((0.34, 0.5, 0.5, 1.0)),
         "gap": chance.random() < 0.5,
         "tag": chance.random() < 0.7,
         "least_groups": chance.choice((1, 1, 2)),
-        "phases": phases.choice((1, 1, 2, 3)),
-        "last_rounds": Streams(seed)["last rounds"].choice((1, 1, 2, 3)),
         "switch_s": chance.choice((0.0, 0.5, 2.0)),
     }
