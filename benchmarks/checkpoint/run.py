@@ -30,14 +30,11 @@ def figures(model: str, device: str, batch: int, count: int) -> dict[str, Figure
     subject.trainer.optimizer.step()
     with tempfile.TemporaryDirectory() as folder:
         rounds = [write_beside(subject, train, Path(folder)) for _ in range(count)]
-    return {
-        "held_s": Figure.median([each.held_s for each in rounds], "s that the trainer is held"),
-        "lost_s": Figure.median(
-            [each.lost_s for each in rounds], "s that steps take longer while it is written, in all"
-        ),
-        "written_s": Figure.median([each.written_s for each in rounds], "s from the copy until it is on disk"),
-        "slowdown": Figure.median(
-            [each.slowdown for each in rounds], "times as long is a step while it is written, mean"
-        ),
-        "step_s": Figure.median([each.step_s for each in rounds], "s of a step without it"),
+    values = {
+        "held_s": ([each.held_s for each in rounds], "s that the trainer is held"),
+        "lost_s": ([each.lost_s for each in rounds], "s that steps take longer while it is written, in all"),
+        "written_s": ([each.written_s for each in rounds], "s from the copy until it is on disk"),
+        "slowdown": ([each.slowdown for each in rounds], "times as long is a step while it is written, mean"),
+        "step_s": ([each.step_s for each in rounds], "s of a step without it"),
     }
+    return {name: Figure.median(measured, unit) for name, (measured, unit) in values.items()}
