@@ -54,14 +54,3 @@ def test_fetch_of_a_worker_that_came_after_the_announcement_counts_from_its_comi
     directory.holds(worker, WeightsId(Version(1)), now=95.0)
     directory.weights[WeightsId(Version(2))] = PublishedSet("digest", "", announced_at=100.0)
     assert directory.fetching_s(worker, WeightsId(Version(2)), now=100.0) == 5.0
-
-
-def test_fetchers_are_those_who_do_not_hold_the_weights_and_have_fetched_before():
-    directory = introduced("spot-1.1/0.1", "spot-1.1/1.1")
-    first, second = WeightsId(Version(1)), WeightsId(Version(2))
-    directory.weights[first] = PublishedSet("digest", "", announced_at=10.0)
-    directory.holds(WorkerId("spot-1.1/0.1"), first, now=14.0)
-    directory.weights[second] = PublishedSet("digest", "", announced_at=50.0)
-    assert list(directory.fetchers(second)) == [("spot-1.1/0.1", 54.0, 56.0)]
-    directory.holds(WorkerId("spot-1.1/0.1"), second, now=55.0)
-    assert list(directory.fetchers(second)) == []
