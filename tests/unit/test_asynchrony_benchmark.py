@@ -15,6 +15,7 @@ from spotlight.core.errors import InputError
 asynchrony = partial(run_benchmark, "asynchrony")
 
 
+@pytest.mark.slow
 def test_both_arms_run_once_and_half_of_the_second_iteration_is_stale_in_one_of_them(tmp_path: Path):
     run = ("--seeds", "0", "--loss", "nft", "--out", str(tmp_path), "--json", "--set")
     first = asynchrony(*run, *TINY)

@@ -39,6 +39,7 @@ def made_up(finished):
     return make
 
 
+@pytest.mark.slow
 def test_both_arms_start_alike_and_only_the_exploring_one_previews_and_audits(finished):
     out, result = finished
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -56,6 +57,7 @@ def test_both_arms_start_alike_and_only_the_exploring_one_previews_and_audits(fi
     assert 0 < audit["figures"]["captured_variance"] <= 1
 
 
+@pytest.mark.slow
 def test_audited_baseline_changes_what_is_learned_from_the_same_seeds(finished, tmp_path):
     """The first iteration selects nothing; the second has the same seeds and rewards, and other advantages."""
     out, _ = finished
@@ -69,6 +71,7 @@ def test_audited_baseline_changes_what_is_learned_from_the_same_seeds(finished, 
     assert measured["points"][2]["trained"]["grad_norm"] != kept["points"][2]["trained"]["grad_norm"]
 
 
+@pytest.mark.slow
 def test_repeating_runs_nothing_again_and_merging_gives_the_same_figures(finished, tmp_path):
     out, result = finished
     before = [(out / name).stat().st_mtime_ns for name in ARMS]
@@ -82,6 +85,7 @@ def test_repeating_runs_nothing_again_and_merging_gives_the_same_figures(finishe
     assert (tmp_path / "joined.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_other_preview_settings_do_not_pass_off_an_old_result(finished):
     out, _ = finished
     result = explore("--seeds", "0", "--arm", "explore", "--out", str(out), "--previews", "6", "--set", *TINY)
@@ -90,6 +94,7 @@ def test_other_preview_settings_do_not_pass_off_an_old_result(finished):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_ratio_compares_interpolated_first_crossings_of_the_plain_runs_final_score(made_up):
     plain = made_up(PLAIN, {0: 0.5, 10: 0.7, 20: 0.8, 30: 0.9})
     # The target is 0.85: the plain run is there at 25, this one half way between 4 and 6.
@@ -100,6 +105,7 @@ def test_ratio_compares_interpolated_first_crossings_of_the_plain_runs_final_sco
     assert figures["words_nft_iterations_ratio"].value == pytest.approx(5)
 
 
+@pytest.mark.slow
 def test_ratio_of_an_exploring_run_that_never_arrives_is_told_as_a_bound(made_up):
     plain = made_up(PLAIN, {0: 0.5, 10: 0.8, 20: 0.8})
     explored = made_up(EXPLORE, {0: 0.5, 10: 0.6, 20: 0.7})
@@ -108,6 +114,7 @@ def test_ratio_of_an_exploring_run_that_never_arrives_is_told_as_a_bound(made_up
     assert "upper bound, 1 of 1" in figure.unit
 
 
+@pytest.mark.slow
 def test_ratio_is_taken_seed_by_seed_and_only_where_both_arms_ran(made_up):
     late, early = {0: 0.0, 8: 0.8, 16: 0.8}, {0: 0.0, 4: 0.8, 16: 0.8}
     runs = [made_up(PLAIN, late), made_up(EXPLORE, early), made_up(PLAIN, late, seed=1)]
@@ -116,6 +123,7 @@ def test_ratio_is_taken_seed_by_seed_and_only_where_both_arms_ran(made_up):
     assert (figure.low, figure.value, figure.high) == pytest.approx((1, 1.5, 2))
 
 
+@pytest.mark.slow
 def test_merge_of_runs_that_differ_is_refused(made_up, tmp_path):
     first = made_up(PLAIN, {0: 0.5, 1: 0.6})
     for changes, reason in (
@@ -130,6 +138,7 @@ def test_merge_of_runs_that_differ_is_refused(made_up, tmp_path):
     assert not (tmp_path / "joined.json").exists()
 
 
+@pytest.mark.slow
 def test_the_exploring_arm_may_stop_earlier_than_the_plain_one(made_up):
     plain = made_up(PLAIN, {0: 0.5, 40: 0.9, 80: 0.9})
     short = made_up(EXPLORE, {0: 0.5, 20: 0.9}, config={**plain.config, "iterations": 20})

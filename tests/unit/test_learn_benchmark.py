@@ -17,6 +17,7 @@ def finished(tmp_path_factory):
     return out, result
 
 
+@pytest.mark.slow
 def test_learn_ends_with_one_json_object_and_leaves_curve_pictures_and_weights(finished):
     out, result = finished
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -36,6 +37,7 @@ def test_learn_ends_with_one_json_object_and_leaves_curve_pictures_and_weights(f
     assert run["points"][0]["reward"] != run["points"][-1]["reward"]
 
 
+@pytest.mark.slow
 def test_learn_repeated_runs_nothing_again_and_merges_to_the_same_figures(finished, tmp_path):
     out, result = finished
     before = (out / "words-nft-seed0.json").stat().st_mtime_ns
@@ -56,6 +58,7 @@ def test_learn_with_a_misspelt_key_exits_2_and_writes_nothing(tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_learn_with_other_settings_does_not_pass_off_an_old_result(finished):
     out, _ = finished
     result = learn("--preset", "laptop", "--seeds", "0", "--out", str(out), "--set", *TINY, "train.lr=3e-4")
@@ -64,6 +67,7 @@ def test_learn_with_other_settings_does_not_pass_off_an_old_result(finished):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_merge_of_runs_that_differ_is_refused(finished, tmp_path):
     out, _ = finished
     run = json.loads((out / "words-nft-seed0.json").read_text())

@@ -100,6 +100,7 @@ def finished(tmp_path_factory):
     return out, result
 
 
+@pytest.mark.slow
 def test_only_older_weights_rank_otherwise_than_the_exact_samples(finished):
     out, _ = finished
     run = staleness_results.read(out / "words-nft-seed0.json")
@@ -112,6 +113,7 @@ def test_only_older_weights_rank_otherwise_than_the_exact_samples(finished):
         assert point.at(Look.FEW, 1).spearman < 1
 
 
+@pytest.mark.slow
 def test_json_has_the_figures_by_lag_and_merging_gives_the_same(finished, tmp_path, capsys):
     out, result = finished
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -124,6 +126,7 @@ def test_json_has_the_figures_by_lag_and_merging_gives_the_same(finished, tmp_pa
     assert (tmp_path / "joined.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_seed_cut_short_counts_at_the_checkpoints_that_all_seeds_have(finished):
     out, _ = finished
     whole = staleness_results.read(out / "words-nft-seed0.json")
@@ -134,6 +137,7 @@ def test_a_seed_cut_short_counts_at_the_checkpoints_that_all_seeds_have(finished
     assert "words_nft_lag1_spearman_late" not in figures
 
 
+@pytest.mark.slow
 def test_merge_of_runs_that_differ_is_refused(finished, tmp_path):
     out, _ = finished
     first = staleness_results.read(out / "words-nft-seed0.json")
@@ -148,6 +152,7 @@ def test_merge_of_runs_that_differ_is_refused(finished, tmp_path):
     assert not (tmp_path / "joined.json").exists()
 
 
+@pytest.mark.slow
 def test_repeating_with_other_settings_does_not_pass_off_an_old_result(finished):
     out, _ = finished
     result = staleness("--seeds", "0", "--out", str(out), *LOOKS, "--candidates", "9", "--set", *TINY)
@@ -156,6 +161,7 @@ def test_repeating_with_other_settings_does_not_pass_off_an_old_result(finished)
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_repeating_runs_nothing_again(finished):
     out, first = finished
     # The number of reward processes changes speed, not outcome.
