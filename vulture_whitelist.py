@@ -57,6 +57,8 @@ spot_workers  # status --json
 reserved_workers  # status --json
 steps_redone  # status --json
 groups_skipped  # status --json
+spot_slots  # plan --json
+dollars_per_hour  # plan --json
 evaluations_empty  # status --json
 samples_dropped  # status --json
 samples_unscored  # status --json
@@ -82,8 +84,3 @@ sd3  # the schedule of SD3.5
 wait_for_teardown  # process tests count sockets and threads after it
 misses  # computations that a replay of a co-simulation must not repeat
 slots_used  # slots that a fixed crew works with
-
-# The package control/forecast is about to go; so do these lines.
-beside_training
-spot_slots
-dollars_per_hour

@@ -61,16 +61,7 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         previews_follow=config.explores and config.explore.timing is Timing.BESIDE,
     )
     hub = Hub(dispatcher, chronicle.clock, send)
-    order = PromptOrder(chronicle.prompts.training, config.seed)
-    samples = Samples(
-        config.rollout,
-        config.explore.noise,
-        facts.world.size,
-        order,
-        config.seed,
-        config.explore.solver,
-        config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
-    )
+    samples = _samples(chronicle)
     held_out_prompts = chronicle.prompts.evaluated(config.eval.prompts)
     rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit, config.explore.baseline)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang, config.cluster.start_s)
@@ -97,6 +88,19 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
     )
     _take_up(chronicle, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
+
+
+def _samples(chronicle: Chronicle) -> Samples:
+    config = chronicle.config
+    return Samples(
+        config.rollout,
+        config.explore.noise,
+        chronicle.facts.world.size,
+        PromptOrder(chronicle.prompts.training, config.seed),
+        config.seed,
+        config.explore.solver,
+        config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
+    )
 
 
 def _watch(chronicle: Chronicle, hub: Hub, gang: Gang) -> StallWatch:

@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 from spotlight.compute.rewards.ocr import text
 from spotlight.compute.rewards.ocr.detector import Box, Detector, boxes_from_map, reading_order
 from spotlight.compute.rewards.ocr.lines import fit_line
-from spotlight.compute.rewards.ocr.recogniser import (
-    EN_PPOCR_V4,
-    PPOCR_V6_TINY,
-    Reading,
-    Recogniser,
-    join,
-)
+from spotlight.compute.rewards.ocr.recogniser import EN_PPOCR_V4, PPOCR_V6_TINY, Reading, Recogniser, join
 from spotlight.compute.rewards.ocr.reward import OcrGraded, OcrJudge, ocr, ocr_exact, ocr_graded, ocr_judge
 from spotlight.compute.rewards.ocr.weights import ASSETS
 from spotlight.core.errors import PromptError, RewardError, WeightsError

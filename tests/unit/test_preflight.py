@@ -161,7 +161,7 @@ def test_prompts_that_repeat_or_are_held_out_as_well_are_told_and_allowed(here):
 
 def test_every_shipped_recipe_has_prompts_that_its_model_can_take():
     for recipe in ("words-nft", "words-large-nft", "scenes-nft"):
-        remarks(check_prompts, Subject.new(load_config(recipe), recipe))
+        assert remarks(check_prompts, Subject.new(load_config(recipe), recipe)) == []
 
 
 # --- machine ---

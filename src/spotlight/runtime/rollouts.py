@@ -79,7 +79,8 @@ class Samples:
         self, work: Work, iteration: int, group: int, candidate: Candidate, seeds: Sequence[int], version: int
     ) -> list[Request]:
         sampling, start = self._path(iteration, candidate)
-        return self._requests(work, iteration, group, candidate.prompt, seeds, sampling, version, start)
+        samples = _samples(candidate, seeds, sampling, version, start)
+        return [Request(work=work, iteration=iteration, group=group, sample=sample) for sample in samples]
 
     def previews(
         self, iteration: int, candidate: Candidate, seeds: Sequence[int], steps: int, version: int
@@ -93,9 +94,10 @@ class Samples:
             sampler = self.solver.sampler if steps < self.rollout.steps else SamplerKind.ODE
             sampling = Sampling(steps=steps, size=self.size, sampler=sampler, guidance=self.rollout.guidance)
             start = None
-        return self._requests(
-            Work.PREVIEW, iteration, candidate.number, candidate.prompt, seeds, sampling, version, start
-        )
+        samples = _samples(candidate, seeds, sampling, version, start)
+        return [
+            Request(work=Work.PREVIEW, iteration=iteration, group=candidate.number, sample=sample) for sample in samples
+        ]
 
     def _path(self, iteration: int, candidate: Candidate) -> tuple[Sampling, int | None]:
         """All steps, and the seed of the noise that a whole group starts from, whatever is rolled out of it; None: its
@@ -104,29 +106,15 @@ class Samples:
         shared = self.rollout.initial_noise is InitialNoise.SHARED
         return self.rollout.sampling(self.size, window), seeds_at(candidate.position, 1)[0] if shared else None
 
-    def _requests(
-        self,
-        work: Work,
-        iteration: int,
-        group: int,
-        prompt: Prompt,
-        seeds: Sequence[int],
-        sampling: Sampling,
-        version: int,
-        start: int | None,
-    ) -> list[Request]:
-        prompt_id = prompt.id
-        return [
-            Request(
-                work=work,
-                iteration=iteration,
-                group=group,
-                sample=Sample(
-                    prompt=prompt_id, seed=seed, sampling=sampling, version=Version(version), shared_start=start
-                ),
-            )
-            for seed in seeds
-        ]
+
+def _samples(
+    candidate: Candidate, seeds: Sequence[int], sampling: Sampling, version: int, start: int | None
+) -> list[Sample]:
+    prompt = candidate.prompt.id
+    return [
+        Sample(prompt=prompt, seed=seed, sampling=sampling, version=Version(version), shared_start=start)
+        for seed in seeds
+    ]
 
 
 class Rollouts:

@@ -42,12 +42,10 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
 
 def _unreadable(run: "RunFolder", reason: str) -> dict[str, object]:
     """A folder that is not, or not yet, a whole run must not hide the others."""
-    unknown = dict.fromkeys(("last_progress_s", "waiting_for", "recipe", "score", "value"))
-    return {"run": run.name, "state": "unreadable", "reason": reason, "pid_alive": False, **unknown} | {
-        "iterations": 0,
-        "of": 0,
-        "whole": True,
-    }
+    unknown = ("last_progress_s", "waiting_for", "recipe", "iterations", "of", "score", "value", "whole")
+    return {
+        "run": run.name, "state": "unreadable", "reason": reason, "pid_alive": False, **dict.fromkeys(unknown)
+    }  # fmt: skip
 
 
 def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str, object]:
@@ -85,8 +83,8 @@ def _print(found: list[dict[str, object]]) -> None:
         value, since = row["value"], row["last_progress_s"]
         table.add_row(
             str(row["run"]),
-            str(row["state"]) + ("" if row["whole"] else ", incomplete"),
-            f"{row['iterations']}/{row['of']}",
+            str(row["state"]) + (", incomplete" if row["whole"] is False else ""),
+            f"{row['iterations']}/{row['of']}" if row["of"] is not None else "–",
             f"{score_name(str(row['score']))} {score(value)}" if isinstance(value, float) else "–",
             f"{duration(since)} ago" if isinstance(since, float) else "–",
             str(row["reason"] or row["waiting_for"] or ""),

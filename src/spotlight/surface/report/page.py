@@ -59,7 +59,7 @@ def write_report(
     """
     page = render(view, run_folder, prices or PriceTable.load(), prompts, trained_on, verdict)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Made anew ("x"), because a link that somebody left under a fixed name would be written through.
+    # Made anew ("x"), because a link under a fixed name would be written through.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with partial.open("x", encoding="utf-8") as file:
         file.write(page)
