@@ -32,7 +32,7 @@ test-full: setup lint
 SEEDS ?= 300
 START ?= 0
 storm: setup
-	$(BIN)/python -m spotlight.runtime.sim.storm --seeds $(SEEDS) --start $(START)
+	$(BIN)/python -m spotlight.sim.storm --seeds $(SEEDS) --start $(START)
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks

@@ -12,7 +12,7 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
-from spotlight.runtime.sim.numerics import Numerics
+from spotlight.sim.numerics import Numerics
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
 

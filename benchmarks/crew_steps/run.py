@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.lib.figures import Figure
 from spotlight.core.crews import GroupToken
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.runtime.group_store import GroupStore
+from spotlight.node.group_store import GroupStore
 
 DEGREES = (1, 2, 4)
 FORWARDS = 6

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy
+from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.directory import PublishedSet
@@ -22,20 +23,19 @@ from spotlight.control.market.weather import Weather, generate
 from spotlight.control.profiles import Operation, Profile
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.controller.hub import Hub
 from spotlight.core.events import Accepted, AnyEvent, Crewing
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.sim.fakes import mark
-from spotlight.runtime.sim.node import TOKEN_PIXELS
-from spotlight.runtime.sim.pace import Pace
-from spotlight.runtime.sim.profiled import ProfiledFate, ProfiledPace, TrainingCost
-from spotlight.runtime.sim.slots import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.trace import Trace as Events
-from spotlight.runtime.sim.virtual_loop import VirtualClock, run_virtually
-from spotlight.runtime.sim.world import World
+from spotlight.sim.fakes import mark
+from spotlight.sim.node import TOKEN_PIXELS
+from spotlight.sim.profiled import ProfiledFate
+from spotlight.sim.slots import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.trace import Trace as Events
+from spotlight.sim.virtual_loop import VirtualClock, run_virtually
+from spotlight.sim.world import World
 
 NODES, SLOTS, GANG = 2, 8, 4
 PICTURES = (4, 8)
@@ -139,7 +139,8 @@ class Rounds:
 
 def training_s(profile: Profile, case: Case) -> float:
     """The gang's part of a round: the new weights are in the run's store at its end."""
-    cost = TrainingCost.of(work(case, profile))
+    config = work(case, profile)
+    cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
     batch = -(-case.pictures // GANG) * cost.timesteps * cost.passes
     forwards_s = cost.forwards * profile.seconds(Operation.DENOISE_STEP, batch)
     return (

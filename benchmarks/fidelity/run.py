@@ -27,9 +27,9 @@ from spotlight.core.journal import read
 from spotlight.core.types import NodeId
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
-from spotlight.runtime.paced.quicker import quicker
-from spotlight.runtime.sim.numerics import HashNumerics
-from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.node.paced.quicker import quicker
+from spotlight.sim.numerics import HashNumerics
+from spotlight.sim.simulate import Simulation, simulate, simulated
 
 CPU_PROFILE = "cpu-words"
 WEATHER = Weather(

@@ -17,7 +17,7 @@ from spotlight.control.market.traces import Trace
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
-from spotlight.runtime.sim.numerics import Numerics
+from spotlight.sim.numerics import Numerics
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
 

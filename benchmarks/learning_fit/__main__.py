@@ -2,7 +2,7 @@
 
 python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
 
-A fit is one file of `assets/learning` (its model: `spotlight.runtime.sim.learning`):
+A fit is one file of `assets/learning` (its model: `spotlight.sim.learning`):
 
 - `base` is where the runs began; `limit` and `rate` are least squares over all held-out points of plain runs and of
   runs that explored. An iteration of a plain run is progress 1, one of an exploring run the payoff its audits found.

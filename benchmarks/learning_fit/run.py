@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.lib.figures import Figure
 from spotlight.assets import asset
-from spotlight.runtime.sim.learning import LearningModel
+from spotlight.sim.learning import LearningModel
 
 Floats = NDArray[np.float64]
 RESULTS = Path("docs/results")

@@ -22,14 +22,14 @@ from spotlight.control.directory import PublishedSet
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
+from spotlight.controller.payloads import PayloadFolder
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
 from spotlight.core.events import SCHEMA, AnyEvent
 from spotlight.core.journal import Journal
 from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
+from spotlight.core.wire import Connection
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.runtime.payloads import PayloadFolder
-from spotlight.runtime.wire import Connection
 
 NODE, WORKER = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
 ROWS = 16

@@ -16,7 +16,7 @@ from spotlight.control.profiles.derive import gangs
 from spotlight.core.events import IterationDone
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.sim.simulate import Simulation, simulate
 from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
 
 LEARNING = "words-large-nft"

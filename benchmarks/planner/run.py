@@ -17,8 +17,8 @@ from spotlight.control.profiles import Profile
 from spotlight.core.events import StepCommitted
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.simulate import Simulation, simulate, simulated
 
 ITERATIONS = 21
 """0 has nothing to choose from; 1 to 10 is where the bandit must have learned."""

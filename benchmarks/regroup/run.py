@@ -26,17 +26,17 @@ from spotlight.control.dispatch import Dispatcher
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
+from spotlight.controller.hub import Hub, SocketDoor
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
 from spotlight.core.events import AnyEvent, Crewing, WorkerJoined
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Sample, Sampling, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.runtime.config import ClusterConfig
-from spotlight.runtime.devices import assign, probe
-from spotlight.runtime.hub import Hub, SocketDoor
-from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings
-from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.node.worker_settings import WorkerSettings
+from spotlight.pools.config import ClusterConfig
+from spotlight.pools.devices import assign, probe
+from spotlight.pools.local import LocalPool, LocalPoolSettings
 
 WEIGHTS = WeightsId(Version(0))
 SLOTS = 4
@@ -136,7 +136,7 @@ class Bench:
         self.pool = LocalPool(
             LocalPoolSettings(
                 run=self._folder, controller=self._folder / "hub.sock", token=self._door.token,
-                entry="spotlight.runtime.worker:entry", preload=("spotlight.runtime.worker",),
+                entry="spotlight.node.worker:entry", preload=("spotlight.node.worker",),
                 worker_settings=self._settings.model_dump_json().encode(), reward="ocr_graded",
                 reward_processes=1, reward_timeout_s=60.0,
                 cluster=cluster, heads=self._facts.heads, token_pixels=self._facts.token_pixels,

@@ -18,8 +18,8 @@ from spotlight.control.market.weather import generate
 from spotlight.control.profiles import Operation, Profile
 from spotlight.control.profiles.profile import Point, Provenance, Series, Times
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.simulate import Outcome, Simulation, simulate, simulated
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.simulate import Outcome, Simulation, simulate, simulated
 
 SLOTS_PER_NODE = 8
 GROUP = 16

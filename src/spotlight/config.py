@@ -28,7 +28,7 @@ from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
-from spotlight.runtime.config import ClusterConfig, MarketConfig
+from spotlight.pools.config import ClusterConfig, MarketConfig
 
 LOSSES: Mapping[str, type[Section]] = {"nft": NftConfig, "flow_grpo": FlowGrpoConfig}
 DEFAULT_LOSS = "nft"

@@ -11,16 +11,16 @@ from statistics import fmean
 from typing import Protocol
 
 from spotlight.control.run_state import RunState
+from spotlight.controller.checkpoints import Checkpoints
+from spotlight.controller.exploration import Explorer
+from spotlight.controller.held_out import HeldOut
+from spotlight.controller.overlap import Ahead
+from spotlight.controller.rollouts import Rollouts
+from spotlight.controller.training import Training
 from spotlight.core.clock import Clock
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Compared, IterationDone
 from spotlight.core.work import Policy
-from spotlight.runtime.ahead import Ahead
-from spotlight.runtime.checkpoints import Checkpoints
-from spotlight.runtime.exploration import Explorer
-from spotlight.runtime.held_out import HeldOut
-from spotlight.runtime.rollouts import Rollouts
-from spotlight.runtime.training import Training
 
 
 class Limits(Protocol):

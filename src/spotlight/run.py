@@ -23,6 +23,7 @@ from spotlight.chronicle import Chronicle
 from spotlight.compute.models.base_copy import copy_base
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.sources import is_shipped
+from spotlight.compute.profiling.pace import NEEDED, TrainingCost
 from spotlight.compute.train.config import AUTO
 from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig
@@ -30,6 +31,8 @@ from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
+from spotlight.controller.hub import Hub, SocketDoor
+from spotlight.controller.payloads import PayloadFolder
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, SpotlightError, Stopped, exit_code_of
 from spotlight.core.events import RunStopped
@@ -37,17 +40,14 @@ from spotlight.core.journal import JournalUnwritable
 from spotlight.core.run_files import run_around
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
+from spotlight.node.paced.reward import name_of as paced_reward
+from spotlight.node.worker_settings import PaceSettings, RowsSettings, WorkerSettings
+from spotlight.orders import Done, DrainRun, DrillRun, RunOrder, listen
+from spotlight.pools.devices import DeviceTable, table_for
+from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
+from spotlight.pools.market import StandIns, bring_spot
+from spotlight.pools.pool import Departure, NodeDown
 from spotlight.presence import Presence
-from spotlight.runtime.devices import DeviceTable, table_for
-from spotlight.runtime.hub import Hub, SocketDoor
-from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
-from spotlight.runtime.market import StandIns, bring_spot
-from spotlight.runtime.orders import Done, DrainRun, DrillRun, RunOrder, listen
-from spotlight.runtime.paced.reward import name_of as paced_reward
-from spotlight.runtime.payloads import PayloadFolder
-from spotlight.runtime.pool import Departure, NodeDown
-from spotlight.runtime.sim.profiled import NEEDED, TrainingCost
-from spotlight.runtime.worker_settings import PaceSettings, RowsSettings, WorkerSettings
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
@@ -188,7 +188,7 @@ class Run:
     def pool_settings(self, token: str) -> LocalPoolSettings:
         """What agents and workers of this run are started with."""
         config, facts = self.config, self.chronicle.facts
-        worker = "spotlight.runtime.worker" if config.cluster.pace is None else "spotlight.runtime.paced.worker"
+        worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.worker"
         return LocalPoolSettings(
             run=self.folder.path,
             controller=sockets(self.folder.path) / "hub.sock",
@@ -253,7 +253,7 @@ class Run:
         cluster = self.config.cluster
         if cluster.pace is None:
             return None
-        cost = TrainingCost.of(self.config)
+        cost = TrainingCost.of(self.config.algorithm, self.config.rollout, self.config.train.batches_over)
         return PaceSettings(
             profile=cluster.pace,
             speed=cluster.pace_speed,

@@ -11,21 +11,21 @@ from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.controller.checkpoints import Cadence, Checkpoints
+from spotlight.controller.exploration import Exploration, Explorer, NoExploration, Patience
+from spotlight.controller.gang import Gang
+from spotlight.controller.held_out import HeldOut
+from spotlight.controller.hub import Hub
+from spotlight.controller.overlap import Ahead, Asynchrony, Lead, NoAsynchrony
+from spotlight.controller.payloads import Storage
+from spotlight.controller.rollouts import Rollouts, Samples
+from spotlight.controller.stall import Sight, StallWatch
+from spotlight.controller.training import Training
+from spotlight.controller.update import Schedule
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
-from spotlight.runtime.ahead import Ahead, Asynchrony, Lead, NoAsynchrony
-from spotlight.runtime.checkpoints import Cadence, Checkpoints
-from spotlight.runtime.exploration import Exploration, Explorer, NoExploration, Patience
-from spotlight.runtime.gang import Gang
-from spotlight.runtime.held_out import HeldOut
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.judge import longest_verdict_s
-from spotlight.runtime.payloads import Storage
-from spotlight.runtime.rollouts import Rollouts, Samples
-from spotlight.runtime.stall import Sight, StallWatch
-from spotlight.runtime.step import Schedule
-from spotlight.runtime.training import Training
+from spotlight.node.judge import longest_verdict_s
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.rollout.row_search import Rolled, search_rows
-from spotlight.runtime.devices import probe
+from spotlight.pools.devices import probe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -16,11 +16,11 @@ from spotlight.control.ledger.tally import AuditReport
 from spotlight.core.events import Accepted, Crewing, Evaluated, Leased, Released, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, SlotClass
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.moments import Moment
-from spotlight.runtime.sim.node import SimNode
-from spotlight.runtime.sim.setting import SPEED_UPS
-from spotlight.runtime.sim.worker import Pace, SimWorker
+from spotlight.sim.fate import Tempo
+from spotlight.sim.moments import Moment
+from spotlight.sim.node import SimNode
+from spotlight.sim.setting import SPEED_UPS
+from spotlight.sim.worker import Pace, SimWorker
 
 STEPS = 60
 """So many that a crew of four still has most of them to do when a fault strikes."""

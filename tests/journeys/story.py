@@ -23,19 +23,19 @@ from spotlight.control.ledger.tally import AuditReport
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, ProblemNoted, Record
 from spotlight.core.journal import Disk, read
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.folder import RunFolder
-from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.sim.controller import Controller, Ending, PowerCut
-from spotlight.runtime.sim.fate import Calm, Tempo
-from spotlight.runtime.sim.invariants import Broken, Invariants
-from spotlight.runtime.sim.moments import Moment
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.trace import Trace
-from spotlight.runtime.sim.virtual_loop import VirtualClock, VirtualLoop
-from spotlight.runtime.sim.world import World
+from spotlight.sim.controller import Controller, Ending, PowerCut
+from spotlight.sim.fate import Calm, Tempo
+from spotlight.sim.invariants import Broken, Invariants
+from spotlight.sim.moments import Moment
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.trace import Trace
+from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop
+from spotlight.sim.world import World
 from spotlight.wiring import Wired
 
 Kind = TypeVar("Kind", bound=AnyEvent)

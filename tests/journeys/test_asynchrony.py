@@ -22,8 +22,8 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.work import Request, Work
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.fate import Tempo
+from spotlight.sim.moments import Moment
 from spotlight.surface.cli.report import verdict
 
 LONG: dict[str, Any] = {"rollout": {"prompts": 4, "group_size": 3, "steps": 6}}

@@ -21,7 +21,7 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.work import Request, Work
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.moments import Moment
 
 EXPLORE = {"enabled": "on", "seeds": 12, "steps": 2, "audit_share": 0.5}
 ROLLOUT = {"prompts": 4, "group_size": 3, "steps": 6}

@@ -10,8 +10,8 @@ from spotlight.core.events import ExplorationClosed, NodeJoined, NodeLost, Relea
 from spotlight.core.journal import read
 from spotlight.core.types import NodeId
 from spotlight.core.work import Activity, SlotClass
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.machines import SimPool
+from spotlight.sim.fate import Tempo
+from spotlight.sim.machines import SimPool
 from spotlight.surface.projections import RunView
 
 BOOT_S, START_S = 10.0, 2.0

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from story import Story, When
 
+from spotlight.controller import exploration
 from spotlight.core.events import AnyEvent, ExplorationClosed, Planned, Previewed, Selected, StepCommitted
 from spotlight.core.work import Work
-from spotlight.runtime import exploration
-from spotlight.runtime.sim.fate import Tempo
+from spotlight.sim.fate import Tempo
 
 SCOUTS, SEEDS, PROMPTS, CANDIDATES = 3, 6, 2, 4
 CHOOSING: dict[str, Any] = {

@@ -8,8 +8,8 @@ from story import Story, When
 from spotlight.core.events import AnyEvent, Checkpointed, IterationDone, Restored, RunStopped, StepCommitted
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.sim.moments import Moment
-from spotlight.runtime.sim.worker import Pace
+from spotlight.sim.moments import Moment
+from spotlight.sim.worker import Pace
 
 ITERATIONS = 5
 LATE_S = 8.0

@@ -18,7 +18,7 @@ from spotlight.core.events import (
     Selected,
     StepCommitted,
 )
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.moments import Moment
 
 STEPS = 3
 

@@ -14,10 +14,10 @@ import test_crew_layouts as layouts
 import test_crews as losses
 
 from spotlight.control.elastic.regroup import Regroup
-from spotlight.runtime.crews import NodeCrews
-from spotlight.runtime.sim.membership import SimMembership
-from spotlight.runtime.sim.node import SimNode
-from spotlight.runtime.sim.worker import SimWorker
+from spotlight.node.crews import NodeCrews
+from spotlight.sim.membership import SimMembership
+from spotlight.sim.node import SimNode
+from spotlight.sim.worker import SimWorker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {}

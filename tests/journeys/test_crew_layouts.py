@@ -30,8 +30,8 @@ from spotlight.core.events import (
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.fate import Tempo
+from spotlight.sim.moments import Moment
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.slots import crew_share
 from spotlight.surface.status import as_json

@@ -20,8 +20,8 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.fate import Tempo
+from spotlight.sim.moments import Moment
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.45, 1.2])

@@ -8,7 +8,7 @@ from story import Story
 from spotlight.core.events import Accepted, Checkpointed, Restored, StepCommitted, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.sim.worker import Pace
+from spotlight.sim.worker import Pace
 
 FIRST_GANG = WorkerId("reserved-1.1/0.1")
 FOR_EVER_S = 1e6

@@ -22,8 +22,8 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.work import NoticeKind
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.moments import Moment
+from spotlight.sim.fate import Tempo
+from spotlight.sim.moments import Moment
 
 SPOT = 2
 GAP = {"pipeline": {"gap": True}}

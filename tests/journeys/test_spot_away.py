@@ -11,8 +11,8 @@ from spotlight.core.events import NodeJoined, NodeLost, Record, Released, Worker
 from spotlight.core.journal import read
 from spotlight.core.work import Activity, SlotClass
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.controller import Ending
-from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.sim.controller import Ending
+from spotlight.sim.simulate import Simulation, simulate
 from spotlight.surface.projections import RunView
 from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
 from spotlight.surface.status import status

@@ -28,6 +28,7 @@ from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
+from spotlight.controller.hub import Hub, SocketDoor
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
 from spotlight.core.events import (
@@ -41,13 +42,12 @@ from spotlight.core.events import (
     WorkerJoined,
     WorkerLost,
 )
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.runtime.config import ClusterConfig
-from spotlight.runtime.hub import Hub, SocketDoor
-from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
-from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.node.worker_settings import WorkerSettings
+from spotlight.pools.config import ClusterConfig
+from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
 
 WEIGHTS = WeightsId(Version(0))
 FACTS = facts_of("words")
@@ -93,7 +93,7 @@ class Hall:
         self.pool = LocalPool(
             LocalPoolSettings(
                 run=folder, controller=self.controller, token=self.token,
-                entry="spotlight.runtime.worker:entry", preload=("spotlight.runtime.worker",),
+                entry="spotlight.node.worker:entry", preload=("spotlight.node.worker",),
                 worker_settings=workers.model_dump_json().encode(),
                 reward="jpeg", reward_processes=1, reward_timeout_s=60.0,
                 cluster=ClusterConfig(rows=4, silence_s=SILENCE_S, elastic=ELASTIC),

@@ -17,11 +17,11 @@ from safetensors.numpy import save
 from spotlight import __version__
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.core import messages as m
+from spotlight.core import wire
 from spotlight.core.crews import Adopt
 from spotlight.core.events import SCHEMA
 from spotlight.core.work import Work
-from spotlight.runtime import wire
-from spotlight.runtime.launch import WorkerLaunch
+from spotlight.node.launch import WorkerLaunch
 
 HANG, BROKEN, UNJUDGED = 251, 252, 253
 

@@ -71,7 +71,7 @@ class LiveRun:
         """Children of the controller that run an agent."""
         assert self._controller is not None
         children = Path(f"/proc/{self._controller.pid}/task/{self._controller.pid}/children").read_text().split()
-        return {int(pid) for pid in children if b"spotlight.runtime.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+        return {int(pid) for pid in children if b"spotlight.node.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
     def living(self) -> list[WorkerJoined]:
         lost = {event.worker for event in self.events(WorkerLost)}

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from spotlight.core import messages as m
+from spotlight.core import wire
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, WorkerId
 from spotlight.core.work import Request, SlotClass, Work
-from spotlight.runtime import wire
-from spotlight.runtime.config import ClusterConfig
-from spotlight.runtime.local_pool import LocalPool, LocalPoolSettings, sockets
-from spotlight.runtime.pool import NodeSpec
+from spotlight.pools.config import ClusterConfig
+from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
 
 PATIENCE_S = 20.0
 """How long a story waits for what must happen before it fails; never reached when all is well."""

@@ -8,7 +8,8 @@ import pytest
 from node_world import SPOT, eventually, living, marked, world
 
 from spotlight.core import messages as m
-from spotlight.runtime.pool import Departure, NodeDown, NodeSpec
+from spotlight.core.node_spec import NodeSpec
+from spotlight.pools.pool import Departure, NodeDown
 
 NEVER_S = 1e6
 

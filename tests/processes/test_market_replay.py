@@ -9,11 +9,12 @@ from node_world import SPOT, ControllerStub, pool_settings, world
 from spotlight.control.market.traces import Happening, TraceEvent, in_order
 from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
-from spotlight.runtime.local_pool import LocalPool
-from spotlight.runtime.market import Market
-from spotlight.runtime.pool import NodeDown, NodeSpec, NodeUp
+from spotlight.pools.local import LocalPool
+from spotlight.pools.market import Market
+from spotlight.pools.pool import NodeDown, NodeUp
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from node_world import ControllerStub, pool_settings
 
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.runtime.config import ClusterConfig
-from spotlight.runtime.devices import assign, probe
-from spotlight.runtime.local_pool import LocalPool
+from spotlight.pools.config import ClusterConfig
+from spotlight.pools.devices import assign, probe
+from spotlight.pools.local import LocalPool
 
 
 @pytest.fixture(autouse=True)

@@ -32,10 +32,11 @@ from node_world import (
 
 from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass, WeightsId, Work
-from spotlight.runtime.local_pool import LocalPool, sockets
-from spotlight.runtime.pool import Departure, NodeDown, NodeSpec
+from spotlight.pools.local import LocalPool, sockets
+from spotlight.pools.pool import Departure, NodeDown
 
 HERE = Path(__file__).parent
 FIRST = WorkerId("spot-1.1/0.1")
@@ -378,7 +379,7 @@ def test_second_pool_on_a_live_run_and_a_missing_module_are_refused(run):
 
 
 def test_agent_modules_never_load_torch():
-    check = "import sys, spotlight.runtime.agent, spotlight.runtime.local_pool, spotlight.runtime.market; "
+    check = "import sys, spotlight.node.agent, spotlight.pools.local, spotlight.pools.market; "
     found = subprocess.run(
         [
             sys.executable,

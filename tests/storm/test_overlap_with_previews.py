@@ -11,8 +11,8 @@ from spotlight.control.profiles import Profile
 from spotlight.core.events import IterationDone
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.learning import ModelNumerics
-from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.sim.learning import ModelNumerics
+from spotlight.sim.simulate import Simulation, simulate, simulated
 
 PREVIEWS = (
     *("iterations=8", "rollout.prompts=16", "rollout.group_size=4", "algorithm.timesteps_per_sample=2"),

@@ -22,16 +22,16 @@ from spotlight.control.scheduler.booking import Booking
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.workers import Standing
 from spotlight.control.setbacks import Setbacks
+from spotlight.controller.gang import Gang, GangLost
+from spotlight.controller.hub import Hub
+from spotlight.controller.rollouts import Rollouts, Samples
+from spotlight.controller.training import Training
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
-from spotlight.runtime.gang import Gang, GangLost
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.judge import Judge
-from spotlight.runtime.rollouts import Rollouts, Samples
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.storm import StormFailed, weather_one
-from spotlight.runtime.sim.trainer import SimTrainer
-from spotlight.runtime.training import Training
+from spotlight.node.judge import Judge
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.storm import StormFailed, weather_one
+from spotlight.sim.trainer import SimTrainer
 
 SEEDS = range(150)
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -39,9 +39,9 @@ from spotlight.core.journal import read
 from spotlight.core.types import PromptId
 from spotlight.core.work import Activity, Work
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.controller import Ending
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.simulate import Outcome, Simulation, simulate, simulated
+from spotlight.sim.controller import Ending
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.simulate import Outcome, Simulation, simulate, simulated
 
 PROFILE = Profile.load("h200-qwen-image-512")
 

@@ -15,10 +15,10 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import NodeJoined, NodeLost, Record, RunResumed, RunStopped
 from spotlight.core.journal import read
 from spotlight.core.work import Activity
-from spotlight.runtime.sim.faults import Storm
-from spotlight.runtime.sim.setting import draw_setting
-from spotlight.runtime.sim.storm import Tempest
-from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.sim.faults import Storm
+from spotlight.sim.setting import draw_setting
+from spotlight.sim.storm import Tempest
+from spotlight.sim.virtual_loop import run_virtually
 
 SEEDS = range(12)
 

@@ -10,12 +10,12 @@ from functools import cache
 
 import pytest
 
+from spotlight.controller.gang import DEATHS_ALLOWED
 from spotlight.core.types import WorkerId
-from spotlight.runtime.gang import DEATHS_ALLOWED
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.faults import ORDERS, Storm
-from spotlight.runtime.sim.storm import weather_one
-from spotlight.runtime.sim.tally import Outcome, Tally
+from spotlight.sim.fate import Tempo
+from spotlight.sim.faults import ORDERS, Storm
+from spotlight.sim.storm import weather_one
+from spotlight.sim.tally import Outcome, Tally
 
 SEEDS = range(60)
 MORE_SEEDS = range(60, 300)
@@ -23,7 +23,7 @@ CHUNK = 10
 
 FINGERPRINT = """
 import sys
-from spotlight.runtime.sim.storm import weather_one
+from spotlight.sim.storm import weather_one
 print([(weather_one(seed).trace, weather_one(seed).theta) for seed in (3, 17)])
 print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modules))
 """

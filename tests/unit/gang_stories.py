@@ -8,13 +8,13 @@ from typing import Any
 from dispatch_stories import dispatcher_with
 
 from spotlight.control.dispatch import Outgoing
+from spotlight.controller.gang import Gang
+from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.gang import Gang
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.sim.virtual_loop import VirtualClock, VirtualLoop
+from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop
 
 TIMEOUT_S = 100.0
 FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")

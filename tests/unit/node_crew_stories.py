@@ -23,8 +23,8 @@ from spotlight.core.crews import (
 )
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, RequestId, SlotClass, WeightsId, Work
-from spotlight.runtime.crews import NodeCrews
-from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.node.crews import NodeCrews
+from spotlight.sim.virtual_loop import run_virtually
 
 WEIGHTS, NEXT = WeightsId(Version(0)), WeightsId(Version(1))
 TOKENS = 48

@@ -37,15 +37,15 @@ from spotlight.core.journal import Journal, read
 from spotlight.core.types import NodeId, Prompt, Sample, SamplerKind, Version, Window
 from spotlight.core.work import Request, Work
 from spotlight.folder import RunFolder
+from spotlight.node.equipment import equip
+from spotlight.node.launch import AgentLaunch
+from spotlight.node.worker_settings import WorkerSettings
+from spotlight.pools.devices import DeviceTable
+from spotlight.pools.local import LocalPool
 from spotlight.run import Run, check, devices_of
-from spotlight.runtime.devices import DeviceTable
-from spotlight.runtime.equipment import equip
-from spotlight.runtime.launch import AgentLaunch
-from spotlight.runtime.local_pool import LocalPool
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.simulate import Simulation, simulate
-from spotlight.runtime.sim.virtual_loop import run_virtually
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.simulate import Simulation, simulate
+from spotlight.sim.virtual_loop import run_virtually
 
 Observer = Callable[[RunConfig, Path], object]
 PROFILE = Profile.load("h200-qwen-image-512")

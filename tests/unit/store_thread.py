@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.core.crews import GroupToken
-from spotlight.runtime.group_store import GroupStore
+from spotlight.node.group_store import GroupStore
 
 
 class StoreThread:

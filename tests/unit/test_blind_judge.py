@@ -8,13 +8,13 @@ from test_rollout_requests import samples
 
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.run_state import RunState
+from spotlight.controller.hub import Hub
+from spotlight.controller.rollouts import Rollouts
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import RewardError
 from spotlight.core.events import Accepted
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass, Work
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.rollouts import Rollouts
 
 BLIND = math.nan
 WORKER = WorkerId("spot-1.1/0.1")

@@ -12,9 +12,9 @@ from spotlight.core.errors import InputError
 from spotlight.core.events import Compared, Evaluated, StepCommitted
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.memory import Memory, subject_of
-from spotlight.runtime.sim.real import RealNumerics
-from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.sim.memory import Memory, subject_of
+from spotlight.sim.real import RealNumerics
+from spotlight.sim.simulate import Simulation, simulate, simulated
 
 PROFILE = Profile.load("h200-qwen-image-512")
 SMALL = (

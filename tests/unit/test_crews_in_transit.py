@@ -5,7 +5,7 @@ from asyncio import sleep
 from node_crew_stories import NEXT, WEIGHTS, House, crew_of, virtually
 from regroup_stories import A, B, C, D
 
-from spotlight.runtime.crews import ANSWER_S
+from spotlight.node.crews import ANSWER_S
 
 
 @virtually

@@ -6,9 +6,9 @@ from fake_gpus import GIB, fake_gpus
 
 from spotlight.config import load_config, recipe_names
 from spotlight.core.errors import ConfigError, EnvironmentProblem
+from spotlight.pools.config import ClusterConfig
+from spotlight.pools.devices import assign, check_memory, probe
 from spotlight.run import devices_of
-from spotlight.runtime.config import ClusterConfig
-from spotlight.runtime.devices import assign, check_memory, probe
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, stepped, told, train
 
+from spotlight.controller.gang import GangLost
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, WeightsId, Work
-from spotlight.runtime.gang import GangLost
 
 PROMPT = Prompt(text="a word")
 SAMPLE = Sample(prompt=PROMPT.id, seed=1, sampling=Sampling(steps=2, size=Size(8, 8)), version=Version(0))

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, stepped, told, train
 
+from spotlight.controller.gang import GangLost
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.types import WorkerId
-from spotlight.runtime.gang import GangLost
 
 SAVED = m.Saved(step=2, path="checkpoints/2")
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from spotlight.runtime.sim.heart import Heart
-from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.sim.heart import Heart
+from spotlight.sim.virtual_loop import run_virtually
 
 Story = Callable[[Heart, list[object]], Coroutine[None, None, None]]
 

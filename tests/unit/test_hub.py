@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from dispatch_stories import dispatcher_with
 
+from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.hub import Hub
-from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.sim.virtual_loop import run_virtually
 
 FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/1.1")
 

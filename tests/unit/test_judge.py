@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from spotlight.core.types import Prompt
-from spotlight.runtime.judge import Judge, Picture, Verdict
-from spotlight.runtime.reward_process import RewardLog, RewardProcess
+from spotlight.node.judge import Judge, Picture, Verdict
+from spotlight.node.reward_process import RewardLog, RewardProcess
 
 PATIENT_S, IMPATIENT_S = 20.0, 1.0
 """The first is enough for a process to start on a busy machine, the second for nothing but hanging."""

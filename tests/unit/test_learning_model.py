@@ -10,7 +10,7 @@ from spotlight.assets import asset
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.learning import LearningModel, ModelNumerics
 
 SHIPPED = sorted(path.stem for path in asset("learning").glob("*.json"))
 FULL = 10

@@ -3,7 +3,7 @@
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, Work
-from spotlight.runtime.leases import Leases
+from spotlight.node.leases import Leases
 
 WORKER = WorkerId("spot-1.1/0.1")
 PROMPT = Prompt(text="hello")

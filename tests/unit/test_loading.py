@@ -11,8 +11,8 @@ from spotlight.core.errors import WeightsError
 from spotlight.core.messages import Held, Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.runtime import loading
-from spotlight.runtime.loading import PATIENCE_S, Loading
+from spotlight.node import loading
+from spotlight.node.loading import PATIENCE_S, Loading
 
 ME, NEIGHBOUR = WorkerId("spot-1.1/1.1"), WorkerId("spot-1.1/0.1")
 OLD, NEW = WeightsId(Version(1)), WeightsId(Version(2))

@@ -14,7 +14,7 @@ from spotlight.control.market.recorded import Counts
 from spotlight.control.market.traces import Happening, Trace, TraceEvent, in_order
 from spotlight.core.errors import ConfigError
 from spotlight.core.work import NoticeKind
-from spotlight.runtime.config import MarketConfig
+from spotlight.pools.config import MarketConfig
 
 HOUR = 3600.0
 COUNTS = "t_s,n\n0,2\n600,0\n1200,3\n1800,1\n3600,1\n"

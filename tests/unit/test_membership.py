@@ -22,8 +22,8 @@ from spotlight.core.crews import (
 from spotlight.core.errors import WeightsError
 from spotlight.core.types import NodeId, Size, Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.runtime.membership import Membership
-from spotlight.runtime.standing import BROKEN_S
+from spotlight.node.membership import Membership
+from spotlight.node.standing import BROKEN_S
 
 LEADER, FOLLOWER = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 MEMBERS = (LEADER, FOLLOWER)

@@ -12,10 +12,10 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import Prompt
+from spotlight.node.paced.device import PacedDevice
+from spotlight.node.paced.quicker import quicker
+from spotlight.node.paced.reward import name_of
 from spotlight.run import Run
-from spotlight.runtime.paced.device import PacedDevice
-from spotlight.runtime.paced.quicker import quicker
-from spotlight.runtime.paced.reward import name_of
 
 
 class Hands:

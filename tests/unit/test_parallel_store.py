@@ -11,7 +11,7 @@ from spotlight.compute.parallel.store import AgentStore
 from spotlight.compute.parallel.store_wire import FRAME_LIMIT, HEADER, StoreError, StoreLate, StoreRefused
 from spotlight.core.crews import GroupToken
 from spotlight.core.types import NodeId
-from spotlight.runtime.group_store import KEYS_LIMIT, OPEN_LIMIT
+from spotlight.node.group_store import KEYS_LIMIT, OPEN_LIMIT
 
 NOW, BEFORE = GroupToken(NodeId("spot-1.1"), 7), GroupToken(NodeId("spot-1.1"), 6)
 

@@ -11,10 +11,10 @@ from PIL import Image
 from safetensors.numpy import save
 
 from spotlight.compute.rollout.flight import Payload
+from spotlight.controller.payloads import PICTURES, PayloadFolder
 from spotlight.core.errors import Stopped
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
-from spotlight.runtime.payloads import PICTURES, PayloadFolder
 
 
 def request(work: Work = Work.ROLLOUT, iteration: int = 3, group: int = 1, seed: int = 7) -> Request:

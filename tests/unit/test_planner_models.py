@@ -5,7 +5,7 @@ import pytest
 from spotlight.control.planner.bandit import Bandit, best_arm, prior_rho
 from spotlight.control.planner.gain import gain
 from spotlight.control.planner.timing import TimeModel
-from spotlight.runtime.sim.learning import LearningModel
+from spotlight.sim.learning import LearningModel
 
 # -- gain --------------------------------------------------------------------------------------------------------------
 

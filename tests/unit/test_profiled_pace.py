@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
+from spotlight.compute.profiling.pace import ProfiledPace, TrainingCost
 from spotlight.compute.train.config import BatchesOver
 from spotlight.config import load_config
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
-from spotlight.runtime.sim.profiled import ProfiledPace, TrainingCost
 
 PROFILE = Profile.load("h200-qwen-image-512")
 PROMPT = Prompt(text="a lantern")
@@ -64,9 +64,13 @@ def test_batches_over_samples_are_as_small_as_the_part_and_over_pairs_are_filled
     assert large[0] == pytest.approx(large[1])
 
 
+def cost_of(config):
+    return TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
+
+
 def test_image_is_trained_on_at_most_as_many_timesteps_as_its_path_has():
     changes = [["rollout.steps=10", f"algorithm.timesteps_per_sample={count}"] for count in (10, 99)]
-    exact, capped = (TrainingCost.of(load_config("words-nft", change)) for change in changes)
+    exact, capped = (cost_of(load_config("words-nft", change)) for change in changes)
     assert capped == exact
     assert capped.timesteps == 10
 

@@ -5,10 +5,10 @@ import pytest
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
+from spotlight.controller.rollouts import Samples, seeds_at
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import SamplerKind
 from spotlight.core.work import Work
-from spotlight.runtime.rollouts import Samples, seeds_at
 
 
 def samples(recipe: str, *overrides: str, candidates: int | None = None) -> Samples:

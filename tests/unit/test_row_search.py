@@ -17,10 +17,10 @@ from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId, Prompt
 from spotlight.core.work import SlotClass
-from spotlight.runtime import equipment
-from spotlight.runtime.launch import SlotDevice, WorkerLaunch
-from spotlight.runtime.measured_rows import MeasuredRows
-from spotlight.runtime.worker_settings import RowsSettings, WorkerSettings
+from spotlight.node import equipment
+from spotlight.node.launch import SlotDevice, WorkerLaunch
+from spotlight.node.measured_rows import MeasuredRows
+from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 MOST = 171
 HELD = 1000

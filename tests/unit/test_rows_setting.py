@@ -7,9 +7,9 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.folder import check_unchanged
+from spotlight.node.worker_settings import WorkerSettings
 from spotlight.run import Run
-from spotlight.runtime.sim.simulate import simulated
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.sim.simulate import simulated
 from spotlight.surface.cli.train import resumed_config
 
 PACE = "h200-qwen-image-512"

@@ -10,12 +10,12 @@ from spotlight.control.market.traces import Happening, Trace, TraceEvent
 from spotlight.core.crews import GroupToken
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.runtime.sim.fate import Calm
-from spotlight.runtime.sim.slots import FixedCrews, Idled, Relaunched, Slot, SlowRooms, replay
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.trace import Trace as Events
-from spotlight.runtime.sim.virtual_loop import run_virtually
-from spotlight.runtime.sim.world import World
+from spotlight.sim.fate import Calm
+from spotlight.sim.slots import FixedCrews, Idled, Relaunched, Slot, SlowRooms, replay
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.trace import Trace as Events
+from spotlight.sim.virtual_loop import run_virtually
+from spotlight.sim.world import World
 
 SIZE, LEGAL = 4, (1, 2, 4, 8)
 UP, NOTICE, KILL = Happening.UP, Happening.NOTICE, Happening.KILL

@@ -6,10 +6,10 @@ from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.numerics import HashNumerics, Numerics
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.trainer import SimTrainer
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.numerics import HashNumerics, Numerics
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.trainer import SimTrainer
 
 PROMPT = Prompt(text="a harbour")
 GROUP = 2

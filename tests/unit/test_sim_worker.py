@@ -7,18 +7,18 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from spotlight.compute.profiling.pace import Pace
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.runtime.sim.moments import Moment
-from spotlight.runtime.sim.numerics import HashNumerics
-from spotlight.runtime.sim.pace import Pace
-from spotlight.runtime.sim.rooms import Rooms
-from spotlight.runtime.sim.row import Row
-from spotlight.runtime.sim.storage import SimStorage
-from spotlight.runtime.sim.trainer import SimTrainer
-from spotlight.runtime.sim.virtual_loop import run_virtually
-from spotlight.runtime.sim.worker import SimWorker
+from spotlight.sim.moments import Moment
+from spotlight.sim.numerics import HashNumerics
+from spotlight.sim.rooms import Rooms
+from spotlight.sim.row import Row
+from spotlight.sim.storage import SimStorage
+from spotlight.sim.trainer import SimTrainer
+from spotlight.sim.virtual_loop import run_virtually
+from spotlight.sim.worker import SimWorker
 
 STEP_S = 30.0
 PROMPT = Prompt(text="a river at dawn")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from spotlight.controller.stall import FACTOR, LONGEST_TICK_S, Movement, Sight, StallWatch
 from spotlight.core.errors import Stopped
-from spotlight.runtime.stall import FACTOR, LONGEST_TICK_S, Movement, Sight, StallWatch
 
 ALLOWED_S = 100.0
 

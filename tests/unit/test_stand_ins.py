@@ -6,12 +6,12 @@ from itertools import count
 import pytest
 
 from spotlight.core.events import NodeLost, Record, WorkerJoined, WorkerLost
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.runtime.config import ClusterConfig, MarketConfig
-from spotlight.runtime.market import StandIns
-from spotlight.runtime.pool import NodeSpec
-from spotlight.runtime.sim.virtual_loop import run_virtually
+from spotlight.pools.config import ClusterConfig, MarketConfig
+from spotlight.pools.market import StandIns
+from spotlight.sim.virtual_loop import run_virtually
 
 DRAIN_S = 5.0
 

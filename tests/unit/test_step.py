@@ -4,11 +4,11 @@ import pytest
 
 from spotlight.control.ledger import InvariantBroken
 from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.controller.update import Schedule, Taken
 from spotlight.core import messages as m
 from spotlight.core.events import Compared
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
-from spotlight.runtime.step import Schedule, Taken
 
 PROMPT = Prompt(text="a kite")
 

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from spotlight.runtime.sim.virtual_loop import NothingLeft, run_virtually
+from spotlight.sim.virtual_loop import NothingLeft, run_virtually
 
 
 def test_timers_run_when_they_are_due_and_time_is_theirs():

@@ -11,8 +11,8 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.messages import Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.runtime import weight_cache
-from spotlight.runtime.weight_cache import HEADROOM, WeightCache
+from spotlight.node import weight_cache
+from spotlight.node.weight_cache import HEADROOM, WeightCache
 
 SLOW, QUICK = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 
@@ -143,7 +143,7 @@ def test_copy_that_has_room_nowhere_is_an_error_with_what_is_free(crowded, annou
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("spotlight.runtime.weight_cache.copy_file", full)
+    monkeypatch.setattr("spotlight.node.weight_cache.copy_file", full)
     cache = cache_in(crowded)
     with pytest.raises(EnvironmentProblem, match=r"No space left on device.*are free in.*set cluster.store"):
         taken(cache, announced(1))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotlight.core import wire
 from spotlight.core.messages import Alive, Commit, Drain, Envelope, Progress, Result, Score
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
-from spotlight.runtime import wire
 
 WORKER = WorkerId("spot-1.3/0.2")
 COMMIT = Envelope(WORKER, Commit(request=RequestId("rollout/0/1/2"), attempt=3, step=4))

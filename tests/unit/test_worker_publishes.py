@@ -15,10 +15,10 @@ from spotlight.core import messages as m
 from spotlight.core.crews import Adopt, AskNeighbour, Offered
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import SlotClass, WeightsId
-from spotlight.runtime.equipment import Equipment, Say
-from spotlight.runtime.launch import WorkerLaunch
-from spotlight.runtime.worker import Worker
-from spotlight.runtime.worker_settings import WorkerSettings
+from spotlight.node.equipment import Equipment, Say
+from spotlight.node.launch import WorkerLaunch
+from spotlight.node.worker import Worker
+from spotlight.node.worker_settings import WorkerSettings
 
 ME, BASE = WorkerId("reserved-1.1/0.1"), "base"
 BEHAVIOUR, UNKNOWN = WeightsId(Version(1)), WeightsId(Version(9))

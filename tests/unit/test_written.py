@@ -4,7 +4,7 @@ from spotlight.core.crews import Adopt
 from spotlight.core.messages import Load, PublishedWeights
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import Policy, WeightsId
-from spotlight.runtime.written import Written
+from spotlight.node.written import Written
 
 TRAINS, OTHER = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
 FIRST, SECOND = WeightsId(Version(1)), WeightsId(Version(2))

@@ -16,7 +16,7 @@
     |   `-- JournalUnwritable     the disk is full or fails (core/journal.py)
     |-- NothingToDo (0)           what was asked for is done already
     |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
-    |-- WireError                 bytes on a socket that are no frame of ours (runtime/wire.py)
+    |-- WireError                 bytes on a socket that are no frame of ours (core/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
     |-- StaleForward              a step of a crew of the past (compute/parallel/crew.py)
     `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)

@@ -1,6 +1,6 @@
 """What controller, agents and workers say to one another: one tagged union, the same on pipe, unix socket and TLS.
 
-A message travels as `runtime/wire.py` frames it: the msgpack of one of these, and an optional blob of safetensors
+A message travels as `core/wire.py` frames it: the msgpack of one of these, and an optional blob of safetensors
 bytes. Unknown fields are refused, and a `Hello` of another schema or code version is turned away.
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed

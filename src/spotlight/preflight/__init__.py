@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from spotlight.pools.devices import DeviceTable
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
 from spotlight.preflight.machine import check_disk, check_folder, check_open_files, check_sockets
 from spotlight.preflight.subject import Check, Subject
 from spotlight.run import devices_of
-from spotlight.runtime.devices import DeviceTable
 
 __all__ = ["Check", "Subject", "preflight"]
 

@@ -12,8 +12,8 @@ from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.folder import CHECKPOINTS_KEPT
+from spotlight.pools.local import sockets
 from spotlight.preflight.subject import Subject
-from spotlight.runtime.local_pool import sockets
 
 SOCKET_PATH_BYTES = 107
 """The longest path of a unix socket on Linux."""

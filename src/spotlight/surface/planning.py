@@ -35,9 +35,9 @@ from spotlight.core.events import (
 from spotlight.core.journal import read
 from spotlight.core.work import Policy, SlotClass
 from spotlight.folder import OutputConfig, RunFolder
-from spotlight.runtime.sim.controller import Ending
-from spotlight.runtime.sim.learning import learning_names
-from spotlight.runtime.sim.simulate import Simulation, simulate, simulated
+from spotlight.sim.controller import Ending
+from spotlight.sim.learning import learning_names
+from spotlight.sim.simulate import Simulation, simulate, simulated
 from spotlight.surface.simulating import Assumed, model_numerics, own_fit
 
 MOST_ITERATIONS, FEWEST_ITERATIONS = 8, 4

@@ -11,12 +11,12 @@ from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
-from spotlight.runtime.sim.learning import LearningModel, ModelNumerics
-from spotlight.runtime.sim.numerics import Numerics
-from spotlight.runtime.sim.simulate import check, simulated
+from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.numerics import Numerics
+from spotlight.sim.simulate import check, simulated
 
 if TYPE_CHECKING:
-    from spotlight.runtime.sim.memory import Memory
+    from spotlight.sim.memory import Memory
 
 
 class NumericsKind(StrEnum):
@@ -64,7 +64,7 @@ def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
 def real_numerics(config: RunConfig, memory: "Memory") -> Iterator[Numerics]:
     from spotlight.compute.rewards.in_process import scorer
     from spotlight.compute.rewards.registry import importing_from
-    from spotlight.runtime.sim.real import RealNumerics
+    from spotlight.sim.real import RealNumerics
 
     with importing_from(config.reward.folder), scorer(config.reward, config.model.device) as judge:
         yield RealNumerics(config, judge, memory)
@@ -87,7 +87,7 @@ def numerics_for(
         raise InputError(
             f"the fit '{learning}' means nothing where a model really trains; leave it out, or use model numerics."
         )
-    from spotlight.runtime.sim.memory import Memory, subject_of
+    from spotlight.sim.memory import Memory, subject_of
 
     subject = subject_of(config)
     memory = Memory.load(remembered, subject) if remembered else Memory(subject=subject)

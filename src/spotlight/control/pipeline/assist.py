@@ -19,7 +19,7 @@ A worker that trains asks for work as any other does, but its pull is kept here 
 With asynchrony, trainers that starve while all is held by others may have a group of the next iteration.
 What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
 whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
-The dispatcher owns it; whoever orders the gang (`runtime/gang.py`, `runtime/step.py`) tells it what there is to train.
+The dispatcher owns it; `controller/gang.py` and `controller/update.py` report to it what there is to train.
 
 Invariant: no pull is passed on while a part is trained, and none is lost: it is passed on, replaced by the worker's
 next one, or taken back by an order to train, after which the worker asks again (tests/unit/test_assist.py).

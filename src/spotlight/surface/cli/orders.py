@@ -13,8 +13,8 @@ RECOVERY_S = 120.0
 def drain(run: Annotated[str, typer.Argument(help="Name or folder of a run.")]) -> None:
     """Stop a run at the end of its iteration, so that it can be resumed."""
     from spotlight.folder import RunFolder
-    from spotlight.runtime.local_pool import sockets
-    from spotlight.runtime.orders import DrainRun, give
+    from spotlight.orders import DrainRun, give
+    from spotlight.pools.local import sockets
 
     folder = RunFolder.find(run)
     typer.echo(give(sockets(folder.path), folder.name, DrainRun()).sentence)
@@ -29,8 +29,8 @@ def drill(
     from spotlight.core.events import Accepted, Released, WorkerJoined, WorkerLost
     from spotlight.core.journal import read
     from spotlight.folder import RunFolder
-    from spotlight.runtime.local_pool import sockets
-    from spotlight.runtime.orders import DrillRun, give
+    from spotlight.orders import DrillRun, give
+    from spotlight.pools.local import sockets
 
     folder = RunFolder.find(run)
     done = give(sockets(folder.path), folder.name, DrillRun(share=share, reserved=reserved))

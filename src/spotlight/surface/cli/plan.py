@@ -148,7 +148,7 @@ def profile_of(config: "RunConfig", name: str | None) -> "Profile":
 
 def forecasts_of(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> "list[Forecast]":
     """One per number of spot nodes; what is missing is refused before anything is simulated."""
-    from spotlight.runtime.sim.simulate import check
+    from spotlight.sim.simulate import check
     from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.planning import forecast, simulated_iterations
 

@@ -93,7 +93,7 @@ def verdict(folder: "RunFolder") -> "AuditReport":
 def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
     """The shipped table, or one's own, which must know the machines of this run."""
     from spotlight.control.market.prices import PriceTable
-    from spotlight.runtime.config import MarketConfig
+    from spotlight.pools.config import MarketConfig
 
     table = PriceTable.load(path)
     if path is not None:

@@ -10,7 +10,7 @@ from spotlight.surface.cli.overrides import Overrides, settings_of
 if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
-    from spotlight.runtime.sim.simulate import Outcome
+    from spotlight.sim.simulate import Outcome
     from spotlight.surface.simulating import NumericsKind
 
 
@@ -30,7 +30,7 @@ def sim(
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.folder import RunFolder
-    from spotlight.runtime.sim.simulate import Simulation, simulate
+    from spotlight.sim.simulate import Simulation, simulate
     from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.simulating import Assumed, numerics_for, simulated_config
 

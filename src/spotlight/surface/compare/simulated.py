@@ -14,9 +14,9 @@ from spotlight.control.run_state import RunState
 from spotlight.core.errors import InputError
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
-from spotlight.runtime.sim.memory import subject_of
-from spotlight.runtime.sim.numerics import Numerics
-from spotlight.runtime.sim.simulate import Simulation, simulate
+from spotlight.sim.memory import subject_of
+from spotlight.sim.numerics import Numerics
+from spotlight.sim.simulate import Simulation, simulate
 from spotlight.surface.compare.curve import Curve, read_curve
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for, simulated_config
 

@@ -1,0 +1,199 @@
+"""Seconds of each operation of one worker: constants, which storms draw, or values of a profile.
+
+Training is charged as data-parallel: every rank takes an equal share of the image-timesteps in batches of the size that
+the profile finds efficient; the last part of a step ends with one optimizer step of all ranks. Batches over pairs take
+image-timesteps in their order; batches over samples take one timestep of a part's samples after the other, so that
+small parts make small batches. The forwards that a loss needs beside the trained one (NFT's behaviour policy, the
+reference of a KL term) are charged as denoising steps, a change of role when it is made. A checkpoint holds its trainer
+for the snapshot and is written beside other work; its own time contains the snapshot.
+
+A worker that wrote weights is charged `adopt_s` from their announcement on, however long the node copies the file: it
+applies them from its own memory (`node/written.py`), and the Load that follows finds them held. In the simulator one
+Load stands for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
+"""
+
+from dataclasses import dataclass
+
+from spotlight.compute.rollout.config import RolloutConfig
+from spotlight.compute.train.config import AlgorithmConfig, BatchesOver, FlowGrpoConfig
+from spotlight.control.profiles import Operation, Profile
+from spotlight.core import messages as m
+from spotlight.core.types import Version
+from spotlight.core.work import WeightsId, Work
+
+NEEDED = (
+    *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
+    *(Operation.PUBLISH, Operation.NODE_FETCH, Operation.WORKER_START, Operation.ROLE_SWITCH, Operation.CHECKPOINT),
+)
+"""What every simulated run is charged for."""
+DENOISE_STEP, PREVIEW_STEP, DECODE = Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.DECODE
+"""Looked up once, because every step needs them."""
+
+
+@dataclass
+class Pace:
+    """Constants, in seconds; `slowness` multiplies steps."""
+
+    step_s: float
+    start_s: float
+    load_s: float
+    train_s: float
+    heartbeat_s: float
+    slowness: float = 1.0
+    rounds: bool = False
+    """Whether previews take a forward of their own, with rounded weights."""
+    runs_ahead: bool = False
+    """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
+    adopt_s: float | None = None
+    """Applying weights that it trained itself; None: as long as any others."""
+    save_s: float | None = None
+    """From the order of a checkpoint until it is on disk; None: as long as weights take."""
+    _made: Version | None = None
+    """The newest version that it trained to the end or wrote: it has those weights in its own memory."""
+
+    def is_exact(self, work: Work) -> bool:
+        """Whether it computes with the very weights."""
+        return not self.rounds or work.is_exact
+
+    def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
+        """One denoising step of `rows` in a crew of that degree, of `capacity` that would fit."""
+        return self.step_s * self.slowness * max(rows / capacity, 0.5) / degree
+
+    def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
+        """A follower's part of such a step."""
+        return self.step_s * self.slowness / degree
+
+    def load(self, weights: WeightsId, is_held: bool) -> float:
+        """Applying a published set; storms are as slow with one that is held already."""
+        return self.load_s if self.adopt_s is None or not self._is_own(weights) else self.adopt_s
+
+    def _is_own(self, weights: WeightsId) -> bool:
+        return weights.version == self._made
+
+    def decode(self, pictures: int) -> float:
+        """From latents to what the judges see."""
+        return 0.0
+
+    def roll(self) -> float:
+        """The change of roles before a step of rollouts, if it was training."""
+        return 0.0
+
+    def switch(self) -> float:
+        """Of the seconds that an order to train will take, those of the change of role at its beginning."""
+        return 0.0
+
+    def train(self, order: m.Train) -> float:
+        """An optimizer step, or a part of one."""
+        self._trains(order)
+        return self.train_s * len(order.items) / order.samples if order.samples else self.train_s
+
+    def _trains(self, order: m.Train) -> None:
+        if order.last and order.is_final:
+            self._made = Version(order.iteration + 1)
+
+    def publish(self, order: m.Publish) -> float:
+        self._made = order.weights[0].version
+        return self.load_s
+
+    def snapshot(self) -> float:
+        """Of a checkpoint, the seconds that the trainer is held for."""
+        return min(self.load_s, self.save())
+
+    def save(self) -> float:
+        """A checkpoint, from its order until it is on disk; the snapshot is part of it."""
+        return self.load_s if self.save_s is None else self.save_s
+
+    def write(self) -> float:
+        """What of a checkpoint is done beside other work."""
+        return max(0.0, self.save() - self.snapshot())
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What one image costs to train on."""
+
+    timesteps: int
+    forwards: int
+    """Of other weights than theta, per timestep."""
+    passes: int = 1
+    """Rows of a forward per image: 2 with guidance."""
+    over: BatchesOver = BatchesOver.PAIRS
+
+    @classmethod
+    def of(cls, algorithm: AlgorithmConfig, rollout: RolloutConfig, over: BatchesOver) -> "TrainingCost":
+        reference = int(algorithm.kl_weight > 0)
+        passes = 1 if rollout.guidance == 1.0 else 2
+        if isinstance(algorithm, FlowGrpoConfig):
+            return cls(rollout.window_size, reference, passes, over)
+        # A path has no more timesteps than steps, as the loss counts them.
+        return cls(min(algorithm.timesteps_per_sample, rollout.steps), 1 + reference, passes, over)
+
+    def runs(self, images: int) -> list[int]:
+        """Rows that batches are cut from, one run after the other."""
+        rows = images * self.passes
+        return [rows * self.timesteps] if self.over is BatchesOver.PAIRS else [rows] * self.timesteps
+
+
+@dataclass
+class ProfiledPace(Pace):
+    """One worker, as fast as the profile says."""
+
+    profile: Profile | None = None
+    cost: TrainingCost = TrainingCost(1, 0)
+    train_batch: int = 1
+    _is_training: bool = False
+
+    def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
+        assert self.profile is not None
+        return self.profile.seconds(DENOISE_STEP if is_exact else PREVIEW_STEP, rows, degree) * self.slowness
+
+    def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
+        return self.step(rows, rows, degree, is_exact)
+
+    def load(self, weights: WeightsId, is_held: bool) -> float:
+        return 0.0 if is_held else super().load(weights, is_held)
+
+    def decode(self, pictures: int) -> float:
+        assert self.profile is not None
+        return self.profile.seconds(DECODE, pictures) * self.slowness
+
+    def roll(self) -> float:
+        if not self._is_training:
+            return 0.0
+        self._is_training = False
+        return self._seconds(Operation.ROLE_SWITCH)
+
+    def switch(self) -> float:
+        return 0.0 if self._is_training else self._seconds(Operation.ROLE_SWITCH)
+
+    def train(self, order: m.Train) -> float:
+        """A part of an update, or all of it; it goes back to rolling out when it does."""
+        self._trains(order)
+        switch_s, self._is_training = self.switch(), True
+        kept = sum(item.kept for item in order.items)
+        seconds = sum(map(self._run_s, self.cost.runs(-(-kept // order.ranks))))
+        if order.is_final:
+            seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
+        return seconds * self.slowness + switch_s
+
+    def publish(self, order: m.Publish) -> float:
+        super().publish(order)
+        return self._seconds(Operation.PUBLISH)
+
+    def snapshot(self) -> float:
+        return self._seconds(Operation.SNAPSHOT)
+
+    def save(self) -> float:
+        return self._seconds(Operation.CHECKPOINT)
+
+    def _run_s(self, rows: int) -> float:
+        batches, rest = divmod(rows, self.train_batch)
+        return batches * self._train_batch_s(self.train_batch) + (self._train_batch_s(rest) if rest else 0.0)
+
+    def _train_batch_s(self, rows: int) -> float:
+        forwards_s = self.cost.forwards * self._seconds(Operation.DENOISE_STEP, rows) if self.cost.forwards else 0.0
+        return self._seconds(Operation.TRAIN_TIMESTEP, rows) + forwards_s
+
+    def _seconds(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
+        assert self.profile is not None
+        return self.profile.seconds(operation, batch, degree)

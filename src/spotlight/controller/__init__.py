@@ -1,0 +1,1 @@
+"""The collaborators of the loop: rollouts, training, exploration, evaluation, checkpoints, and the hub they share."""

@@ -1,0 +1,326 @@
+"""Previews for the next prompts while the gang trains, on the weights that the slots still hold.
+
+    begin(k+1): plan, issue previews of version k        close(k+1): stop, choose seeds        learn(k+1): exact rewards
+
+Where more prompts are candidates than are rolled out (`explore.candidates`), prompts are chosen as well; with
+`explore.scouts` in two rounds:
+
+    SCOUTING: a few seeds of every candidate --all are in--> DEEPENING: the other seeds of those that vary most
+
+Previews only choose. Those that are not finished when training ends may run over as far as `explore.overrun`
+says, and are then discarded. In deterministic mode the planned ones are awaited, so that every run chooses the same
+seeds; with `explore.timing: inline` they begin only when training has ended, and everybody waits for them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotlight.control.explore.choose import audit_key, audit_seeds, choose, most_varied, unselected
+from spotlight.control.explore.config import Timing
+from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
+from spotlight.control.explore.select import Preview, by_candidate, usable
+from spotlight.control.ledger import SampleState
+from spotlight.control.planner.planner import PlanInput, Planner
+from spotlight.control.run_state import RunState
+from spotlight.controller.hub import Hub
+from spotlight.controller.rollouts import SEEDS_PER_PROMPT, Candidate, Samples, seeds_at
+from spotlight.core.events import AnyEvent, ExplorationClosed, Fidelity, Planned, Previewed, Selected
+from spotlight.core.types import Version
+from spotlight.core.work import Request, Work
+
+
+class Explorer(Protocol):
+    """What the loop sees; without exploration it is `NoExploration`."""
+
+    def begin(self, iteration: int) -> None: ...
+
+    async def close(self, iteration: int) -> None: ...
+
+    def is_in(self, iteration: int) -> bool:
+        """Whether all that is to be previewed beside training is there, so that closing need not wait for it."""
+
+    def learn(self, iteration: int) -> None: ...
+
+
+class NoExploration:
+    """Fresh seeds always."""
+
+    def begin(self, iteration: int) -> None:
+        pass
+
+    async def close(self, iteration: int) -> None:
+        pass
+
+    def is_in(self, iteration: int) -> bool:
+        return True
+
+    def learn(self, iteration: int) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the end of training waits for previews."""
+
+    timing: Timing
+    overrun: float
+    is_endless: bool
+    """Who is here must not matter to what is previewed: every planned preview is awaited."""
+
+    def seconds(self, trained_s: float) -> float | None:
+        """None: as long as it takes."""
+        return None if self.is_endless or self.timing is Timing.INLINE else self.overrun * trained_s
+
+
+class Exploration:
+    """Plans, previews, selects, and measures how well that went."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        samples: Samples,
+        state: RunState,
+        planner: Planner,
+        run_seed: int,
+        audit_share: float,
+        scouts: int,
+        iterations: int,
+        patience: Patience,
+        emit: Callable[[AnyEvent], None],
+        stale_share: float = 0.0,
+    ) -> None:
+        """`scouts`: seeds of each candidate that decide which of them get all, 0: none.
+        `stale_share`: of the next iteration's rollouts, that may begin when previews are in."""
+        self._hub = hub
+        self._samples = samples
+        self._state = state
+        self._planner = planner
+        self._stale_share = stale_share
+        self._run_seed = run_seed
+        self._audit_share = audit_share
+        self._scouts = scouts
+        self._iterations = iterations
+        self._patience = patience
+        self._emit = emit
+        self._begun = 0
+        """The last iteration that was planned for."""
+        self._began = 0.0
+        self._ended: asyncio.Task[float] | None = None
+        """Tells when the last planned preview was in."""
+        self._is_scouting = False
+        """Whether more seeds follow when all previews are in."""
+
+    def begin(self, iteration: int) -> None:
+        """Plan for the slots that are here now, and issue, unless that is for later."""
+        if self._patience.timing is Timing.BESIDE:
+            self._begin(iteration)
+
+    def _begin(self, iteration: int) -> None:
+        self._begun = iteration
+        if iteration in self._state.selected or iteration >= self._iterations:
+            return
+        candidates = self._samples.candidates(iteration)
+        plan = self._planner.plan(
+            PlanInput(
+                iteration=iteration,
+                group_size=self._samples.rollout.group_size,
+                full_steps=self._samples.rollout.steps,
+                prompts=tuple(candidate.prompt.id for candidate in candidates),
+                speeds=self._speeds(),
+                stale_share=self._stale_share,
+            )
+        )
+        self._emit(plan)
+        self._began = self._hub.clock.now()
+        self._is_scouting = self._scouts > 0 and any(plan.seeds)
+        first = self._scouts or max(plan.seeds)
+        if self._issue(plan, candidates, 0, first):
+            self._ended = asyncio.create_task(self._end(plan))
+
+    def _issue(self, plan: Planned, candidates: list[Candidate], first: int, end: int) -> bool:
+        """Previews of the planned seeds number first .. end-1 of these candidates; whether there are any."""
+        requests: list[Request] = []
+        for candidate in candidates:
+            seeds = seeds_at(candidate.position, plan.seeds[candidate.number])[first:end]
+            requests += self._samples.previews(plan.iteration, candidate, seeds, plan.steps, plan.iteration - 1)
+        if requests:
+            # Breadth first: whenever training ends, every prompt has had about as many previews.
+            requests.sort(key=lambda request: (request.sample.seed % SEEDS_PER_PROMPT, request.group))
+            self._hub.dispatcher.issue(requests, [candidate.prompt for candidate in candidates])
+            self._hub.flush()
+        return bool(requests)
+
+    async def _end(self, plan: Planned) -> float:
+        ledger = self._hub.dispatcher.ledger
+        try:
+            await self._hub.until(lambda: not ledger.outstanding(plan.iteration, Work.PREVIEW))
+            if self._is_scouting:
+                self._deepen(plan)
+                await self._hub.until(lambda: not ledger.outstanding(plan.iteration, Work.PREVIEW))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # Whoever waits for anything is told, once: the second round does more than wait.
+            self._hub.fail(error)
+        return self._hub.clock.now()
+
+    def _deepen(self, plan: Planned) -> None:
+        """Scouts are in: the other seeds of the candidates that vary most."""
+        candidates = self._samples.candidates(plan.iteration)
+        found: dict[int, list[Preview]] = {}
+        for request in self._accepted(plan.iteration):
+            reward = self._hub.dispatcher.ledger.accepted(request.id).reward
+            found.setdefault(request.group, []).append(Preview(request.sample.seed, reward))
+        self._is_scouting = False
+        self._issue(plan, [candidates[number] for number in self._varied(found)], self._scouts, max(plan.seeds))
+
+    def _varied(self, previews: dict[int, list[Preview]]) -> tuple[int, ...]:
+        """Candidates that are rolled out, as far as these previews tell."""
+        rollout = self._samples.rollout
+        known = [previews.get(number, []) for number in range(self._samples.candidate_count)]
+        return most_varied(known, rollout.prompts, rollout.group_size)
+
+    def _accepted(self, iteration: int) -> list[Request]:
+        """Previews that are in, by candidate and seed."""
+        ledger = self._hub.dispatcher.ledger
+        requests = ledger.iteration(iteration, Work.PREVIEW)
+        accepted = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
+        return sorted(accepted, key=lambda request: (request.group, request.sample.seed))
+
+    def _is_drawn(self, iteration: int) -> bool:
+        """Whether every preview that was planned is in."""
+        return not self._is_scouting and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
+
+    def _speeds(self) -> tuple[float | None, ...]:
+        """Row-steps per second of the slots that will not train, as far as they are known.
+
+        Where previews are awaited, who happens to be here must not matter: the plan is made for one slot.
+        """
+        if self._patience.is_endless:
+            return (None,)
+        dispatcher = self._hub.dispatcher
+        inline = self._patience.timing is Timing.INLINE
+        workers = sorted(dispatcher.directory.workers) if inline else dispatcher.directory.rolling()
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
+
+    async def close(self, iteration: int) -> None:
+        """Training has ended, or nothing is left to preview: choose from what is there."""
+        if iteration in self._state.selected or iteration >= self._iterations:
+            return
+        ledger = self._hub.dispatcher.ledger
+        if self._patience.timing is Timing.INLINE:
+            self._begin(iteration)
+        await self._finished(iteration)
+        if iteration in self._state.selected:
+            # Whoever goes ahead of the weights waited for the last preview as well.
+            return
+        requests = ledger.iteration(iteration, Work.PREVIEW)
+        discarded_steps = self._hub.dispatcher.scheduler.steps_under_way(Work.PREVIEW)
+        self._hub.dispatcher.cancel(Work.PREVIEW)
+        self._hub.flush()
+        finished = self._accepted(iteration)
+        if finished:
+            self._emit(
+                Previewed(
+                    iteration=iteration,
+                    steps=finished[0].sample.sampling.steps,
+                    version=Version(iteration - 1),
+                    groups=tuple(request.group for request in finished),
+                    seeds=tuple(request.sample.seed for request in finished),
+                    rewards=tuple(ledger.accepted(request.id).reward for request in finished),
+                )
+            )
+        self._emit(
+            ExplorationClosed(
+                iteration=iteration,
+                finished=len(finished),
+                discarded=len(requests) - len(finished),
+                seconds=self._seconds(),
+                discarded_steps=discarded_steps,
+            )
+        )
+        self._select(iteration, requests)
+
+    def is_in(self, iteration: int) -> bool:
+        is_begun = self._patience.timing is Timing.BESIDE and self._begun >= iteration
+        return (is_begun and self._is_drawn(iteration)) or iteration in self._state.selected
+
+    def _seconds(self) -> float:
+        """That previews took: slots that had nothing left to preview say nothing about the cost of one."""
+        ended, self._ended = self._ended, None
+        if ended is not None and ended.done():
+            return ended.result() - self._began
+        if ended is not None:
+            ended.cancel()
+        return self._hub.clock.now() - self._began
+
+    async def _finished(self, iteration: int) -> None:
+        """All planned previews, or as many as there is patience for."""
+        seconds = self._patience.seconds(self._hub.clock.now() - self._began)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hub.until(lambda: self._is_drawn(iteration), f"previews for iteration {iteration}")
+
+    def _select(self, iteration: int, issued: list[Request]) -> None:
+        previews = self._previews(iteration)
+        size = self._samples.rollout.group_size
+        seeds, fresh, audits = [], [], []
+        drawn = Counter(request.group for request in issued)
+        candidates, prompts = self._samples.candidates(iteration), self._varied(previews)
+        for number in prompts:
+            candidate, seen = candidates[number], previews.get(number, [])
+            chosen = choose(seen, size, seeds_at(candidate.position, size, skip=drawn[number]))
+            seeds.append(chosen.seeds)
+            fresh.append(chosen.fresh)
+            key = audit_key(self._run_seed, iteration, candidate.prompt.id)
+            audits.append(audit_seeds(unselected(seen, chosen), self._audit_share, key))
+        self._emit(
+            Selected(
+                iteration=iteration,
+                seeds=tuple(seeds),
+                fresh=tuple(fresh),
+                audit=tuple(audits),
+                prompts=prompts if len(prompts) < len(candidates) else (),
+            )
+        )
+
+    def learn(self, iteration: int) -> None:
+        """Exact rewards of kept and audited seeds are in: how well did previews rank?"""
+        selected, previewed = self._state.selected.get(iteration), self._state.previewed.get(iteration)
+        if selected is None or not previewed or iteration in self._state.fidelity:
+            return
+        exact = self._exact(iteration)
+        groups = []
+        previews = self._previews(iteration)
+        for group in range(len(selected.seeds)):
+            seen = previews.get(selected.candidate(group))
+            if seen is None:
+                continue
+            proxies = {preview.seed: preview.reward for preview in seen}
+            pairs = {seed: Pair(proxies[seed], exact[seed]) for seed in sorted(proxies) if seed in exact}
+            kept, audit = set(selected.seeds[group]), set(selected.audit[group])
+            groups.append(
+                AuditedGroup(
+                    kept=tuple(pair for seed, pair in pairs.items() if seed in kept),
+                    audited=tuple(pair for seed, pair in pairs.items() if seed in audit),
+                    share=self._audit_share,
+                    previewed=len(usable(seen)),
+                )
+            )
+        self._emit(Fidelity(iteration=iteration, steps=previewed[0].steps, figures=fidelity(groups)))
+
+    def _previews(self, iteration: int) -> dict[int, list[Preview]]:
+        return by_candidate(self._state.previewed.get(iteration, ()))
+
+    def _exact(self, iteration: int) -> dict[int, float]:
+        ledger = self._hub.dispatcher.ledger
+        return {
+            request.sample.seed: ledger.accepted(request.id).reward
+            for work in (Work.ROLLOUT, Work.AUDIT)
+            for request in ledger.iteration(iteration, work)
+            if ledger.state(request.id) in (SampleState.ACCEPTED, SampleState.TRAINED)
+        }

@@ -1,0 +1,303 @@
+"""Orders to the training workers, one at a time, and what happens when one dies in between.
+
+    ABSENT --Hello of the last rank--> IDLE --order--> BUSY --reply of rank 0--> IDLE
+       ^                                 |               |
+       +------------- lost --------------+----- lost ----+        the order raises GangLost
+
+A gang that has just come is at the beginning; `restore` brings it to a checkpoint, and until then it takes no other
+order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs. All ranks train;
+rank 0 also publishes and saves. One rank that is lost is the gang lost. A checkpoint alone is written beside what is
+ordered next, and answered when it is on disk.
+
+Invariant: an order is ended by its own answer, by the gang's death or by its time limit, which makes a hang a death;
+what an earlier order or an earlier life brings late is not taken for it (tests/unit/test_gang.py).
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from spotlight.controller.hub import Hub
+from spotlight.core import messages as m
+from spotlight.core.errors import Stopped, error_of
+from spotlight.core.message import Message
+from spotlight.core.types import WorkerId
+from spotlight.core.work import WeightsId
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+DEATHS_ALLOWED = 12
+"""Over one kind of order without a success in between: more than any market takes reserved workers."""
+PATIENCE = 10
+"""Times the longest answer to such an order so far: one that takes longer hangs."""
+KILL_S = 60.0
+"""From the order to kill a worker to the news of its death."""
+
+
+class GangState(StrEnum):
+    ABSENT = "absent"
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class GangLost(Exception):
+    """The training worker died; what it had in memory since the last checkpoint is gone."""
+
+
+@dataclass(eq=False)
+class Ordered:
+    """An order that was given, and what came of it."""
+
+    order: m.AnyMessage
+    worker: WorkerId
+    life: int
+    answer: m.AnyMessage | None = None
+
+
+class Gang:
+    """The training workers as the loop sees them."""
+
+    def __init__(self, hub: Hub, timeout_s: float, ranks: int = 1, start_s: float = math.inf) -> None:
+        """`timeout_s` is how long one order may take, `start_s` how long a worker may take to start."""
+        self._hub = hub
+        self._timeout_s = timeout_s
+        self._start_s = start_s
+        self._longest_s: dict[str, float] = {}
+        """Per sample of an order to train, else per order, by its kind."""
+        self._ranks = ranks
+        self.state = GangState.ABSENT
+        self.life = 0
+        self._restored = 0
+        """The life that was brought to where the ledger is."""
+        self._here: list[WorkerId] = []
+        """Training workers in the order in which they came."""
+        self._workers: list[WorkerId] = []
+        """The newest of them, by rank; a gang once there are enough."""
+        self._trained: set[WorkerId] = set()
+        """Who was ordered to train."""
+        self._underway: list[Ordered] = []
+        """Not answered yet: a checkpoint at most, and one other order."""
+        self._deaths: dict[str, int] = {}
+
+    async def restore(self, step: int, path: str) -> None:
+        """A gang, new or old, at that checkpoint; an empty path is the base model."""
+        await self.present()
+        used = [worker for worker in self._workers if worker in self._trained]
+        if used and not path:
+            # Back from whoever replaced it, or left over by a rank that was lost: no process can unlearn its steps. All
+            # at once, because those that come instead take as long to start as one of them.
+            await self._end(used, self.life, f"the training worker {', '.join(used)} has to begin anew")
+            raise GangLost(f"the training worker {', '.join(used)} had taken steps that nothing is kept of")
+        await self._ordered(m.Restore(step=step, path=path), m.Saved)
+        self._restored = self.life
+
+    async def accumulate(self, train: m.Train) -> m.Accumulated:
+        """A part of a step that is not its last."""
+        return await self._ordered(train, m.Accumulated)
+
+    async def step(self, train: m.Train) -> m.Stepped:
+        """A whole step, or its last part."""
+        return await self._ordered(train, m.Stepped)
+
+    async def publish(self, weights: tuple[WeightsId, ...]) -> list[m.PublishedWeights]:
+        """Each set into the node's store, one by one."""
+        return [await self._ordered(m.Publish(weights=(which,)), m.PublishedWeights) for which in weights]
+
+    def save(self, step: int, path: str) -> Ordered:
+        """Begin a checkpoint of what the gang holds now; orders that follow do not wait for it."""
+        order = m.Save(step=step, path=path)
+        self._check_restored(order)
+        return self._give(order)
+
+    async def saved(self, saving: Ordered) -> None:
+        """It is whole on disk."""
+        await self._answered(saving, m.Saved)
+
+    def claim(self) -> None:
+        """It trains next: no more rollout work for its workers until they ask again."""
+        self._hub.dispatcher.assist.train(self._workers, self._hub.clock.now())
+
+    async def present(self) -> bool:
+        """Wait for a gang; whether it is the one that was restored last."""
+        await self._hub.until(self._is_here, f"the gang's {self._ranks} training workers")
+        return self.life == self._restored
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an order is under way, which has a time limit of its own."""
+        return bool(self._underway)
+
+    def is_restored(self) -> bool:
+        """Whether the gang that is here is the one that was restored last."""
+        return self._is_here() and self.life == self._restored
+
+    def _is_here(self) -> bool:
+        self._read_mail()
+        return self.state is not GangState.ABSENT
+
+    async def _ordered(self, order: m.AnyMessage, reply: type[Reply]) -> Reply:
+        self._check_restored(order)
+        # Before it is sent: who waits is woken by that, and may find the gang gone.
+        self.state = GangState.BUSY
+        ordered = self._give(order)
+        try:
+            return await self._answered(ordered, reply)
+        finally:
+            if not self._is_lost(ordered.life):
+                self.state = GangState.IDLE
+
+    def _check_restored(self, order: m.AnyMessage) -> None:
+        if not self._is_here() or (self.life != self._restored and not isinstance(order, m.Restore)):
+            raise GangLost(f"the training worker went before {type(order).__name__} could be ordered")
+
+    def _give(self, order: m.AnyMessage) -> Ordered:
+        ordered = Ordered(order, self._workers[0], self.life)
+        self._underway.append(ordered)
+        self._send(order)
+        return ordered
+
+    async def _answered(self, ordered: Ordered, reply: type[Reply]) -> Reply:
+        def ended() -> bool:
+            self._read_mail()
+            return ordered.answer is not None or self._is_lost(ordered.life)
+
+        name, began, limit_s = type(ordered.order).__name__, self._hub.clock.now(), self._limit_s(ordered.order)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._hub.until(ended, f"{name} by {ordered.worker}")
+        except TimeoutError:
+            await self._end_hang(ordered, limit_s)
+        finally:
+            self._underway.remove(ordered)
+        answer = ordered.answer
+        if self._is_lost(ordered.life) or answer is None:
+            self._count_death(name)
+            raise GangLost(f"the training worker {ordered.worker} died during {name}")
+        self._deaths.pop(name, None)
+        taken_s = (self._hub.clock.now() - began) / _size(ordered.order)
+        self._longest_s[name] = max(self._longest_s.get(name, 0.0), taken_s)
+        if isinstance(answer, m.Failed):
+            raise error_of(answer.exit_code, f"training stopped: {answer.problem}")
+        if not isinstance(answer, reply):
+            raise TypeError(f"{name} was answered by {type(answer).__name__}")
+        return answer
+
+    def _send(self, order: m.AnyMessage) -> None:
+        dispatcher = self._hub.dispatcher
+        if isinstance(order, m.Train):
+            self._trained.update(self._workers)
+            self.claim()
+            for rank, worker in enumerate(self._workers):
+                dispatcher.command(worker, msgspec.structs.replace(order, rank=rank, ranks=self._ranks))
+        else:
+            if isinstance(order, m.Save):
+                dispatcher.assist.occupy(self._workers[0], self._hub.clock.now())
+            dispatcher.command(self._workers[0], order)
+        self._hub.flush()
+
+    def _is_lost(self, life: int) -> bool:
+        return self.life != life or self.state is GangState.ABSENT
+
+    def _limit_s(self, order: m.AnyMessage) -> float:
+        """The setting's, or what earlier orders of its kind lead to expect."""
+        longest_s = self._longest_s.get(type(order).__name__)
+        if longest_s is None:
+            return self._timeout_s
+        return min(self._timeout_s, self._start_s + PATIENCE * longest_s * _size(order))
+
+    async def _end_hang(self, ordered: Ordered, limit_s: float) -> None:
+        """A hung process may still send heartbeats, so only the missing answer shows that it hangs."""
+        worker, name = ordered.worker, type(ordered.order).__name__
+        what = f"the training worker {worker} gave no answer to {name} within {limit_s:.0f} s"
+        longer = "train.timeout_s" if limit_s == self._timeout_s else "cluster.start_s"
+        self._hub.dispatcher.setbacks.note(
+            worker,
+            f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise {longer} "
+            "if it needs that long.",
+        )
+        await self._end([worker], ordered.life, what)
+
+    async def _end(self, workers: Sequence[WorkerId], life: int, what: str) -> None:
+        """Kill them, and wait for the news."""
+        for worker in workers:
+            await self._hub.kill(worker)
+
+        def is_dead() -> bool:
+            self._read_mail()
+            return self._is_lost(life)
+
+        try:
+            async with asyncio.timeout(KILL_S):
+                await self._hub.until(is_dead, f"the end of {', '.join(workers)}, which was killed")
+        except TimeoutError:
+            raise Stopped(
+                f"{what} and could not be killed within {KILL_S:g} s, so there is nobody to train; look at its node, "
+                "then resume."
+            ) from None
+
+    def _count_death(self, name: str) -> None:
+        """Gangs that die over the same order again and again do so because of it."""
+        deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
+        if deaths >= DEATHS_ALLOWED:
+            raise Stopped(
+                f"{deaths} training workers in a row died during {name}, so it is the order that kills them; look at "
+                "the logs of the reserved node (memory, disk), then resume."
+            )
+
+    def _read_mail(self) -> None:
+        """Who has come and gone, and what the present gang answers."""
+        directory = self._hub.dispatcher.directory
+        self._gather([worker for worker in self._here if worker in directory.workers])
+        mail, self._hub.dispatcher.to_gang = self._hub.dispatcher.to_gang, []
+        for worker, message in mail:
+            if isinstance(message, m.Hello) and worker in directory.workers:
+                self._gather([*(other for other in self._here if other != worker), worker])
+            elif self._workers and worker == self._workers[0]:
+                self._hear(message)
+
+    def _hear(self, message: m.AnyMessage) -> None:
+        for ordered in self._underway:
+            if ordered.answer is None and ordered.life == self.life and _is_answer(message, ordered.order):
+                ordered.answer = message
+
+    def _gather(self, here: list[WorkerId]) -> None:
+        """One worker too many replaces the oldest, and is replaced by it again if it goes: nobody says Hello twice."""
+        self._here, workers = here, here[-self._ranks :]
+        if workers != self._workers:
+            self._workers = workers
+            is_whole = len(workers) == self._ranks
+            self.state = GangState.IDLE if is_whole else GangState.ABSENT
+            self.life += is_whole
+
+
+def _size(order: m.AnyMessage) -> int:
+    """Parts of an update differ in size; other orders of a kind do not."""
+    return max(len(order.items), 1) if isinstance(order, m.Train) else 1
+
+
+def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
+    """Whether it is of this order, not of an earlier one; a failure names none and ends whatever is under way.
+
+    A worker that is restored has told first what became of a checkpoint that it was writing, so that its Saved is not
+    taken for that of the same step in its next life.
+    """
+    match order, message:
+        case _, m.Failed():
+            return True
+        case m.Train(), m.Accumulated():
+            return (message.step, message.part) == (order.step, order.part)
+        case m.Train(), m.Stepped():
+            return order.is_final and message.step == order.step
+        case m.Publish(), m.PublishedWeights():
+            return message.weights in order.weights
+        case ((m.Save() | m.Restore()), m.Saved()):
+            is_restored = isinstance(order, m.Restore)
+            return (message.step, message.path, message.restored) == (order.step, order.path, is_restored)
+        case _:
+            return False

@@ -1,0 +1,204 @@
+"""The controller's link to all nodes: feeds the dispatcher, sends what it answers, wakes coroutines that wait.
+
+One per run. Consumes messages and losses. The condition of an `until` is evaluated after every message, loss and tick,
+and its waiter is woken only when it holds. The simulator drives the same class through `receive` and its own `send`;
+`SocketDoor` is the real door.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotlight import __version__
+from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.controller.stall import StallWatch
+from spotlight.core import messages as m
+from spotlight.core import wire
+from spotlight.core.clock import Clock
+from spotlight.core.events import SCHEMA
+from spotlight.core.types import NodeId, WorkerId
+
+TICK_S = 0.25
+"""Between looks at silent workers and stragglers; a tenth of the shortest silence that is worth fencing for."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiter:
+    """A coroutine that waits."""
+
+    is_so: Callable[[], bool]
+    woken: asyncio.Future[None]
+    what: str | Callable[[], str]
+    """What the run waits for, in a few words; empty for background work."""
+
+
+class Hub:
+    """Delivers in and out; everything runs in one event loop, so the dispatcher is never entered twice."""
+
+    def __init__(self, dispatcher: Dispatcher, clock: Clock, send: Callable[[Outgoing], None]) -> None:
+        self.dispatcher = dispatcher
+        self.clock = clock
+        self._send = send
+        self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
+        """Ends a worker's process for good; the pool's, once there is one."""
+        self.tick_s = TICK_S
+        self.watch: StallWatch | None = None
+        self._waiters: list[_Waiter] = []
+        self._failure: BaseException | None = None
+
+    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
+        if self._failure is None:
+            self.dispatcher.handle(node, envelope, blob, self.clock.now())
+            self._speak()
+
+    def node_joined(self, hello: m.NodeHello) -> None:
+        if self._failure is None:
+            self.dispatcher.node_joined(hello)
+            self.flush()
+
+    def node_lost(self, node: NodeId, cause: str) -> None:
+        if self._failure is None:
+            self.dispatcher.node_lost(node, cause, self.clock.now())
+            self.flush()
+
+    def flush(self) -> None:
+        """Give work to those who asked, send what is waiting, and wake those who wait for what is so now."""
+        self.dispatcher.serve(self.clock.now())
+        self._speak()
+
+    def _speak(self) -> None:
+        dispatcher = self.dispatcher
+        if dispatcher.outbox:
+            send = self._send
+            for outgoing in dispatcher.take_outbox():
+                send(outgoing)
+        if dispatcher.failure is not None:
+            self.fail(dispatcher.failure)
+        for waiter in self._waiters:
+            if not waiter.woken.done() and waiter.is_so():
+                waiter.woken.set_result(None)
+
+    def fail(self, failure: BaseException) -> None:
+        """Fail every waiter with this error, so that nothing that dies in the background leaves the run hanging.
+
+        Messages that arrive from now on are ignored: the failed decision may be half made, and only a restart, which
+        releases everything, puts that right.
+        """
+        self._failure = self._failure or failure
+        for waiter in self._waiters:
+            if not waiter.woken.done():
+                waiter.woken.set_result(None)
+
+    async def until(self, is_so: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
+        """Wait until the condition holds, evaluated after every change and once more by the waiter.
+
+        `what` names for people what the run waits for; background work leaves it empty.
+        """
+        while not is_so():
+            if self._failure is not None:
+                raise self._failure
+            waiter = _Waiter(is_so, asyncio.get_running_loop().create_future(), what)
+            self._waiters.append(waiter)
+            try:
+                await waiter.woken
+            finally:
+                self._waiters.remove(waiter)
+        if self._failure is not None:
+            raise self._failure
+
+    def quiet_s(self) -> float:
+        """Seconds since the last sign of progress."""
+        return self.watch.since_sign_s if self.watch is not None else 0.0
+
+    def waiting_for(self) -> str:
+        """What the run waits for now, in a few words; empty where it waits for nothing that has a name."""
+        named = [waiter.what if isinstance(waiter.what, str) else waiter.what() for waiter in self._waiters]
+        return "; ".join(dict.fromkeys(filter(None, named)))
+
+    async def tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.tick_s)
+            if self._failure is None:
+                now = self.clock.now()
+                self.dispatcher.tick(now)
+                self._speak()
+                if self.watch is not None and (stalled := self.watch.tick(now)) is not None:
+                    self.fail(stalled)
+
+
+async def _nobody_kills(worker: WorkerId) -> None:
+    """Before there is a pool: the caller's own time limit ends its wait."""
+
+
+class SocketDoor:
+    """Agents dial in here. One connection per node; when it breaks, the node is lost."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    async def open(self, path: Path, hub: Hub) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._guarded(hub), str(path), limit=wire.STREAM_LIMIT)
+        path.chmod(0o600)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def send(self, outgoing: Outgoing) -> None:
+        writer = self._writers.get(outgoing.node)
+        if writer is not None and not writer.is_closing():
+            wire.write(writer, m.Envelope(outgoing.worker, outgoing.message), outgoing.blob)
+
+    def _guarded(self, hub: Hub) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._serve(hub, reader, writer)
+            except (ConnectionError, asyncio.CancelledError):
+                pass
+            except wire.WireError as error:
+                # A stranger at the door, or a damaged agent: its node is lost, the run goes on.
+                hub.dispatcher.setbacks.note("controller", str(error))
+            except Exception as error:
+                hub.fail(error)
+            finally:
+                writer.close()
+
+        return serve
+
+    async def _serve(self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await wire.read(reader)
+        if first is None or not isinstance(first[0].message, m.NodeHello):
+            return
+        hello = first[0].message
+        problem = self._problem(hello)
+        if problem:
+            wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)), b"")
+            await writer.drain()
+            return
+        self._writers[hello.node] = writer
+        hub.node_joined(hello)
+        try:
+            while (received := await wire.read(reader)) is not None:
+                hub.receive(hello.node, *received)
+        finally:
+            del self._writers[hello.node]
+            with contextlib.suppress(RuntimeError):
+                hub.node_lost(hello.node, "connection lost")
+
+    def _problem(self, hello: m.NodeHello) -> str:
+        if hello.schema != SCHEMA or hello.code != __version__:
+            return (
+                f"node {hello.node} runs spotlight {hello.code} (messages {hello.schema}), but this run is on "
+                f"{__version__} (messages {SCHEMA}), and mixed versions could disagree silently; install the same one."
+            )
+        if hello.token != self.token:
+            return f"node {hello.node} brought a wrong token; start it with the one of this run."
+        return ""

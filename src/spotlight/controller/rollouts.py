@@ -1,0 +1,315 @@
+"""The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
+from spotlight.compute.train.config import AdvantageConfig
+from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
+from spotlight.control.explore.baseline import prompt_mean
+from spotlight.control.explore.choose import Chosen, unselected
+from spotlight.control.explore.config import Baseline, SelectedNoise, Solver
+from spotlight.control.explore.select import by_candidate
+from spotlight.control.ledger import Ledger
+from spotlight.control.run_state import RunState
+from spotlight.controller.hub import Hub
+from spotlight.core.errors import RewardError
+from spotlight.core.events import AnyEvent, Compared, Selected
+from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Version
+from spotlight.core.work import Request, RequestId, Work
+
+SCORES_EXPECTED = 8
+"""Of so many samples or more at least one has a score, unless the reward is broken."""
+SEEDS_PER_PROMPT = 1 << 20
+"""Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
+
+
+def seeds_at(position: int, count: int, skip: int = 0) -> list[int]:
+    """Seeds number skip .. skip+count-1 of the prompt at this place of the order."""
+    return [position * SEEDS_PER_PROMPT + skip + number for number in range(count)]
+
+
+class Candidate(NamedTuple):
+    """A prompt that may be rolled out in an iteration."""
+
+    number: int
+    """Of the iteration's candidates."""
+    position: int
+    """In the prompt order."""
+    prompt: Prompt
+
+
+class Samples:
+    """What a prompt's samples look like: the one place where requests are made from settings."""
+
+    def __init__(
+        self,
+        rollout: RolloutConfig,
+        noise: SelectedNoise,
+        size: Size,
+        order: PromptOrder,
+        run_seed: int,
+        solver: Solver = Solver.ODE,
+        candidates: int | None = None,
+    ) -> None:
+        """`candidates`: prompts of an iteration that are previewed; None: those that are rolled out."""
+        self.rollout = rollout
+        self.candidate_count = candidates or rollout.prompts
+        self.noise = noise
+        self.solver = solver
+        self.size = size
+        self._order = order
+        self._run_seed = run_seed
+
+    def places(self, iteration: int) -> list[int]:
+        """Of the iteration's groups, among all that are trained on; candidates that were not chosen have none."""
+        first = iteration * self.rollout.prompts
+        return list(range(first, first + self.rollout.prompts))
+
+    def candidates(self, iteration: int) -> list[Candidate]:
+        first = iteration * self.candidate_count
+        prompts = self._order.take(first, self.candidate_count)
+        return [Candidate(number, first + number, prompt) for number, prompt in enumerate(prompts)]
+
+    def exact(
+        self, work: Work, iteration: int, group: int, candidate: Candidate, seeds: Sequence[int], version: int
+    ) -> list[Request]:
+        sampling, start = self._path(iteration, candidate)
+        samples = _samples(candidate, seeds, sampling, version, start)
+        return [Request(work=work, iteration=iteration, group=group, sample=sample) for sample in samples]
+
+    def previews(
+        self, iteration: int, candidate: Candidate, seeds: Sequence[int], steps: int, version: int
+    ) -> list[Request]:
+        """Few ODE steps, which tell a good start from a bad one; or the whole path, with the rollout's very noise."""
+        start: int | None
+        if self.noise is SelectedNoise.PATH:
+            sampling, start = self._path(iteration, candidate)
+        else:
+            # With as many steps as the rollout, the plain ODE takes the very same ones, and nothing ranks better.
+            sampler = self.solver.sampler if steps < self.rollout.steps else SamplerKind.ODE
+            sampling = Sampling(steps=steps, size=self.size, sampler=sampler, guidance=self.rollout.guidance)
+            start = None
+        samples = _samples(candidate, seeds, sampling, version, start)
+        return [
+            Request(work=Work.PREVIEW, iteration=iteration, group=candidate.number, sample=sample) for sample in samples
+        ]
+
+    def _path(self, iteration: int, candidate: Candidate) -> tuple[Sampling, int | None]:
+        """All steps, and the seed of the noise that a whole group starts from, whatever is rolled out of it; None: its
+        own."""
+        window = self.rollout.window_of_group(self._run_seed, iteration, candidate.number)
+        shared = self.rollout.initial_noise is InitialNoise.SHARED
+        return self.rollout.sampling(self.size, window), seeds_at(candidate.position, 1)[0] if shared else None
+
+
+def _samples(
+    candidate: Candidate, seeds: Sequence[int], sampling: Sampling, version: int, start: int | None
+) -> list[Sample]:
+    prompt = candidate.prompt.id
+    return [
+        Sample(prompt=prompt, seed=seed, sampling=sampling, version=Version(version), shared_start=start)
+        for seed in seeds
+    ]
+
+
+class Rollouts:
+    """Issue, wait, compare; each does nothing where the journal shows that it was done before."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        samples: Samples,
+        state: RunState,
+        advantage: AdvantageConfig,
+        emit: Callable[[AnyEvent], None],
+        baseline: Baseline = Baseline.KEPT,
+    ) -> None:
+        self._hub = hub
+        self._samples = samples
+        self._state = state
+        self._advantage = advantage
+        self._emit = emit
+        self._baseline = baseline
+
+    def issue(self, iteration: int, selected: Selected | None) -> None:
+        """The groups of the iteration that were not issued ahead of it, with the iteration's own weights."""
+        issued = self.issued_groups(iteration)
+        missing = [group for group in range(self._samples.rollout.prompts) if group not in issued]
+        self._issue(iteration, missing, selected, iteration)
+        if iteration not in self._state.compared:
+            # Of all groups: a crash may have come between the records of a group's rollouts and of its audits.
+            self._issue_audits(iteration, self._versions(iteration), selected)
+        self._hub.flush()
+
+    def issue_ahead(self, iteration: int, groups: Sequence[int], selected: Selected | None) -> None:
+        """These groups with the weights before: their samples will be one version old."""
+        self._issue(iteration, groups, selected, iteration - 1)
+        self._issue_audits(iteration, dict.fromkeys(groups, Version(iteration - 1)), selected)
+        self._hub.flush()
+
+    def issued_groups(self, iteration: int) -> set[int]:
+        return {request.group for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)}
+
+    def _issue(self, iteration: int, groups: Sequence[int], selected: Selected | None, version: int) -> None:
+        """With selected seeds where there are any."""
+        if not groups:
+            return
+        candidates = self._samples.candidates(iteration)
+        size = self._samples.rollout.group_size
+        rollouts: list[Request] = []
+        for group in groups:
+            candidate = candidates[group if selected is None else selected.candidate(group)]
+            seeds = seeds_at(candidate.position, size) if selected is None else selected.seeds[group]
+            rollouts += self._samples.exact(Work.ROLLOUT, iteration, group, candidate, seeds, version)
+        prompts = [candidate.prompt for candidate in candidates]
+        self._hub.dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
+
+    def _versions(self, iteration: int) -> dict[int, Version]:
+        """Of the weights that each issued group is drawn with."""
+        requests = self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)
+        return {request.group: request.sample.version for request in requests}
+
+    def _issue_audits(self, iteration: int, versions: Mapping[int, Version], selected: Selected | None) -> None:
+        """The seeds of these groups that audit previews, drawn as their group is, unless they are issued."""
+        if selected is None or not any(selected.audit):
+            return
+        ledger, candidates = self._hub.dispatcher.ledger, self._samples.candidates(iteration)
+        audits: list[Request] = []
+        for group, version in versions.items():
+            candidate, seeds = candidates[selected.candidate(group)], selected.audit[group]
+            drawn = self._samples.exact(Work.AUDIT, iteration, group, candidate, seeds, version)
+            audits += [request for request in drawn if request.id not in ledger]
+        if audits:
+            self._hub.dispatcher.issue(audits, [candidate.prompt for candidate in candidates])
+
+    async def finished(self, iteration: int) -> None:
+        ledger = self._hub.dispatcher.ledger
+        await self._hub.until(
+            partial(ledger.is_made, iteration),
+            lambda: f"{_outstanding(ledger, iteration)} of iteration {iteration}",
+        )
+
+    def compare(self, iteration: int) -> Compared:
+        """Advantages within groups; a dropped sample counts as one without a usable reward."""
+        known = self._state.compared.get(iteration)
+        if known is not None:
+            return known
+        groups = self.requests_by_group(iteration)
+        rewards = [self._rewards(group) for group in groups]
+        self._check_judge(iteration, groups, rewards)
+        found = self._advantages(iteration, groups, rewards)
+        compared = Compared(
+            iteration=iteration,
+            rewards=tuple(tuple(group.tolist()) for group in rewards),
+            advantages=tuple(tuple(group.advantages.tolist()) for group in found),
+            kept=tuple(tuple(group.kept.tolist()) for group in found),
+            problems=tuple(problem for group in found for problem in group.problems),
+        )
+        self._emit(compared)
+        return compared
+
+    def has_scale(self, iteration: int) -> bool:
+        """Whether a group's advantages are known as soon as it is complete, before others are."""
+        is_lagged = self._advantage.std is StdMode.LAGGED and self._state.lagged.std is not None
+        return is_lagged or self._advantage.std is StdMode.GROUP or iteration in self._state.compared
+
+    def can_compare(self, iteration: int, group: int) -> bool:
+        """Whether the group's advantages are known."""
+        ledger = self._hub.dispatcher.ledger
+        is_made = ledger.group_complete if self._baseline is Baseline.KEPT else ledger.is_group_made
+        return self.has_scale(iteration) and is_made(iteration, group)
+
+    def awaited(self, iteration: int, group: Sequence[Request]) -> list[RequestId]:
+        """What has to be made before the group can be compared."""
+        audits = self._audits(iteration, group[0].group) if self._baseline is Baseline.AUDITED else []
+        return [request.id for request in (*group, *audits)]
+
+    def compare_group(
+        self, iteration: int, group: int, requests: Sequence[Request]
+    ) -> tuple[Sequence[float], Sequence[bool]]:
+        """Its advantages, and which of them are trained on: the same before and after the iteration is compared."""
+        known = self._state.compared.get(iteration)
+        if known is not None:
+            return known.advantages[group], known.kept[group]
+        (found,) = self._advantages(iteration, [requests], [self._rewards(requests)])
+        return found.advantages.tolist(), found.kept.tolist()
+
+    def _advantages(
+        self, iteration: int, groups: Sequence[Sequence[Request]], rewards: list[np.ndarray]
+    ) -> list[GroupAdvantages]:
+        return group_advantages(
+            rewards,
+            std_mode=self._advantage.std,
+            eps=self._advantage.eps,
+            lagged_std=self._state.lagged.std,
+            baselines=self._baselines(iteration, [group[0].group for group in groups], rewards),
+        )
+
+    def _baselines(self, iteration: int, groups: Sequence[int], rewards: list[np.ndarray]) -> list[float | None] | None:
+        """What stands in for the groups' means; None: they do themselves, as where no seed was selected."""
+        selected = self._state.selected.get(iteration)
+        if self._baseline is Baseline.KEPT or selected is None:
+            return None
+        previews = by_candidate(self._state.previewed.get(iteration, ()))
+        means = []
+        for group, known in zip(groups, rewards, strict=True):
+            chosen = Chosen(selected.seeds[group], selected.fresh[group])
+            left = unselected(previews.get(selected.candidate(group), []), chosen)
+            means.append(prompt_mean(known, self._rewards(self._audits(iteration, group)), len(left)))
+        return means
+
+    def _audits(self, iteration: int, group: int) -> list[Request]:
+        audits = self._hub.dispatcher.ledger.iteration(iteration, Work.AUDIT)
+        return [request for request in audits if request.group == group]
+
+    def _check_judge(self, iteration: int, groups: list[list[Request]], rewards: list[np.ndarray]) -> None:
+        """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a broken
+        reward. Samples that were given up say nothing about it. Nothing is recorded: a resumed run scores again.
+        """
+        ledger = self._hub.dispatcher.ledger
+        made = [request.id for group in groups for request in group if ledger.result(request.id) is not None]
+        check_any_scored(f"rollouts of iteration {iteration}", [self._reward(request) for request in made], self._hub)
+        before = self._state.compared.get(iteration - 1)
+        was_blind = before is not None and not any(any(group) for group in before.kept)
+        if was_blind and not comparable_groups(rewards):
+            raise RewardError(
+                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so training "
+                f"would go on with nothing; {last_reason(self._hub)}; repair the reward, then resume."
+            )
+
+    def requests_by_group(self, iteration: int) -> list[list[Request]]:
+        groups: dict[int, list[Request]] = {}
+        for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT):
+            groups.setdefault(request.group, []).append(request)
+        return [groups[group] for group in sorted(groups)]
+
+    def _rewards(self, group: Sequence[Request]) -> np.ndarray:
+        return np.array([self._reward(request.id) for request in group])
+
+    def _reward(self, request: RequestId) -> float:
+        accepted = self._hub.dispatcher.ledger.result(request)
+        return float("nan") if accepted is None else accepted.reward
+
+
+def _outstanding(ledger: Ledger, iteration: int) -> str:
+    counts = [(ledger.outstanding(iteration, work), work) for work in (Work.ROLLOUT, Work.AUDIT)]
+    return " and ".join(f"{count} {work.value}s" for count, work in counts if count) or "the last results"
+
+
+def check_any_scored(what: str, rewards: Sequence[float] | np.ndarray, hub: Hub) -> None:
+    """Raises RewardError where no reward of many is finite."""
+    if len(rewards) >= SCORES_EXPECTED and not np.isfinite(np.asarray(rewards, dtype=np.float64)).any():
+        raise RewardError(
+            f"none of the {len(rewards)} {what} has a score, so there is nothing to go by; {last_reason(hub)}; repair "
+            "the reward, then resume."
+        )
+
+
+def last_reason(hub: Hub) -> str:
+    problem = hub.dispatcher.setbacks.unscored_for
+    return f"the last reason was: {problem}" if problem else "no reason was reported"

@@ -1,0 +1,232 @@
+"""Optimizer steps and publication, whatever dies in between.
+
+A step is committed when its record is in the journal; steps may be taken while others of their iteration are still
+rolled out, and are committed once it is compared. If the gang dies, or the controller, the gang is restored to the
+newest checkpoint, the ledger takes the later steps back, and they are taken again from the kept tensors: the samples
+are neither lost nor trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from spotlight.control.directory import PublishedSet
+from spotlight.control.ledger import SampleState
+from spotlight.control.run_state import RunState
+from spotlight.controller.gang import Gang, GangLost
+from spotlight.controller.hub import Hub
+from spotlight.controller.payloads import Storage
+from spotlight.controller.rollouts import Rollouts
+from spotlight.controller.update import Schedule, Steps, Taken
+from spotlight.core.errors import Stopped
+from spotlight.core.events import AnyEvent, Published
+from spotlight.core.types import Version
+from spotlight.core.work import Policy, Request, WeightsId, Work
+
+
+class Training:
+    """Everything that is ordered from the gang but checkpoints."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        gang: Gang,
+        rollouts: Rollouts,
+        state: RunState,
+        storage: Storage,
+        schedule: Schedule,
+        emit: Callable[[AnyEvent], None],
+    ) -> None:
+        self._hub = hub
+        self._gang = gang
+        self._rollouts = rollouts
+        self._state = state
+        self._storage = storage
+        self._emit = emit
+        self._updates = schedule.updates
+        self._gap = schedule.pipeline.gap
+        self._taker = Steps(hub, gang, rollouts, schedule)
+
+    async def ready(self) -> None:
+        """A gang that is where the ledger is, and the current weights within everybody's reach."""
+        await self.through(self._state.iterations_done - 1)
+        ledger = self._hub.dispatcher.ledger
+        version = ledger.steps // self._updates
+        for before in [weights.version for weights in ledger.asked_for() if weights.version < version]:
+            await self.publish(before, Policy.BEHAVIOUR)
+        await self.publish(version, Policy.BEHAVIOUR)
+
+    def claim(self) -> None:
+        """Rollouts are in: the gang takes no more of other work before it has trained on them."""
+        if not (self._gap and self._hub.dispatcher.assist.is_resting):
+            self._gang.claim()
+
+    @asynccontextmanager
+    async def beside(self, iteration: int) -> AsyncIterator[None]:
+        """The iteration is trained when the block and this have ended: after the block, or beside it."""
+        if not self._gap:
+            yield
+            await self.through(iteration)
+            return
+        if iteration not in self._state.compared:
+            self._taker.expect(iteration * self._updates)
+        training = asyncio.create_task(self._guarded(iteration))
+        try:
+            yield
+            self._hub.flush()
+            await training
+        finally:
+            training.cancel()
+            await asyncio.gather(training, return_exceptions=True)
+
+    async def _guarded(self, iteration: int) -> None:
+        """What fails here fails for whoever waits for anything."""
+        try:
+            await self.through(iteration)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._hub.fail(error)
+            raise
+
+    async def through(self, iteration: int) -> None:
+        """All steps up to this iteration's last, each committed; taken again as often as gangs die."""
+        while True:
+            try:
+                await self._recover()
+                await self._steps(iteration)
+                return
+            except GangLost:
+                continue
+
+    async def _recover(self) -> None:
+        """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
+        if not self._gang.is_restored():
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
+        if await self._gang.present():
+            return
+        ledger = self._hub.dispatcher.ledger
+        checkpoint = self._state.checkpoint
+        step, path = (checkpoint.step, checkpoint.path) if checkpoint is not None else (0, "")
+        await self._gang.restore(step, path)
+        if ledger.steps != step:
+            ledger.restore(step, f"gang {self._gang.life} starts from the checkpoint of {step} steps")
+
+    async def _steps(self, iteration: int) -> None:
+        """Steps are committed once their iteration is compared, which may be after they were taken."""
+        ledger = self._hub.dispatcher.ledger
+        taken: deque[Taken] = deque()
+        while (step := ledger.steps + len(taken)) < (iteration + 1) * self._updates:
+            if step // self._updates in self._state.compared:
+                await self._whole(step // self._updates)
+            taken.append(await self._taker.take(step))
+            self._commit(taken)
+        self._hub.dispatcher.assist.rest(self._hub.clock.now())
+        while taken:
+            await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
+            if not self._gang.is_restored():
+                raise GangLost("the gang went with steps that were not committed")
+            self._commit(taken)
+
+    def _commit(self, taken: deque[Taken]) -> None:
+        while taken and (compared := self._state.compared.get(taken[0].iteration)) is not None:
+            self._taker.commit(taken.popleft(), compared)
+
+    async def _whole(self, iteration: int) -> None:
+        """After a restart: rollouts whose tensors were lost are made again, from weights that may be gone as well."""
+        ledger, within_reach = self._hub.dispatcher.ledger, self._hub.dispatcher.directory.weights
+        asked = ledger.asked_for(iteration)
+        # Samples of this version that are for the next iteration: later on, no gang could publish it any more.
+        ahead = [w for w in ledger.asked_for(iteration + 1) if w.version <= iteration and w not in within_reach]
+        for weights in sorted({*asked, *ahead}):
+            await self.publish(weights.version, Policy.BEHAVIOUR)
+        if asked:
+            self._hub.dispatcher.assist.rest(self._hub.clock.now())
+            await self._rollouts.finished(iteration)
+
+    async def write(self, version: int, policy: Policy) -> Published:
+        """Into the run's folder, while who does not train goes on with what it holds; nothing if it is there."""
+        weights = WeightsId(Version(version), policy)
+        known = self._state.published.get(weights)
+        while known is None or not self._storage.has_weights(weights, known.digest):
+            try:
+                await self.through(version - 1)
+                self._check_reach(weights)
+                self._forget(weights)
+                (told,) = await self._gang.publish((weights,))
+            except GangLost:
+                continue
+            self._replace(weights, told.digest)
+            known = Published(weights=weights, digest=told.digest, step=told.step, size=told.size)
+            self._emit(known)
+        return known
+
+    async def publish(self, version: int, policy: Policy) -> None:
+        """Written, and within reach: each node takes it once; again after a restart from what is there."""
+        known = await self.write(version, policy)
+        keep = self._wanted(known.weights)
+        path, now = self._storage.weights_path(known.weights), self._hub.clock.now()
+        published = PublishedSet(known.digest, path, announced_at=now)
+        self._hub.dispatcher.publish(known.weights, published, keep)
+        self._hub.flush()
+        self._storage.keep_weights([known.weights, *keep, *self._uncovered()])
+
+    def _check_reach(self, weights: WeightsId) -> None:
+        """A gang publishes what it holds."""
+        steps = self._hub.dispatcher.ledger.steps
+        if steps > weights.version * self._updates:
+            raise Stopped(
+                f"the weights {weights} are gone from {self._storage.weights_path(weights)}, samples are still to be "
+                f"made with them, and the gang is past them with {steps} steps; put that file back and resume, or "
+                "start a new run from the newest checkpoint."
+            )
+
+    def _uncovered(self) -> list[WeightsId]:
+        """Sets that samples were made with which no checkpoint covers: if one is lost, it is made again with the same.
+
+        They cannot be published anew: the gang that takes a step again may come to other last bits.
+        """
+        checkpoint = self._state.checkpoint
+        first = checkpoint.step // self._updates if checkpoint is not None else 0
+        stale = {request.weights for request in self._hub.dispatcher.ledger.iteration(first, Work.ROLLOUT)}
+        return [known for known in self._state.published if known.version >= first or known in stale]
+
+    def _replace(self, weights: WeightsId, digest: str) -> None:
+        """A set whose file was lost comes out with other bits: no group may hold samples of both."""
+        known = self._state.published.get(weights)
+        if known is None or known.digest == digest:
+            return
+        ledger = self._hub.dispatcher.ledger
+        unsettled = [request for request in ledger.unsettled(weights) if self._is_open(request)]
+        if any(request.work is Work.ROLLOUT and request.iteration in self._state.compared for request in unsettled):
+            raise Stopped(
+                f"the weights {weights} ({known.digest}) are gone from {self._storage.weights_path(weights)} and came "
+                f"out as {digest} when they were made again, but the advantages of their samples were computed with "
+                "the first ones; put that file back and resume, or start a new run from the newest checkpoint."
+            )
+        stale = [request for request in unsettled if ledger.state(request.id) is SampleState.ACCEPTED]
+        for request in stale:
+            ledger.reopen(request.id, f"{weights} was published again with other bits")
+        self._hub.dispatcher.requeue(stale, [])
+
+    def _is_open(self, request: Request) -> bool:
+        """Whether what becomes of the sample still counts for something."""
+        match request.work:
+            case Work.EVALUATION:
+                return request.iteration not in self._state.evaluated
+            case Work.AUDIT:
+                return request.iteration not in self._state.compared
+            case _:
+                return True
+
+    def _forget(self, weights: WeightsId) -> None:
+        """A file that a gang left and died before it could tell is no publication: the next gang's bytes may differ."""
+        self._storage.keep_weights([known for known in self._state.published if known != weights])
+
+    def _wanted(self, newest: WeightsId) -> list[WeightsId]:
+        """Sets that may still be asked for: of each policy the newest, and those that samples are on their way with."""
+        within_reach = self._hub.dispatcher.directory.weights
+        others = sorted(w for w in within_reach if w.policy is not newest.policy)
+        asked = [w for w in self._hub.dispatcher.ledger.asked_for() if w in within_reach and w != newest]
+        return sorted({*others[-1:], *asked})

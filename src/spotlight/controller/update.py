@@ -1,0 +1,255 @@
+"""One optimizer step as the gang is ordered to take it: whole, or in parts as groups are completed.
+
+    in parts:  wait for complete groups --> Accumulated --> wait ... --> the final part: Stepped
+
+A step that the gang has taken is not committed before its iteration is compared: then what it was trained with is
+checked against what the journal says. Invariant: a step trains every surviving sample of its groups once, with the
+advantages of `Compared`, whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+
+from spotlight.control.ledger import InvariantBroken
+from spotlight.control.pipeline.assist import Foreseen
+from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.pipeline.parts import Awaited, Part, Parts, turns
+from spotlight.control.scheduler.booking import Turn, by_number
+from spotlight.control.updates import groups_by_update
+from spotlight.controller.gang import Gang, GangLost
+from spotlight.controller.hub import Hub
+from spotlight.controller.rollouts import Rollouts
+from spotlight.core import messages as m
+from spotlight.core.errors import SpotlightError, error_of
+from spotlight.core.events import Accepted, Compared, StepCommitted
+from spotlight.core.work import Request, Work
+
+EXACT = (Work.ROLLOUT, Work.AUDIT)
+MEMORY = 0.8
+"""Share of what was known of the seconds per sample that stays with every new measurement."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which step is of which iteration and update, and how its samples may come."""
+
+    updates: int
+    run_seed: int
+    pipeline: PipelineConfig
+    is_fixed: bool
+    """Whether parts must be the same in every run."""
+
+    def groups(self, step: int, count: int) -> list[int]:
+        """Of the `count` groups of its iteration, those that the step trains on."""
+        iteration, update = divmod(step, self.updates)
+        return sorted(groups_by_update(range(count), self.updates, self.run_seed, iteration)[update])
+
+    def turn_of(self, groups: int) -> Turn:
+        """When the group of a rollout or an audit is needed, of so many in each iteration."""
+        if not self.pipeline.gap:
+            return by_number
+
+        @lru_cache(maxsize=4)
+        def turns_of(iteration: int) -> dict[int, int]:
+            return turns(groups, self.updates, self.run_seed, iteration)
+
+        return lambda request: turns_of(request.iteration)[request.group] if request.work in EXACT else request.group
+
+    def is_last(self, step: int) -> bool:
+        return step % self.updates == self.updates - 1
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that the gang has taken and that the journal does not have yet."""
+
+    step: int
+    iteration: int
+    update: int
+    items: tuple[m.TrainItem, ...]
+    places: tuple[tuple[int, int], ...]
+    """Group, and place in it, of each item."""
+    stepped: m.Stepped
+
+    def check(self, compared: Compared) -> None:
+        """Raises unless it was trained with what was compared."""
+        for item, (group, place) in zip(self.items, self.places, strict=True):
+            told = compared.advantages[group][place], compared.kept[group][place]
+            if (item.advantage, item.kept) != told:
+                raise InvariantBroken(
+                    f"step {self.step} trained {item.request.id} with advantage {item.advantage} (kept: {item.kept}), "
+                    f"but it was compared to {told[0]} (kept: {told[1]}); report this as a bug."
+                )
+
+
+@dataclass
+class _Underway:
+    """What was ordered of a step."""
+
+    orders: int = 0
+    items: dict[tuple[int, int], m.TrainItem] = field(default_factory=dict)
+    """By group and place."""
+
+
+class Steps:
+    """Orders steps from the gang."""
+
+    def __init__(self, hub: Hub, gang: Gang, rollouts: Rollouts, schedule: Schedule) -> None:
+        self._hub = hub
+        self._gang = gang
+        self._rollouts = rollouts
+        self._schedule = schedule
+        self._sample_s: float | None = None
+        """That one sample takes to train, as far as that was measured."""
+
+    async def take(self, step: int) -> Taken:
+        """All of the step's samples, then one optimizer step; GangLost leaves nothing of it."""
+        underway = _Underway()
+        if self._schedule.pipeline.gap:
+            stepped = await self._take_parts(step, underway)
+        else:
+            stepped = await self._take_whole(step, underway)
+        iteration, update = divmod(step, self._schedule.updates)
+        places = sorted(underway.items)
+        items = tuple(underway.items[place] for place in places)
+        return Taken(step, iteration, update, items, tuple(places), stepped)
+
+    def commit(self, taken: Taken, compared: Compared) -> None:
+        """Into the journal, with its samples and the frontier."""
+        taken.check(compared)
+        ledger = self._hub.dispatcher.ledger
+        requests = tuple(item.request.id for item in taken.items)
+        ledger.commit_step(
+            StepCommitted(
+                step=taken.step,
+                iteration=taken.iteration,
+                update=taken.update,
+                requests=requests,
+                frontier=ledger.frontier_after(requests),
+                digest=taken.stepped.digest,
+                figures=taken.stepped.figures,
+            )
+        )
+
+    def expect(self, step: int) -> None:
+        """Nothing of this step, which is of rollouts that are about to be issued, can be trained yet."""
+        self._wait(step, lambda: self._parts(self._groups(step)))
+
+    async def _take_whole(self, step: int, underway: _Underway) -> m.Stepped:
+        groups = self._groups(step)
+        order = self._order(step, sorted(groups), groups, underway)
+        self._check_any(step, underway)
+        return await self._gang.step(order)
+
+    async def _take_parts(self, step: int, underway: _Underway) -> m.Stepped:
+        groups = self._groups(step)
+        parts = self._parts(groups)
+        announced = sum(len(requests) for requests in groups.values())
+        while True:
+            part = await self._next(parts, step)
+            order = self._order(step, part.groups, groups, underway)
+            began = self._hub.clock.now()
+            if part.is_final:
+                self._check_any(step, underway)
+                stepped = await self._gang.step(_part(order, underway, len(underway.items), is_final=True))
+                self._measure(order, began)
+                return stepped
+            if order.items:
+                await self._gang.accumulate(_part(order, underway, announced, is_final=False))
+                self._measure(order, began)
+                underway.orders += 1
+
+    async def _next(self, parts: Parts, step: int) -> Part:
+        """Wait for it; meanwhile the gang may help to roll out."""
+        iteration = step // self._schedule.updates
+        found: list[Part] = []
+
+        def is_there() -> bool:
+            # Looked at as often as somebody likes, so a part is taken once.
+            if not found and self._gang.is_restored():
+                part = parts.take(lambda group: self._rollouts.can_compare(iteration, group))
+                found.extend([part] if part is not None else [])
+            return bool(found) or not self._gang.is_restored()
+
+        if not is_there():
+            self._wait(step, lambda: parts)
+            self._hub.flush()
+            await self._hub.until(is_there, f"groups of iteration {iteration} to train on")
+        if not found:
+            raise GangLost("the gang went while it waited for groups to train on")
+        return found[0]
+
+    # -- what comes next -----------------------------------------------------------------------------------------------
+
+    def _wait(self, step: int, parts: Callable[[], Parts]) -> None:
+        assist, now = self._hub.dispatcher.assist, self._hub.clock.now()
+        assist.wait(lambda: self._foreseen(step, parts().awaited()), now)
+
+    def _foreseen(self, step: int, awaited: Awaited) -> Foreseen:
+        iteration, update = divmod(step, self._schedule.updates)
+        groups = self._rollouts.requests_by_group(iteration)
+        if not self._rollouts.has_scale(iteration):
+            # Nothing is trained before all is compared.
+            return Foreseen([[request.id for group in groups for request in group]], 1, None)
+        later = range(step + 1, step + self._schedule.updates - update)
+        left = [*awaited.left, *(group for after in later for group in self._schedule.groups(after, len(groups)))]
+        awaited_ids = [self._rollouts.awaited(iteration, groups[group]) for group in awaited.groups]
+        if self._sample_s is None:
+            return Foreseen(awaited_ids, awaited.count, None)
+        train_s = self._sample_s * sum(len(groups[group]) for group in left)
+        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
+
+    def _measure(self, order: m.Train, began: float) -> None:
+        """Seconds that one sample takes to train."""
+        sample_s = (self._hub.clock.now() - began) / max(len(order.items), 1)
+        self._sample_s = sample_s if self._sample_s is None else MEMORY * self._sample_s + (1 - MEMORY) * sample_s
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def _parts(self, groups: dict[int, list[Request]]) -> Parts:
+        return Parts(sorted(groups), self._schedule.pipeline.least_groups, self._schedule.is_fixed)
+
+    def _groups(self, step: int) -> dict[int, list[Request]]:
+        """The requests of the step's groups; the same after every restart."""
+        groups = self._rollouts.requests_by_group(step // self._schedule.updates)
+        return {group: groups[group] for group in self._schedule.groups(step, len(groups))}
+
+    def _order(
+        self, step: int, wanted: Sequence[int], groups: dict[int, list[Request]], underway: _Underway
+    ) -> m.Train:
+        iteration, ledger = step // self._schedule.updates, self._hub.dispatcher.ledger
+        items = {}
+        for group in wanted:
+            advantages, kept = self._rollouts.compare_group(iteration, group, groups[group])
+            for place, request in enumerate(groups[group]):
+                accepted = ledger.result(request.id)
+                if accepted is not None:
+                    items[group, place] = self._item(request, accepted, advantages[place], kept[place])
+        underway.items |= items
+        last = self._schedule.is_last(step)
+        return m.Train(step=step, iteration=iteration, items=tuple(items.values()), last=last)
+
+    def _item(self, request: Request, accepted: Accepted, advantage: float, kept: bool) -> m.TrainItem:
+        assert accepted.payload is not None
+        prompt = self._hub.dispatcher.directory.prompts[request.sample.prompt]
+        return m.TrainItem(request=request, prompt=prompt, payload=accepted.payload, advantage=advantage, kept=kept)
+
+    def _check_any(self, step: int, underway: _Underway) -> None:
+        if not underway.items:
+            iteration, update = divmod(step, self._schedule.updates)
+            last = self._hub.dispatcher.setbacks.last
+            reason = last.problem.rstrip(".") if last is not None else "`spotlight audit` has the reasons"
+            raise error_of(
+                last.exit_code if last is not None else SpotlightError.exit_code,
+                f"every sample of update {update} of iteration {iteration} was given up ({reason}), so there is "
+                "nothing to train on and the update cannot be skipped; remove the cause, then start a new run from "
+                "the newest weights of this one (`spotlight train --model.name RUN`).",
+            )
+
+
+def _part(order: m.Train, underway: _Underway, samples: int, is_final: bool) -> m.Train:
+    """`samples` of a step that is not whole yet are those that were asked for: some may be given up later."""
+    return msgspec.structs.replace(order, part=underway.orders, samples=samples, is_final=is_final)

@@ -1,0 +1,51 @@
+"""What a paced worker computes with in place of a model: one small layer, with the shapes of the recipe's family."""
+
+from typing import cast
+
+import torch
+from diffusers import QwenImageTransformer2DModel
+from torch import Tensor, nn
+
+from spotlight.compute.models import families
+from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.pixels import CHANNELS, PixelAdapter, PixelSpec
+from spotlight.compute.profiling.pace import ProfiledPace
+from spotlight.core.types import Size
+from spotlight.node.paced.device import PacedDevice
+
+GAIN = 0.5
+
+
+class _Layer(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((channels,), GAIN))
+
+    def forward(self, x_BSC: Tensor) -> Tensor:
+        return x_BSC * self.gain
+
+
+class PacedAdapter(PixelAdapter):
+    """The clean picture that it predicts is a faded copy of what it sees."""
+
+    def __init__(self, spec: PixelSpec, pace: ProfiledPace, device: PacedDevice) -> None:
+        super().__init__(spec, cast(QwenImageTransformer2DModel, _Layer(CHANNELS * spec.patch**2)))
+        self._pace = pace
+        self._paced_device = device
+        self.rows_seen = 0
+        """Of all forwards so far; guidance takes two."""
+
+    def predict(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
+        self.rows_seen += x_BSC.shape[0]
+        return cast(Tensor, self.transformer(x_BSC))
+
+    def decode(self, x0_BSC: Tensor, size: Size) -> Tensor:
+        pictures = x0_BSC.shape[0]
+        return self._paced_device.take(
+            lambda: PixelAdapter.decode(self, x0_BSC, size), lambda _: self._pace.decode(pictures)
+        )
+
+
+def spec_named(model: str) -> PixelSpec:
+    """Of a shipped family, or of the family that a weights file belongs to."""
+    return families.spec_of(model if model in families.SPECS else families.read_weights(model).family)

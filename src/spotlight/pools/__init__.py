@@ -1,0 +1,1 @@
+"""Where nodes come from: the pool protocol, local processes, the spot market."""

@@ -1,1 +1,0 @@
-"""Processes, pools and clocks."""

@@ -1,0 +1,101 @@
+"""One life of the real controller over simulated machines: chronicle, wiring, hub, loop; as `spotlight.run` does it.
+
+A life ends in one of three ways: the run is finished; it stopped for a reason and can be resumed; the process died,
+which is a `PowerCut` raised where the disk is written or where an event was just recorded.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from enum import StrEnum
+
+from spotlight.chronicle import Chronicle
+from spotlight.config import RunConfig
+from spotlight.core.clock import Clock
+from spotlight.core.errors import Stopped
+from spotlight.core.events import RunStopped
+from spotlight.core.journal import Disk
+from spotlight.core.node_spec import NodeSpec
+from spotlight.folder import RunFolder
+from spotlight.loop import Limits
+from spotlight.sim.world import World
+from spotlight.wiring import Wired, wire
+
+
+class PowerCut(BaseException):
+    """The controller's process is gone, in the middle of whatever it was doing."""
+
+
+class Ending(StrEnum):
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    DIED = "died"
+
+
+class NoLimits:
+    """Neither a budget nor somebody who wants the run to drain."""
+
+    def check(self) -> None:
+        pass
+
+
+class Controller:
+    """Use once: begins or reopens the run in `folder`, runs it to an ending, lets go of everything."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        world: World,
+        clock: Clock,
+        disk: Disk | None = None,
+        recipe: str = "storm",
+    ) -> None:
+        self._world = world
+        self.limits: Limits = NoLimits()
+        self.reason = ""
+        """Why it stopped."""
+        if folder.config.exists():
+            self.chronicle = Chronicle.reopen(config, folder, clock, disk)
+        else:
+            self.chronicle = Chronicle.begin(config, recipe, folder, clock, disk)
+
+    async def live(self, specs: Sequence[NodeSpec], ready: Callable[[Wired], None]) -> Ending:
+        """`ready` is called with everything in place, before the first message."""
+        world, chronicle = self._world, self.chronicle
+        try:
+            wired = wire(chronicle, world.send, world.storage, self.limits)
+            ready(wired)
+            world.failed = wired.hub.fail
+            world.plug(wired.hub, specs)
+            try:
+                await _first(wired.loop.run(), wired.hub.tick_forever())
+            finally:
+                # Whoever still waits for something in the background waits no more.
+                wired.hub.fail(Stopped("this life of the controller is over"))
+            chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
+            return Ending.FINISHED
+        except PowerCut:
+            return Ending.DIED
+        except Stopped as stopped:
+            self.reason = str(stopped)
+            try:
+                chronicle.emit(RunStopped(reason=str(stopped)))
+            except (Stopped, PowerCut):
+                return Ending.DIED
+            return Ending.STOPPED
+        finally:
+            world.unplug()
+            chronicle.close()
+
+
+async def _first(*jobs: Coroutine[None, None, None]) -> None:
+    """Until one of them ends, well or not; nothing is left running."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,61 @@
+"""Simulated machines with the durations of a profile: the pace of every worker, and judges with a queue per node."""
+
+import asyncio
+import heapq
+
+from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
+from spotlight.config import RunConfig
+from spotlight.control.profiles import Operation, Profile, efficient_batch
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Request, SlotClass
+from spotlight.sim.fate import Calm, Tempo
+
+LATENCY_S = 0.001
+REWARD = Operation.REWARD
+"""Looked up once, because every picture needs it."""
+
+
+class ProfiledFate(Calm):
+    """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
+
+    is_calm = True
+
+    def __init__(self, profile: Profile, config: RunConfig) -> None:
+        heartbeat_s = config.cluster.heartbeat_s
+        super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
+        self._profile = profile
+        self._cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
+        self._cluster = config.cluster
+        self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
+        self._judges = max(1, config.reward.processes)
+        self._busy: dict[NodeId, list[float]] = {}
+        """When each judge of a node is free again, a heap."""
+        self._loop = asyncio.get_running_loop()
+
+    def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
+        profile = self._profile
+        return ProfiledPace(
+            step_s=profile.seconds(Operation.DENOISE_STEP),
+            start_s=profile.seconds(Operation.WORKER_START),
+            load_s=profile.seconds(Operation.NODE_FETCH),
+            adopt_s=profile.seconds(Operation.ADOPT),
+            train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
+            heartbeat_s=self.tempo.heartbeat_s,
+            slowness=1 / self._cluster.speed(slot_class),
+            rounds=Operation.PREVIEW_STEP in profile.operations,
+            runs_ahead=True,
+            profile=profile,
+            cost=self._cost,
+            train_batch=self._train_batch,
+        )
+
+    def score_s(self, request: Request, node: NodeId) -> float:
+        """Pictures wait for a judge of their node."""
+        now = self._loop.time()
+        judges = self._busy.get(node)
+        if judges is None:
+            judges = self._busy[node] = [0.0] * self._judges
+        free_at = judges[0]
+        done = (free_at if free_at > now else now) + self._profile.seconds(REWARD)
+        heapq.heapreplace(judges, done)
+        return done - now

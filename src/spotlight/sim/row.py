@@ -1,0 +1,99 @@
+"""One sample in flight on a simulated worker."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spotlight.core import messages as m
+from spotlight.core.types import Prompt, PromptId
+from spotlight.core.work import Activity, Request, Work
+from spotlight.sim.fakes import FlightPart, read_flight
+from spotlight.sim.numerics import Numerics
+
+_ACTIVITY = {
+    Work.ROLLOUT: Activity.ROLLOUT,
+    Work.AUDIT: Activity.ROLLOUT,
+    Work.EVALUATION: Activity.EVALUATION,
+    Work.PREVIEW: Activity.PREVIEW,
+}
+
+
+@lru_cache(maxsize=1 << 12)
+def prompt_id(prompt: Prompt) -> PromptId:
+    """Its hash, which is asked for again with each of its samples."""
+    return prompt.id
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """Where it is, and what the controller knows of that."""
+
+    granted: m.Granted
+    request: Request
+    digest: str
+    """Of the weights that it is made with."""
+    latent: str
+    steps: int
+    """Of the whole sample."""
+    passes: int
+    """Rows of a forward that it takes: two with guidance."""
+    step: int = 0
+    began: int = 0
+    """The step that this worker took it up at."""
+    told: int = 0
+    """Step of its last commit."""
+
+    def advance(self, steps: int, numerics: Numerics) -> None:
+        self.step += steps
+        if steps == 1:
+            self.latent = numerics.next_latent(self.latent, self.step - 1, self.digest)
+        else:
+            self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
+
+    def go_on(self, blob: bytes, numerics: Numerics) -> str:
+        """From where this flight ends, or say what is wrong with it."""
+        request, parts = self.request, read_flight(blob)
+        steps = [part.step for part in parts]
+        for part, since in zip(parts, [0, *steps], strict=False):
+            latent = numerics.latent_at(request.sample, part.step, self.digest)
+            if part != FlightPart(request=request.id, step=part.step, since=since, digest=self.digest, latent=latent):
+                return f"the flight of {request.id} has {part} after step {since}"
+        if steps[-1] != self.granted.step:
+            return f"the flight of {request.id} ends at {steps[-1]}, not at {self.granted.step}"
+        self.step = self.began = self.told = self.granted.step
+        self.latent = parts[-1].latent
+        return ""
+
+    def flight(self, since: int = 0) -> bytes:
+        """What is new of it since that step."""
+        part = FlightPart(request=self.request.id, step=self.step, since=since, digest=self.digest, latent=self.latent)
+        return part.to_bytes()
+
+    @property
+    def activity(self) -> Activity:
+        return _ACTIVITY[self.request.work]
+
+    @property
+    def owes_commit(self) -> bool:
+        return bool(self.granted.commit_every) and self.step - self.told >= self.granted.commit_every
+
+    @property
+    def steps_ahead(self) -> int:
+        """Until there is something to tell of it: its end, or a commit."""
+        ahead, every = self.steps - self.step, self.granted.commit_every
+        commit = self.told + every - self.step
+        return commit if every and commit < ahead else ahead
+
+
+def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> Row | str:
+    """The row of a sample that was granted, at the end of its flight, if one came along; or what is wrong."""
+    request = granted.request
+    if prompt_id(granted.prompt) != request.sample.prompt:
+        return f"{request.id} came with another prompt"
+    if granted.step and blob is None:
+        raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
+    sample = request.sample
+    sampling = sample.sampling
+    passes = 1 if sampling.guidance == 1.0 else 2
+    row = Row(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
+    problem = row.go_on(blob, numerics) if blob is not None else ""
+    return problem or row

@@ -1,0 +1,125 @@
+"""What a storm's seed decides beside the faults: the recipe, the machines and how fast they are."""
+
+from dataclasses import dataclass
+
+from spotlight.config import RunConfig
+from spotlight.control.explore.config import Baseline, ExploreConfig, PlanKind
+from spotlight.core.node_spec import NodeSpec
+from spotlight.core.work import SlotClass
+from spotlight.sim.fakes import Streams
+from spotlight.sim.fate import Tempo
+
+SLOTS = 4
+SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
+"""So that crews form wherever slots are idle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One small run."""
+
+    seed: int
+    config: RunConfig
+    nodes: tuple[NodeSpec, ...]
+    tempo: Tempo
+
+
+def draw_setting(seed: int) -> Setting:
+    chance = Streams(seed)["setting"]
+    spot = chance.choice((0, 1, 2, 3, 4))
+    rows = chance.choice((2, 4, 6))
+    heartbeat_s = chance.choice((0.5, 1.0, 2.0))
+    config = RunConfig.model_validate(
+        {
+            "seed": seed,
+            "iterations": chance.randint(3, 5),
+            "rollout": {
+                "prompts": chance.randint(2, 4),
+                "group_size": chance.randint(2, 4),
+                "steps": chance.randint(3, 6),
+            },
+            "train": {"updates_per_iteration": chance.randint(1, 2)},
+            "eval": {"every": chance.randint(1, 3), "prompts": chance.randint(1, 4), "steps": chance.randint(2, 4)},
+            "explore": {
+                "enabled": chance.choice(("on", "on", "on", "off")),
+                "plan": "fixed" if (is_exact := chance.random() < 0.5) else chance.choice(("fixed", "bandit")),
+                "seeds": chance.randint(4, 8),
+                "steps": 2,
+                "arms": [1, 2, 3],
+                "audit_share": chance.choice((0.1, 0.5)),
+            },
+            "cluster": {
+                "rows": rows,
+                "commit_every": chance.randint(1, 3),
+                "heartbeat_s": heartbeat_s,
+                "silence_s": chance.choice((8.0, 12.0)),
+                "slots": SLOTS,
+                "elastic": {"speed_ups": SPEED_UPS, "hysteresis_s": 0.5, "measure": False},
+            },
+            "pipeline": _draw_pipeline(seed),
+            "output": {"checkpoint_every": chance.randint(1, 3), "journal": {"sync": "never", "segment_bytes": 16384}},
+            "deterministic": is_exact,
+        }
+    )
+    machines = chance.choice((1, 1, 2))
+    gang = _draw_gang(seed, machines)
+    cluster = config.cluster.model_copy(update={"reserved": machines, "gang": gang})
+    nodes = _reserved(machines, gang, rows)
+    nodes += [
+        NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2, SLOTS)), rows=rows)
+        for n in range(1, spot + 1)
+    ]
+    tempo = Tempo(
+        step_s=chance.uniform(0.2, 1.0),
+        start_s=chance.uniform(0.5, 4.0),
+        load_s=chance.uniform(0.05, 0.5),
+        train_s=chance.uniform(0.5, 5.0),
+        score_s=chance.uniform(0.05, 1.0),
+        heartbeat_s=heartbeat_s,
+        latency_s=chance.choice((0.001, 0.01, 0.1)),
+        return_s=chance.uniform(0.5, 8.0),
+        restart_s=chance.uniform(0.1, 1.0),
+    )
+    explore = _with_baseline(_with_candidates(config.explore, seed), seed, config.explores)
+    config = config.model_copy(update={"cluster": cluster, "explore": explore})
+    return Setting(seed=seed, config=config, nodes=tuple(nodes), tempo=tempo)
+
+
+def _reserved(machines: int, gang: int, rows: int) -> list[NodeSpec]:
+    return [
+        NodeSpec(name=f"reserved-{n}", slot_class=SlotClass.RESERVED, rows=rows, trains=n <= gang)
+        for n in range(1, machines + 1)
+    ]
+
+
+def _draw_gang(seed: int, machines: int) -> int:
+    """One of the reserved machines or all of them; from a stream of its own as well."""
+    return machines if Streams(seed)["ranks"].random() < 0.5 else 1
+
+
+def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:
+    """Half of all fixed plans choose among more prompts, half of those with scouts; from a stream of its own too."""
+    chance = Streams(seed)["candidates"]
+    if explore.plan is not PlanKind.FIXED or chance.random() < 0.5:
+        return explore
+    scouts = chance.choice((0, explore.seeds - 1))
+    return explore.model_copy(update={"candidates": chance.choice((1.5, 2.0, 3.0)), "scouts": scouts})
+
+
+def _with_baseline(explore: ExploreConfig, seed: int, explores: bool) -> ExploreConfig:
+    """Half of all runs that explore measure advantages from the prompt's mean; from a stream of its own too."""
+    is_audited = explores and Streams(seed)["baseline"].random() < 0.5
+    return explore.model_copy(update={"baseline": Baseline.AUDITED}) if is_audited else explore
+
+
+def _draw_pipeline(seed: int) -> dict[str, object]:
+    """From streams of their own, so that the rest of a seed's setting is what it was without."""
+    chance, ahead = Streams(seed)["overlap"], Streams(seed)["ahead"]
+    return {
+        "asynchrony": ahead.random() < 0.5,
+        "stale_share": ahead.choice((0.34, 0.5, 0.5, 1.0)),
+        "gap": chance.random() < 0.5,
+        "tag": chance.random() < 0.7,
+        "least_groups": chance.choice((1, 1, 2)),
+        "switch_s": chance.choice((0.0, 0.5, 2.0)),
+    }

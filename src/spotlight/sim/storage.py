@@ -1,0 +1,98 @@
+"""The run's disk, in memory: tensors, published weights and checkpoints. Survives the controller and every worker."""
+
+from collections.abc import Callable, Collection
+
+from spotlight.controller.payloads import content_digest
+from spotlight.core.errors import Stopped
+from spotlight.core.work import Request, WeightsId, Work
+
+CHECKPOINTS_KEPT = 2
+
+
+def never(name: str) -> bool:
+    return False
+
+
+class SimStorage:
+    """`runtime.payloads.Storage`, and what the training worker writes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self._digests: dict[str, str] = {}
+        """Of files as they were last looked at."""
+        self.weights: dict[str, str] = {}
+        """Digest of the bytes at each path."""
+        self.checkpoints: dict[str, bytes] = {}
+        self.is_full: Callable[[str], bool] = never
+        """Whether writing this file fails."""
+
+    # -- the controller's side -----------------------------------------------------------------------------------------
+
+    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
+        if request.work is Work.ROLLOUT:
+            name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}"
+        elif request.work is Work.EVALUATION:
+            name = f"images/{request.iteration:06d}/{request.group:03d}"
+        else:
+            return None
+        if self.is_full(name):
+            raise Stopped(f"{name} cannot be written, because the disk is full; free it and resume.")
+        self.files[name] = blob
+        digest = self._digests[name] = content_digest(blob)
+        return name, digest
+
+    def digest(self, name: str) -> str:
+        """Of the file's content."""
+        known = self._digests.get(name)
+        if known is None:
+            known = self._digests[name] = content_digest(self.files[name])
+        return known
+
+    def is_whole(self, name: str, digest: str) -> bool:
+        return name in self.files and self.digest(name) == digest
+
+    def has_weights(self, weights: WeightsId, digest: str) -> bool:
+        return self.weights.get(self.weights_path(weights)) == digest
+
+    def weights_path(self, weights: WeightsId) -> str:
+        return f"weights/{weights}"
+
+    def keep_weights(self, wanted: Collection[WeightsId]) -> None:
+        names = {self.weights_path(weights) for weights in wanted}
+        self.weights = {path: digest for path, digest in self.weights.items() if path in names}
+
+    def covered(self, iteration: int) -> None:
+        whole = sorted(path for path in self.checkpoints if not path.endswith(".part"))
+        for old in whole[:-CHECKPOINTS_KEPT]:
+            del self.checkpoints[old]
+        for name in [name for name in self.files if name.startswith("payloads/")]:
+            if int(name.split("/")[1]) < iteration:
+                self.lose(name)
+
+    # -- the training worker's side -----------------------------------------------------------------------------------
+
+    def begin_checkpoint(self, path: str) -> None:
+        """Aside; what somebody left who died at it is swept."""
+        for left in [known for known in self.checkpoints if known.endswith(".part")]:
+            del self.checkpoints[left]
+        self.checkpoints[f"{path}.part"] = b"half"
+
+    def end_checkpoint(self, path: str, content: bytes) -> None:
+        """Whole, under its own name."""
+        del self.checkpoints[f"{path}.part"]
+        if self.is_full(path):
+            raise Stopped(f"the checkpoint {path} cannot be written, because the disk is full; free it and resume.")
+        self.checkpoints[path] = content
+
+    # -- what a disk may do --------------------------------------------------------------------------------------------
+
+    def payloads(self) -> list[str]:
+        return sorted(name for name in self.files if name.startswith("payloads/"))
+
+    def lose(self, name: str) -> None:
+        del self.files[name]
+        self._digests.pop(name, None)
+
+    def damage(self, name: str) -> None:
+        self.files[name] = b"damaged " + self.files[name]
+        self._digests.pop(name, None)
