@@ -9,7 +9,7 @@ from benchmarks.lib import merge
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.provenance import provenance
 from benchmarks.lib.report import publish, summary_of
-from spotlight.control.pipeline.stale_figures import OF_STALENESS
+from spotlight.control.pipeline.staleness import OF_STALENESS
 from spotlight.core import journal
 from spotlight.core.errors import InputError
 from spotlight.core.events import Evaluated, Issued, IterationDone, StepCommitted

@@ -22,11 +22,9 @@ from spotlight.compute.rollout.denoise import Rollout
 from spotlight.compute.train.experience import Experience
 from spotlight.config import RunConfig
 from spotlight.control.advantage import GroupOutcome
-from spotlight.control.explore.baseline import prompt_mean
-from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, unselected
 from spotlight.control.explore.config import Baseline
-from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview
+from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
+from spotlight.control.explore.seeds import Chosen, Preview, audit_key, audit_seeds, choose, prompt_mean, unselected
 from spotlight.core.types import Prompt, Sample, Sampling, Version
 
 
@@ -141,8 +139,10 @@ class Explorer(Learner):
             kept = zip(groups[number].samples, rewards_by_group[number], strict=True)
             measured.append(
                 AuditedGroup(
-                    kept=tuple(Pair(proxy[s.seed], float(r)) for s, r in kept if s.seed in proxy),
-                    audited=tuple(Pair(proxy[s.seed], float(r)) for s, r in zip(group.samples, exact, strict=True)),
+                    kept=tuple(AuditedSeed(proxy[s.seed], float(r)) for s, r in kept if s.seed in proxy),
+                    audited=tuple(
+                        AuditedSeed(proxy[s.seed], float(r)) for s, r in zip(group.samples, exact, strict=True)
+                    ),
                     share=1.0,
                     previewed=len(proxy),
                 )

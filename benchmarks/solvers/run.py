@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.lib.figures import Figure
 from spotlight.control.advantage import Floats
-from spotlight.control.explore.select import Preview, largest_variance, select
+from spotlight.control.explore.seeds import Preview, largest_variance, select
 from spotlight.core.types import SamplerKind, Sampling
 
 EXACT_STEPS = 10

@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.lib import merge
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.report import publish, summary_of
-from benchmarks.staleness.statistics import Ranking
+from benchmarks.staleness.statistics import AuditedSeed
 from spotlight.config import RunConfig
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
@@ -102,7 +102,7 @@ class Lagged(msgspec.Struct, frozen=True, kw_only=True):
 
     look: Look
     lag: int
-    ranking: Ranking
+    ranking: AuditedSeed
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +113,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Mean exact reward of the candidates."""
     varied_prompts: int
     """Prompts whose exact rewards vary; correlations and hit rates are over these."""
-    random: Ranking
+    random: AuditedSeed
     """Expected of a random choice: the floor."""
     lagged: tuple[Lagged, ...]
 
-    def at(self, look: Look, lag: int) -> Ranking:
+    def at(self, look: Look, lag: int) -> AuditedSeed:
         return next(entry.ranking for entry in self.lagged if (entry.look, entry.lag) == (look, lag))
 
     def captured(self, look: Look, lag: int) -> float | None:

@@ -19,10 +19,10 @@ import msgspec
 import numpy as np
 
 from spotlight.control.advantage import Floats
-from spotlight.control.explore.select import Preview, largest_variance, select
+from spotlight.control.explore.seeds import Preview, largest_variance, select
 
 
-class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedSeed(msgspec.Struct, frozen=True, kw_only=True):
     """What one kind of previews was worth; None where no prompt had a contrast to rank."""
 
     spearman: float | None
@@ -31,11 +31,11 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     captured_variance: float | None
 
 
-def ranking(proxy: Sequence[Floats], exact: Sequence[Floats], kept: int) -> Ranking:
+def ranking(proxy: Sequence[Floats], exact: Sequence[Floats], kept: int) -> AuditedSeed:
     """Of `kept` seeds per prompt chosen by `proxy`, judged by `exact`."""
     pairs = list(zip(proxy, exact, strict=True))
     varied = [(p, e) for p, e in pairs if np.ptp(e) > 0]
-    return Ranking(
+    return AuditedSeed(
         spearman=_mean([spearman(p, e) for p, e in varied]),
         kendall=_mean([kendall(p, e) for p, e in varied]),
         hit_rate=_mean([hit_rate(p, e, kept) for p, e in varied]),
@@ -45,10 +45,10 @@ def ranking(proxy: Sequence[Floats], exact: Sequence[Floats], kept: int) -> Rank
     )
 
 
-def random_choice(exact: Sequence[Floats], kept: int) -> Ranking:
+def random_choice(exact: Sequence[Floats], kept: int) -> AuditedSeed:
     """What is expected of `kept` seeds per prompt taken blindly."""
     varied = [e for e in exact if np.ptp(e) > 0]
-    return Ranking(
+    return AuditedSeed(
         spearman=_mean([0.0 for _ in varied]),
         kendall=_mean([0.0 for _ in varied]),
         hit_rate=_mean([_blind_hit_rate(e, kept) for e in varied]),

@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.report import publish, summary_of
-from spotlight.compute.train.config import BatchesOver
+from spotlight.control.pipeline.tsp import BatchesOver
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from spotlight.compute.models.devices import usable_device
 from spotlight.compute.profiling.machine import use_tf32, use_threads
 from spotlight.compute.profiling.subject import RUN_SEED, QwenImageShape, Subject, random_qwen_image
 from spotlight.compute.rollout.denoise import Rollout, roll_out
-from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig
+from spotlight.compute.train.config import FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.types import PromptId, Sample, SamplerKind, Sampling, Size, Version, Window
 
 STEPS = 20

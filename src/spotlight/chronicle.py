@@ -11,9 +11,9 @@ from spotlight import __version__
 from spotlight.compute.data.prompts import RunPrompts, run_prompts
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.config import RunConfig
+from spotlight.control.explore.planner import Planner
 from spotlight.control.ledger import Ledger
 from spotlight.control.market.cost import CostMeter
-from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
 from spotlight.core.errors import InputError, NothingToDo

@@ -6,9 +6,10 @@ import torch
 from spotlight.compute.data.worlds import world
 from spotlight.compute.models import families
 from spotlight.compute.rollout.denoise import roll_out
-from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.compute.train.config import FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.types import Sample, SamplerKind, Sampling, Version, Window
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.pipeline.admission import Admission, GroupState, most_stale
-from spotlight.control.pipeline.parts import turns
+from spotlight.control.pipeline.gap import turns
+from spotlight.control.pipeline.staleness import Admission, GroupState, most_stale
 
 ORDERS = st.integers(1, 12).flatmap(lambda count: st.permutations(range(count)))
 SHARES = st.floats(0.01, 1.0)

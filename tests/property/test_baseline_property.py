@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.explore.baseline import prompt_mean
-from spotlight.control.explore.choose import audit_seeds, choose, unselected
-from spotlight.control.explore.select import Preview
+from spotlight.control.explore.seeds import Preview, audit_seeds, choose, prompt_mean, unselected
 from spotlight.core.rng import Purpose, derive_key, generator
 
 GROUP, SHARE = 16, 0.1

@@ -7,9 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.explore.choose import choose, most_varied
-from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview, largest_variance, select
+from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
+from spotlight.control.explore.seeds import Preview, choose, largest_variance, most_varied, select
 
 coarse = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 rewards = st.lists(st.one_of(coarse, st.floats(-10, 10, allow_subnormal=False)), min_size=1, max_size=9)
@@ -84,7 +83,7 @@ def test_choose_always_gives_a_whole_group_of_different_seeds(values, size, rand
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=4, max_size=12), st.integers(2, 3))
 def test_fidelity_of_a_full_audit_is_within_bounds(values, kept):
-    pairs = tuple(Pair(round(a, 3), round(b, 3)) for a, b in values)
+    pairs = tuple(AuditedSeed(round(a, 3), round(b, 3)) for a, b in values)
     chosen = select([Preview(seed, pair.proxy) for seed, pair in enumerate(pairs)], kept)
     group = AuditedGroup(
         kept=tuple(pairs[seed] for seed in chosen),

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.planner.gain import excess, spread_excess
-from spotlight.control.planner.knee import PARTS, knee, seconds_per_gain
+from spotlight.control.explore.gain import PARTS, excess, knee, seconds_per_gain, spread_excess
 
 SECONDS = st.floats(0.1, 1e4)
 SHARES = st.floats(0.0, 1.0)

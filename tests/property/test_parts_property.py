@@ -5,8 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.pipeline.parts import Part, Parts, turns
-from spotlight.control.updates import groups_by_update
+from spotlight.control.pipeline.gap import Part, Parts, groups_by_update, turns
 
 
 @st.composite

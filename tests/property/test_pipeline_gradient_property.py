@@ -18,9 +18,10 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.train.checkpoint import load_copy, state_copy
-from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.compute.train.config import FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience, joined
 from spotlight.compute.train.trainer import Trainer, UpdateReport
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.types import SamplerKind, Version, Window
 
 GROUPS = ((0, 1), (2, 3), (4, 5), (6, 7))

@@ -5,11 +5,10 @@ from itertools import pairwise, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotlight.control.explore.bandit import Bandit
 from spotlight.control.explore.config import ExploreConfig
-from spotlight.control.planner.allocate import allocate, with_reserve
-from spotlight.control.planner.bandit import Bandit
-from spotlight.control.planner.gain import excess
-from spotlight.control.planner.planner import PlanInput, Planner
+from spotlight.control.explore.gain import allocate, excess, with_reserve
+from spotlight.control.explore.planner import PlanInput, Planner
 from spotlight.core.events import IterationDone
 from spotlight.core.types import PromptId
 

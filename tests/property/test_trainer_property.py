@@ -12,8 +12,9 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, Row, kept_rows
+from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.trainer import Trainer
+from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.types import SamplerKind, Window
 
 PLACES = 2
@@ -53,10 +54,10 @@ def in_dtype(experience: Experience, dtype: torch.dtype) -> Experience:
 @cache
 def case(name: str, dtype: torch.dtype) -> tuple[Trainer, Experience, Tensor]:
     trainer, experience = wandered(ALGORITHMS[name], dtype)
-    return trainer, experience, gradient(trainer, experience, kept_rows(experience, range(8), PLACES), ROWS)
+    return trainer, experience, gradient(trainer, experience, kept_pairs(experience, range(8), PLACES), ROWS)
 
 
-def gradient(trainer: Trainer, experience: Experience, rows: list[Row], micro_batch: int) -> Tensor:
+def gradient(trainer: Trainer, experience: Experience, rows: list[Pair], micro_batch: int) -> Tensor:
     """All gradients as one vector, accumulated with this micro-batch."""
     trainer.train_config = TrainConfig(micro_batch=micro_batch)
     trainer.optimizer.zero_grad(set_to_none=True)
@@ -71,7 +72,7 @@ def gradient(trainer: Trainer, experience: Experience, rows: list[Row], micro_ba
 @given(order=orders, micro_batch=micro_batches)
 def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance, order, micro_batch):
     trainer, experience, whole = case(name, dtype)
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     made = gradient(trainer, experience, [rows[i] for i in order], micro_batch)
     assert whole.norm() > 1e-4
     assert (made - whole).norm() / whole.norm() < tolerance
@@ -81,7 +82,7 @@ def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance,
 def test_gradient_of_the_case_has_every_term_in_play(name):
     """Without this the property above could hold for a loss that is all but zero."""
     trainer, experience, whole = case(name, torch.float32)
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     _, figures = trainer.accumulate(experience, rows, ROWS)
     assert figures["kl"] > 1e-7
     if name == "flow_grpo":

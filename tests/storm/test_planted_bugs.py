@@ -15,12 +15,12 @@ from spotlight.compute.rewards.pool import RewardProcessDied
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
-from spotlight.control.pipeline import admission
+from spotlight.control.pipeline import staleness as admission
 from spotlight.control.run_state import RunState
-from spotlight.control.scheduler import serving
+from spotlight.control.scheduler import pulls as serving
 from spotlight.control.scheduler.booking import Booking
 from spotlight.control.scheduler.scheduler import Scheduler
-from spotlight.control.scheduler.workers import Standing
+from spotlight.control.scheduler.state import Standing
 from spotlight.control.setbacks import Setbacks
 from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub

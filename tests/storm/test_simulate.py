@@ -15,7 +15,7 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import load_prompts
 from spotlight.compute.data.worlds import world
 from spotlight.config import RunConfig, load_config
-from spotlight.control.explore.select import largest_variance
+from spotlight.control.explore.seeds import largest_variance
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.market.occupancy import Tenure

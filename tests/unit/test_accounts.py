@@ -5,8 +5,8 @@ from scheduled_world import EXACT
 from spotlight.control.accounts import Accounts
 from spotlight.control.directory import Directory, KnownWorker
 from spotlight.control.ledger import Ledger
-from spotlight.control.pipeline.assist import Assist, Foreseen
 from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.pipeline.tag import Assist, Foreseen
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.events import AnyEvent, Worked

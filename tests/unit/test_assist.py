@@ -2,7 +2,7 @@
 
 from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
 
-from spotlight.control.pipeline.assist import AssistState, Foreseen
+from spotlight.control.pipeline.tag import AssistState, Foreseen
 from spotlight.core import messages as m
 from spotlight.core.events import ReleaseReason
 from spotlight.core.work import NoticeKind, RequestId

@@ -3,7 +3,7 @@
 from assist_stories import SPOT, TRAINS, Tale
 from scheduled_world import request
 
-from spotlight.control.pipeline.assist import Foreseen
+from spotlight.control.pipeline.tag import Foreseen
 
 
 def test_trainers_starve_while_all_is_held_and_the_next_part_is_far() -> None:

@@ -2,8 +2,8 @@
 
 from assist_stories import SPOT, TRAINS, Tale
 
-from spotlight.control.pipeline.assist import Assist
 from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.pipeline.tag import Assist
 from spotlight.core import messages as m
 
 

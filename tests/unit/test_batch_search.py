@@ -10,7 +10,8 @@ from torch import nn
 
 from spotlight.compute.meter import Reading
 from spotlight.compute.train.batch_search import BatchSearch
-from spotlight.compute.train.config import BatchesOver, TrainConfig
+from spotlight.compute.train.config import TrainConfig
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.errors import ConfigError
 
 MEMORY = 1000

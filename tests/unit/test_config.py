@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.compute.train.config import BatchesOver, FlowGrpoConfig, NftConfig
+from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
 from spotlight.control.explore.config import PlanKind, Timing
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.errors import ConfigError, InputError
 from spotlight.core.types import SamplerKind
 

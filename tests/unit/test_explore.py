@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 
 from spotlight.config import load_config
-from spotlight.control.explore.choose import Chosen, audit_key, audit_seeds, choose, most_varied, unselected
 from spotlight.control.explore.config import ExploreConfig
-from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview, largest_variance, select
+from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
+from spotlight.control.explore.seeds import (
+    Chosen,
+    Preview,
+    audit_key,
+    audit_seeds,
+    choose,
+    largest_variance,
+    most_varied,
+    select,
+    unselected,
+)
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import PromptId
 
@@ -114,7 +123,7 @@ def simulated(rng, rho, share, prompts=32, seeds=64, group=16):
         proxy = (1 + number % 3) * rng.standard_normal(seeds)
         noise = (1 + number % 3) * math.sqrt(1 - rho**2) * rng.standard_normal(seeds)
         exact = number + rho * proxy + noise
-        pairs = [Pair(float(z), float(r)) for z, r in zip(proxy, exact, strict=True)]
+        pairs = [AuditedSeed(float(z), float(r)) for z, r in zip(proxy, exact, strict=True)]
         kept = set(select([Preview(s, pairs[s].proxy) for s in range(seeds)], group))
         rest = [s for s in range(seeds) if s not in kept]
         for audits, probability in ((partly, share), (fully, 1.0)):
@@ -170,7 +179,7 @@ def skewed(rng, share, prompts=400, seeds=64, group=16):
     exact = np.array([0.0] * (seeds // 8) + [1.0] * (seeds - seeds // 8))
     groups = []
     for _ in range(prompts):
-        pairs = [Pair(float(reward), float(reward)) for reward in rng.permutation(exact)]
+        pairs = [AuditedSeed(float(reward), float(reward)) for reward in rng.permutation(exact)]
         kept = set(select([Preview(seed, pair.proxy) for seed, pair in enumerate(pairs)], group))
         audited = [pair for seed, pair in enumerate(pairs) if seed not in kept and rng.random() < share]
         chosen = tuple(pairs[seed] for seed in sorted(kept))
@@ -197,21 +206,26 @@ def test_fidelity_of_symmetric_rewards_has_no_shift_on_average_and_its_chance_is
 
 
 def test_fidelity_without_audit_or_contrast_leaves_out_what_it_cannot_tell():
-    kept = (Pair(0.0, 0.1), Pair(1.0, 0.9))
+    kept = (AuditedSeed(0.0, 0.1), AuditedSeed(1.0, 0.9))
     nothing_audited = AuditedGroup(kept=kept, audited=(), share=0.1, previewed=8)
     assert fidelity([nothing_audited]) == {"pairs": 2.0, "audited": 0.0}
     # The mean of three of these is another number.
     same = 5.430101370403394
-    flat = AuditedGroup(kept=(Pair(0.0, same), Pair(1.0, same)), audited=(Pair(0.5, same),), share=1.0, previewed=3)
+    flat = AuditedGroup(
+        kept=(AuditedSeed(0.0, same), AuditedSeed(1.0, same)), audited=(AuditedSeed(0.5, same),), share=1.0, previewed=3
+    )
     assert fidelity([flat]) == {"pairs": 3.0, "audited": 1.0}
     assert fidelity([]) == {"pairs": 0.0, "audited": 0.0}
 
 
 def test_fidelity_treats_a_sample_without_reward_as_absent():
     whole = AuditedGroup(
-        kept=(Pair(0.0, 0.1), Pair(1.0, 0.9)), audited=(Pair(0.5, 0.4), Pair(0.6, 0.6)), share=1.0, previewed=4
+        kept=(AuditedSeed(0.0, 0.1), AuditedSeed(1.0, 0.9)),
+        audited=(AuditedSeed(0.5, 0.4), AuditedSeed(0.6, 0.6)),
+        share=1.0,
+        previewed=4,
     )
-    broken = AuditedGroup(kept=(*whole.kept, Pair(0.2, math.nan)), audited=whole.audited, share=1.0, previewed=4)
+    broken = AuditedGroup(kept=(*whole.kept, AuditedSeed(0.2, math.nan)), audited=whole.audited, share=1.0, previewed=4)
     assert fidelity([broken]) == fidelity([whole])
 
 

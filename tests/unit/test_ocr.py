@@ -184,7 +184,7 @@ def test_joined_readings_do_not_merge_letters_across_lines():
     assert soft_lcs(join([], 2).letters, join([], 2).blank, "ll") == 0.0
 
 
-# Ranking of images
+# AuditedSeed of images
 
 
 def test_scores_fall_with_each_wrong_letter():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from spotlight.control.explore.config import ExploreConfig
-from spotlight.control.planner.planner import PlanInput, Planner, PlannerState
-from spotlight.control.planner.variances import Variances
+from spotlight.control.explore.gain import Variances
+from spotlight.control.explore.planner import PlanInput, Planner, PlannerState
 from spotlight.core.events import (
     Compared,
     ExplorationClosed,

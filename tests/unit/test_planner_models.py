@@ -2,9 +2,9 @@
 
 import pytest
 
-from spotlight.control.planner.bandit import Bandit, best_arm, prior_rho
-from spotlight.control.planner.gain import gain
-from spotlight.control.planner.timing import TimeModel
+from spotlight.control.explore.bandit import Bandit, best_arm, prior_rho
+from spotlight.control.explore.gain import gain
+from spotlight.control.explore.timing import TimeModel
 from spotlight.sim.learning import LearningModel
 
 # -- gain --------------------------------------------------------------------------------------------------------------

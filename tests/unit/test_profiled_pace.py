@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from spotlight.compute.profiling.pace import ProfiledPace, TrainingCost
-from spotlight.compute.train.config import BatchesOver
 from spotlight.config import load_config
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version

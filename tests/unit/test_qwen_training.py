@@ -10,7 +10,7 @@ from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, LoraConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, kept_rows
+from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
 from spotlight.core.types import NO_WINDOW, PromptId, Sample, SamplerKind, Sampling, Size, Version, Window
@@ -85,7 +85,7 @@ def stir_adapters(trainer: Trainer) -> None:
 
 def deviations(trainer: Trainer, experience: Experience) -> torch.Tensor:
     """|ratio - 1| of every row, with gradients on: that is when blocks are checkpointed."""
-    rows = kept_rows(experience, range(len(experience)), WINDOW_SIZE)
+    rows = kept_pairs(experience, range(len(experience)), WINDOW_SIZE)
     made = objective(trainer.algorithm, RUN_SEED).rows(trainer.adapter, trainer.sets, experience, rows)
     assert made.loss_B.requires_grad
     return made.figures["ratio_deviation"].detach()

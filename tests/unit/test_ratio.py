@@ -7,9 +7,10 @@ import torch
 from tiny_models import NOISE_LEVELS, RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
 from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, Row, kept_rows
+from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
+from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import SamplerKind, Window
 
@@ -31,7 +32,7 @@ def windowed_experience(trainer: Trainer, kind: SamplerKind, guidance: float = 1
     return tiny_experience(trainer.adapter, samples)
 
 
-def deviations(trainer: Trainer, experience: Experience, rows: list[Row], micro_batch: int) -> torch.Tensor:
+def deviations(trainer: Trainer, experience: Experience, rows: list[Pair], micro_batch: int) -> torch.Tensor:
     """|ratio - 1| of every row, computed as the trainer does: the same objective, model and weight sets."""
     loss = objective(trainer.algorithm, RUN_SEED)
     parts = [
@@ -48,7 +49,7 @@ def test_ratio_before_the_first_update_is_one_for_every_step_and_micro_batch(kin
     trainer = tiny_trainer(checkpointing=checkpointing, lora=lora)
     experience = windowed_experience(trainer, kind)
     assert not experience.cond.mask.all()
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     assert len(rows) == 24
     for micro_batch in (1, 3, 8, 24):
         assert deviations(trainer, experience, rows, micro_batch).max() < 1e-6, micro_batch
@@ -58,7 +59,7 @@ def test_ratio_before_the_first_update_is_one_for_every_step_and_micro_batch(kin
 def test_ratio_under_guidance_is_one(kind):
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, kind, guidance=3.0)
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     assert deviations(trainer, experience, rows, 3).max() < 1e-6
     # Replayed under another negative prompt it is not 1: the unconditional branch does enter.
     other = replace(experience, uncond=experience.cond.rows(torch.arange(8).roll(2)))
@@ -79,7 +80,7 @@ def test_normalised_ratio_before_the_first_update_is_one(kind):
     guard = FlowGrpoConfig(clip=2e-6, ratio_normalisation=True)
     trainer = Trainer(tiny_adapter(), TrainConfig(), guard, RUN_SEED)
     experience = windowed_experience(trainer, kind)
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     assert deviations(trainer, experience, rows, 3).max() < 1e-6
     other = replace(experience.rollout, mean_BKSC=experience.rollout.mean_BKSC.roll(1, dims=1))
     assert deviations(trainer, replace(experience, rollout=other), rows, 3).max() > 1e-3
@@ -108,7 +109,7 @@ def test_log_prob_replayed_in_the_batch_of_the_rollout_is_equal_to_the_last_bit(
     trainer = tiny_trainer(checkpointing=True, lora=lora)
     experience = windowed_experience(trainer, kind)
     for place in range(PLACES):
-        rows = [Row(sample, place) for sample in range(8)]
+        rows = [Pair(sample, place) for sample in range(8)]
         assert deviations(trainer, experience, rows, 8).tolist() == [0.0] * 8
 
 
@@ -118,7 +119,7 @@ def test_path_rounded_to_bf16_breaks_the_ratio(kind):
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, kind)
     rounded = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.bfloat16().float())
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     assert deviations(trainer, replace(experience, rollout=rounded), rows, 8).max() > 1e-5
 
 
@@ -127,5 +128,5 @@ def test_path_shifted_by_one_place_breaks_the_ratio():
     trainer = tiny_trainer()
     experience = windowed_experience(trainer, FLOW)
     shifted = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.roll(1, dims=1))
-    rows = kept_rows(experience, range(8), PLACES)
+    rows = kept_pairs(experience, range(8), PLACES)
     assert deviations(trainer, replace(experience, rollout=shifted), rows, 8).min() > 1e-3

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.solvers import run as solvers
-from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview, select
+from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
+from spotlight.control.explore.seeds import Preview, select
 from spotlight.core.types import SamplerKind
 
 
@@ -13,7 +13,7 @@ def audited(previews: np.ndarray, exact: np.ndarray) -> list[AuditedGroup]:
     """What a run would know of these prompts, were no seed left out of its audit."""
     groups = []
     for row in zip(previews, exact, strict=True):
-        pairs = [Pair(*pair) for pair in zip(*row, strict=True)]
+        pairs = [AuditedSeed(*pair) for pair in zip(*row, strict=True)]
         kept = select([Preview(seed, pair.proxy) for seed, pair in enumerate(pairs)], len(pairs) // 4)
         groups.append(
             AuditedGroup(

@@ -20,7 +20,7 @@ from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
-from spotlight.control.pipeline.stale_figures import CLIPPED_FRESH, CLIPPED_STALE
+from spotlight.control.pipeline.staleness import CLIPPED_FRESH, CLIPPED_STALE
 from spotlight.core.errors import Stopped, WeightsError
 from spotlight.core.types import SamplerKind, Version, Window
 

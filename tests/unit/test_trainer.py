@@ -16,20 +16,13 @@ from tiny_models import (
     tiny_sampling,
 )
 
-from spotlight.compute.train.config import (
-    AlgorithmConfig,
-    BatchesOver,
-    FlowGrpoConfig,
-    LoraConfig,
-    NftConfig,
-    OldDecay,
-    TrainConfig,
-)
-from spotlight.compute.train.experience import Experience, Row, joined, kept_rows
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, LoraConfig, NftConfig, OldDecay, TrainConfig
+from spotlight.compute.train.experience import Experience, joined, kept_pairs
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest
+from spotlight.control.pipeline.tsp import BatchesOver, Pair
 from spotlight.core.errors import ConfigError, Diverged
 from spotlight.core.types import SamplerKind, Window
 
@@ -56,7 +49,7 @@ def theta_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 def gradient_of(trainer: Trainer, experience: Experience, samples: list[int]) -> dict[str, torch.Tensor]:
     trainer.optimizer.zero_grad(set_to_none=True)
     places = 2
-    trainer.accumulate(experience, kept_rows(experience, samples, places), denominator=len(samples) * places)
+    trainer.accumulate(experience, kept_pairs(experience, samples, places), denominator=len(samples) * places)
     return {name: p.grad.clone() for name, p in trainer.sets.theta.items() if p.grad is not None}
 
 
@@ -235,7 +228,7 @@ def test_updates_of_another_iteration_mix_other_groups(monkeypatch):
     assert len(set(taken[::2])) > 2
 
 
-def sigmas_seen(trainer: Trainer, experience: Experience, rows: list[Row], monkeypatch) -> list[list[float]]:
+def sigmas_seen(trainer: Trainer, experience: Experience, rows: list[Pair], monkeypatch) -> list[list[float]]:
     """The noise levels of every forward: old, then theta, micro-batch by micro-batch."""
     seen, real = [], trainer.adapter.velocity
 
@@ -252,7 +245,7 @@ def sigmas_seen(trainer: Trainer, experience: Experience, rows: list[Row], monke
 def test_nft_visits_every_step_of_a_sample_once_when_asked_for_more_than_there_are(monkeypatch):
     trainer = tiny_trainer(NftConfig(timesteps_per_sample=99))
     experience = experience_for(trainer)
-    old, theta = sigmas_seen(trainer, experience, [Row(3, place) for place in range(5)], monkeypatch)
+    old, theta = sigmas_seen(trainer, experience, [Pair(3, place) for place in range(5)], monkeypatch)
     assert old == theta
     assert sorted(theta) == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert trainer.update(experience, [0]).rows == 5
@@ -261,7 +254,7 @@ def test_nft_visits_every_step_of_a_sample_once_when_asked_for_more_than_there_a
 def test_nft_draws_timesteps_and_noise_by_sample_and_iteration(monkeypatch):
     trainer = tiny_trainer()
     experience = experience_for(trainer)
-    rows = [Row(sample, place) for sample in range(8) for place in range(2)]
+    rows = [Pair(sample, place) for sample in range(8) for place in range(2)]
     first, again, later = (
         sigmas_seen(trainer, replace(experience, iteration=iteration), rows, monkeypatch) for iteration in (0, 0, 1)
     )
@@ -273,7 +266,7 @@ def test_nft_draws_timesteps_and_noise_by_sample_and_iteration(monkeypatch):
 
 def places_seen(trainer: Trainer, experience: Experience, monkeypatch) -> list[list[float]]:
     """The noise levels of each forward of an update without a KL term and with the ODE: old's and theta's."""
-    rows = kept_rows(experience, range(8), 2)
+    rows = kept_pairs(experience, range(8), 2)
     return sigmas_seen(trainer, experience, rows, monkeypatch)[::2]
 
 

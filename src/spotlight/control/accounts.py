@@ -8,7 +8,7 @@ told, as far as that was not told before (tests/unit/test_accounts.py).
 from collections.abc import Callable, Sequence
 
 from spotlight.control.directory import Directory, KnownWorker
-from spotlight.control.pipeline.assist import Assist
+from spotlight.control.pipeline.tag import Assist
 from spotlight.core import messages as m
 from spotlight.core.events import AnyEvent, Worked
 from spotlight.core.types import WorkerId

@@ -17,8 +17,8 @@ from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
-from spotlight.control.pipeline.assist import Assist
 from spotlight.control.pipeline.config import PipelineConfig
+from spotlight.control.pipeline.tag import Assist
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crews

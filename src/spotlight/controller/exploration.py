@@ -19,12 +19,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotlight.control.explore.choose import audit_key, audit_seeds, choose, most_varied, unselected
 from spotlight.control.explore.config import Timing
-from spotlight.control.explore.fidelity import AuditedGroup, Pair, fidelity
-from spotlight.control.explore.select import Preview, by_candidate, usable
+from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
+from spotlight.control.explore.planner import PlanInput, Planner
+from spotlight.control.explore.seeds import (
+    Preview,
+    audit_key,
+    audit_seeds,
+    by_candidate,
+    choose,
+    most_varied,
+    unselected,
+    usable,
+)
 from spotlight.control.ledger import SampleState
-from spotlight.control.planner.planner import PlanInput, Planner
 from spotlight.control.run_state import RunState
 from spotlight.controller.hub import Hub
 from spotlight.controller.rollouts import SEEDS_PER_PROMPT, Candidate, Samples, seeds_at
@@ -301,7 +309,7 @@ class Exploration:
             if seen is None:
                 continue
             proxies = {preview.seed: preview.reward for preview in seen}
-            pairs = {seed: Pair(proxies[seed], exact[seed]) for seed in sorted(proxies) if seed in exact}
+            pairs = {seed: AuditedSeed(proxies[seed], exact[seed]) for seed in sorted(proxies) if seed in exact}
             kept, audit = set(selected.seeds[group]), set(selected.audit[group])
             groups.append(
                 AuditedGroup(

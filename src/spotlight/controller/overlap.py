@@ -5,7 +5,7 @@
     close(k+1): training is over; where seeds were not chosen before, nothing is stale, unless the number is fixed
     k+1 is within reach: no more; `Rollouts.issue` draws the rest with it
 
-Who decides is `control/pipeline/admission.py`; here it is asked whenever something changes. What was admitted is in the
+Who decides is `control/pipeline/staleness.py`; here it is asked whenever something changes. What was admitted is in the
 journal, so that after a restart nothing is decided twice (tests/journeys/test_asynchrony.py).
 """
 
@@ -13,9 +13,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotlight.control.pipeline.admission import Admission
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.parts import turns
+from spotlight.control.pipeline.gap import turns
+from spotlight.control.pipeline.staleness import Admission
 from spotlight.control.run_state import RunState
 from spotlight.controller.exploration import Explorer
 from spotlight.controller.hub import Hub

@@ -10,10 +10,8 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
 from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
-from spotlight.control.explore.baseline import prompt_mean
-from spotlight.control.explore.choose import Chosen, unselected
 from spotlight.control.explore.config import Baseline, SelectedNoise, Solver
-from spotlight.control.explore.select import by_candidate
+from spotlight.control.explore.seeds import Chosen, by_candidate, prompt_mean, unselected
 from spotlight.control.ledger import Ledger
 from spotlight.control.run_state import RunState
 from spotlight.controller.hub import Hub

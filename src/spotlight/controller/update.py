@@ -14,11 +14,10 @@ from functools import lru_cache
 import msgspec
 
 from spotlight.control.ledger import InvariantBroken
-from spotlight.control.pipeline.assist import Foreseen
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.parts import Awaited, Part, Parts, turns
+from spotlight.control.pipeline.gap import Awaited, Part, Parts, groups_by_update, turns
+from spotlight.control.pipeline.tag import Foreseen
 from spotlight.control.scheduler.booking import Turn, by_number
-from spotlight.control.updates import groups_by_update
 from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub
 from spotlight.controller.rollouts import Rollouts

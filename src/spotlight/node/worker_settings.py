@@ -1,7 +1,8 @@
 """What a run tells all its workers; free of torch, because the controller writes it."""
 
 from spotlight.compute.models.config import ModelConfig
-from spotlight.compute.train.config import AlgorithmConfig, BatchesOver, TrainConfig
+from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.section import Section
 
 

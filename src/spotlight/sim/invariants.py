@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from spotlight.chronicle import Chronicle
+from spotlight.control.explore.planner import Planner
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.ledger.audit import Auditor
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.market.cost import CostMeter
-from spotlight.control.planner.planner import Planner
 from spotlight.control.run_state import RunState
 from spotlight.controller.hub import Hub
 from spotlight.core.events import (

@@ -24,7 +24,7 @@ from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.config import RunConfig
-from spotlight.control.pipeline.stale_figures import OF_STALENESS
+from spotlight.control.pipeline.staleness import OF_STALENESS
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId, Sample
 from spotlight.core.work import Request, Work

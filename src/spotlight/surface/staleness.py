@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from spotlight.control.pipeline.stale_figures import OF_STALENESS
+from spotlight.control.pipeline.staleness import OF_STALENESS
 from spotlight.core.events import AnyEvent, Issued, Restored, StepCommitted
 from spotlight.core.work import Work
 

@@ -15,7 +15,8 @@ Load stands for both. The other ranks of a gang are charged in the same way; in 
 from dataclasses import dataclass
 
 from spotlight.compute.rollout.config import RolloutConfig
-from spotlight.compute.train.config import AlgorithmConfig, BatchesOver, FlowGrpoConfig
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig
+from spotlight.control.pipeline.tsp import BatchesOver, run_sizes
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Version
@@ -130,8 +131,7 @@ class TrainingCost:
 
     def runs(self, images: int) -> list[int]:
         """Rows that batches are cut from, one run after the other."""
-        rows = images * self.passes
-        return [rows * self.timesteps] if self.over is BatchesOver.PAIRS else [rows] * self.timesteps
+        return run_sizes(images * self.passes, self.timesteps, self.over)
 
 
 @dataclass

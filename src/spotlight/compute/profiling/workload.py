@@ -10,10 +10,11 @@ import torch
 from spotlight.compute.profiling.subject import RUN_SEED, Subject
 from spotlight.compute.rollout.denoise import Rollout
 from spotlight.compute.train.config import FlowGrpoConfig
-from spotlight.compute.train.experience import Experience, Row
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.store import NodeStore, StoredWeights
+from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.types import PromptId, Sample, SamplerKind, Sampling, Version, Window
 from spotlight.core.work import WeightsId
 
@@ -39,7 +40,7 @@ def backward(subject: Subject, batch: int) -> Callable[[], object]:
     """Adds the gradients of one timestep of `batch` samples, as the trainer does."""
     flow_grpo = objective(FlowGrpoConfig(), RUN_SEED)
     experience = _experience(subject, batch)
-    rows = [Row(sample, 0) for sample in range(batch)]
+    rows = [Pair(sample, 0) for sample in range(batch)]
 
     def run() -> None:
         loss_B = flow_grpo.rows(subject.adapter, subject.trainer.sets, experience, rows).loss_B

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from spotlight.control.advantage import StdMode
+from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 
@@ -101,15 +102,6 @@ class LoraConfig(Section):
     """Inner dimension of each adapter."""
     alpha: float = Field(default=64.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
-
-
-class BatchesOver(StrEnum):
-    """What the rows of one forward have in common."""
-
-    PAIRS = "pairs"
-    """Nothing: any (sample, timestep) pairs share a forward, each at its own timestep."""
-    SAMPLES = "samples"
-    """Their place: one of each sample's timesteps after the other, as systems without time-step parallelism do."""
 
 
 AUTO: Literal["auto"] = "auto"

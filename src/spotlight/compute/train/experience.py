@@ -1,7 +1,6 @@
-"""What one update trains on: scored samples, and the rows (a sample at one timestep) that losses see.
+"""What one update trains on: scored samples, and the pairs of sample and timestep that losses see.
 
-Rows are plain data, so any batch of rows, in any order, is a legal micro-batch; time-step parallelism is this. Samples
-may have different numbers of timesteps: what was recorded of the shorter ones is padded, and padding has no row.
+Samples may have different numbers of timesteps: the records of shorter ones are padded, and padding has no pair.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.rollout.denoise import Rollout, check_guidance
-from spotlight.compute.train.config import BatchesOver
+from spotlight.control.pipeline.tsp import Pair, pairs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,32 +37,10 @@ class Experience:
         return self.rollout.samples[sample].version == self.iteration - 1
 
 
-@dataclass(frozen=True)
-class Row:
-    """Sample `sample` at its `place`-th trained timestep."""
-
-    sample: int
-    place: int
-
-
-def kept_rows(experience: Experience, samples: Sequence[int], places: int | Sequence[int]) -> list[Row]:
-    """All rows of these samples, sample-major; the order of accumulation is by sample, never by arrival.
-
-    `places` is how many timesteps each sample of the experience is trained at, or one number for all.
-    """
-    kept = experience.kept_B.tolist()
+def kept_pairs(experience: Experience, samples: Sequence[int], places: int | Sequence[int]) -> list[Pair]:
+    """The pairs that these samples are trained at: `places` timesteps each, or one number for all."""
     counts = [places] * len(experience) if isinstance(places, int) else places
-    return [Row(sample, place) for sample in samples if kept[sample] for place in range(counts[sample])]
-
-
-def runs(rows: Sequence[Row], over: BatchesOver) -> list[list[Row]]:
-    """The rows in stretches that are cut into batches, each by itself."""
-    if over is BatchesOver.PAIRS:
-        return [list(rows)]
-    by_place: dict[int, list[Row]] = {}
-    for row in rows:
-        by_place.setdefault(row.place, []).append(row)
-    return [by_place[place] for place in sorted(by_place)]
+    return pairs_of(samples, experience.kept_B.tolist(), counts)
 
 
 def joined(rollouts: Sequence[Rollout]) -> Rollout:

@@ -19,12 +19,13 @@ from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.denoise import recorded_steps
 from spotlight.compute.rollout.noise import normals
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig
-from spotlight.compute.train.experience import Experience, Row
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss, log_ratio
 from spotlight.compute.train.losses.nft import nft_loss, noised, preference
 from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
-from spotlight.control.pipeline import stale_figures
+from spotlight.control.pipeline import staleness as stale_figures
+from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Sample, Sampling, Size
@@ -48,7 +49,7 @@ class Objective(Protocol):
     def places(self, experience: Experience) -> list[int]:
         """Trained timesteps of each sample."""
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows: ...
+    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows: ...
 
     def stepped(self, figures: Mapping[str, float]) -> None:
         """An optimizer step was taken; `figures` are the means over its rows."""
@@ -76,7 +77,7 @@ class NftObjective:
     def places(self, experience: Experience) -> list[int]:
         return [min(self.config.timesteps_per_sample, s.sampling.steps) for s in experience.rollout.samples]
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
+    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows:
         sampling = experience.rollout.samples[0].sampling
         index = _index(rows, adapter.device)
         x0 = experience.rollout.x0_BSC[index]
@@ -101,7 +102,7 @@ class NftObjective:
     def stepped(self, figures: Mapping[str, float]) -> None:
         """Nothing here depends on earlier steps."""
 
-    def _timesteps(self, experience: Experience, rows: Sequence[Row], sigmas: Tensor) -> Tensor:
+    def _timesteps(self, experience: Experience, rows: Sequence[Pair], sigmas: Tensor) -> Tensor:
         """Distinct steps of the sample's own schedule, chosen by its identity."""
         orders: dict[int, np.ndarray] = {}
         for sample in {row.sample for row in rows}:
@@ -109,7 +110,7 @@ class NftObjective:
             orders[sample] = rng.permutation(len(sigmas) - 1)
         return sigmas[torch.tensor([int(orders[row.sample][row.place]) for row in rows])]
 
-    def _noise(self, experience: Experience, rows: Sequence[Row], shape: torch.Size) -> Tensor:
+    def _noise(self, experience: Experience, rows: Sequence[Pair], shape: torch.Size) -> Tensor:
         keys = [self._key(Purpose.TRAIN_NOISE, experience, row.sample, row.place) for row in rows]
         return normals(keys, shape)
 
@@ -139,7 +140,7 @@ class FlowGrpoObjective:
             )
         return places
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Row]) -> LossRows:
+    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows:
         steps = _WindowSteps.of(adapter, experience, rows)
         stale_B = _stale(experience, rows, self.takes_stale, adapter.device)
         ref_mean = None
@@ -227,7 +228,7 @@ class _WindowSteps:
     old_mean: Tensor
 
     @classmethod
-    def of(cls, adapter: Adapter, experience: Experience, rows: Sequence[Row]) -> "_WindowSteps":
+    def of(cls, adapter: Adapter, experience: Experience, rows: Sequence[Pair]) -> "_WindowSteps":
         rollout = experience.rollout
         sampling = rollout.samples[0].sampling
         sigmas = adapter.schedule(sampling.size, sampling.steps)
@@ -285,11 +286,11 @@ def _frozen(adapter: Adapter, sets: WeightSets, which: WeightSet, inputs: _Input
         return inputs.velocity(adapter)
 
 
-def _stale(experience: Experience, rows: Sequence[Row], takes_stale: bool, device: torch.device) -> Tensor:
+def _stale(experience: Experience, rows: Sequence[Pair], takes_stale: bool, device: torch.device) -> Tensor:
     return torch.tensor([takes_stale and experience.is_stale(row.sample) for row in rows], device=device)
 
 
-def _index(rows: Sequence[Row], device: torch.device) -> Tensor:
+def _index(rows: Sequence[Pair], device: torch.device) -> Tensor:
     return torch.tensor([row.sample for row in rows], device=device)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from spotlight.control.pipeline.stale_figures import CLIPPED_FRESH, CLIPPED_STALE
+from spotlight.control.pipeline.staleness import CLIPPED_FRESH, CLIPPED_STALE
 from spotlight.core.errors import Stopped
 from spotlight.core.types import Sample
 

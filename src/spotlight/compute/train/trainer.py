@@ -20,13 +20,14 @@ from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, Row, kept_rows, runs
+from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
 from spotlight.compute.train.staleness import check_versions
 from spotlight.compute.train.tally import Tally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
-from spotlight.control.updates import groups_by_update
+from spotlight.control.pipeline.gap import groups_by_update
+from spotlight.control.pipeline.tsp import Pair, runs_of
 from spotlight.core.errors import Diverged
 
 
@@ -138,7 +139,7 @@ class Trainer:
         if underway.denominator is None and places:
             underway.denominator = underway.samples * places / len(samples)
         underway.places += places
-        rows = kept_rows(experience, samples, counts)
+        rows = kept_pairs(experience, samples, counts)
         self._underway = None
         self._accumulate(experience, rows, underway.denominator or 1.0, underway.tally)
         self._underway = underway
@@ -166,21 +167,21 @@ class Trainer:
         return UpdateReport(underway.tally.loss * scale, float(norm), underway.tally.rows, figures)
 
     def accumulate(
-        self, experience: Experience, rows: Sequence[Row], denominator: float
+        self, experience: Experience, rows: Sequence[Pair], denominator: float
     ) -> tuple[float, dict[str, float]]:
         """Add the gradient of these rows, micro-batch by micro-batch; their loss and figures."""
         tally = Tally()
         self._accumulate(experience, rows, denominator, tally)
         return tally.loss, tally.means()
 
-    def _accumulate(self, experience: Experience, rows: Sequence[Row], denominator: float, tally: Tally) -> None:
+    def _accumulate(self, experience: Experience, rows: Sequence[Pair], denominator: float, tally: Tally) -> None:
         sizes = self._rows_per_forward()
-        for run in runs(rows, self.train_config.batches_over):
+        for run in runs_of(rows, self.train_config.batches_over):
             start = 0
             while start < len(run):
                 batch = run[start : start + sizes.size(len(run) - start)]
 
-                def backward(batch: Sequence[Row] = batch) -> tuple[Tensor, LossRows]:
+                def backward(batch: Sequence[Pair] = batch) -> tuple[Tensor, LossRows]:
                     part = self._objective.rows(self.adapter, self.sets, experience, batch)
                     loss = part.loss_B.sum() / denominator
                     loss.backward()

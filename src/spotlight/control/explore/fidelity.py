@@ -30,12 +30,12 @@ import msgspec
 import numpy as np
 
 from spotlight.control.advantage import LARGEST_REWARD, Floats
-from spotlight.control.explore.select import largest_variance
+from spotlight.control.explore.seeds import largest_variance
 
 Covariance: TypeAlias = Callable[[Floats, Floats, Floats], float]
 
 
-class Pair(msgspec.Struct, frozen=True):
+class AuditedSeed(msgspec.Struct, frozen=True):
     """One seed: its preview's reward and its exact one."""
 
     proxy: float
@@ -45,8 +45,8 @@ class Pair(msgspec.Struct, frozen=True):
 class AuditedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The seeds of one prompt that have both rewards."""
 
-    kept: tuple[Pair, ...]
-    audited: tuple[Pair, ...]
+    kept: tuple[AuditedSeed, ...]
+    audited: tuple[AuditedSeed, ...]
     share: float
     """Probability with which each unselected seed was audited."""
     previewed: int
@@ -173,5 +173,5 @@ def _ratio(parts: Sequence[tuple[float, float]]) -> float | None:
     return above / below if below > 0 else None
 
 
-def _finite(pair: Pair) -> bool:
+def _finite(pair: AuditedSeed) -> bool:
     return abs(pair.proxy) <= LARGEST_REWARD and abs(pair.exact) <= LARGEST_REWARD

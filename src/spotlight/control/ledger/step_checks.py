@@ -7,7 +7,7 @@ from typing import TypeAlias
 from spotlight.control.ledger.findings import Problem, Sight, some
 from spotlight.control.ledger.history import GroupKey
 from spotlight.control.ledger.states import SampleState
-from spotlight.control.pipeline.admission import most_stale
+from spotlight.control.pipeline.staleness import most_stale
 from spotlight.core.events import (
     Checkpointed,
     Issued,

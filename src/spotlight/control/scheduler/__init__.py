@@ -1,6 +1,6 @@
 """Who gets what next: the order of service, shares by speed, stragglers and notices."""
 
-from spotlight.control.scheduler.assignments import Assignment, Lease, Recalled
+from spotlight.control.scheduler.pulls import Assignment, Lease, Recalled
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 

@@ -12,9 +12,7 @@ costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmark
 
 from collections.abc import Sequence
 
-from spotlight.control.scheduler.backlog import Backlog, Queue
-from spotlight.control.scheduler.speeds import UNMEASURED, Measured, usable_speed
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.state import UNMEASURED, Backlog, Measured, Queue, Standing, Worker, usable_speed
 
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9

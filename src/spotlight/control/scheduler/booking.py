@@ -8,11 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
-from spotlight.control.scheduler.backlog import Backlog, Queue
 from spotlight.control.scheduler.balance import Balance
-from spotlight.control.scheduler.hunger import Hunger
-from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Worker
+from spotlight.control.scheduler.state import Backlog, PullQueue, Queue, Ticket, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
@@ -31,7 +28,7 @@ class Booking:
     """All tickets."""
 
     def __init__(
-        self, ledger: Ledger, balance: Balance, hunger: Hunger, turn: Turn, audits_with_groups: bool = False
+        self, ledger: Ledger, balance: Balance, pulls: PullQueue, turn: Turn, audits_with_groups: bool = False
     ) -> None:
         self._ledger = ledger
         self._turn = turn
@@ -40,7 +37,7 @@ class Booking:
         if audits_with_groups:
             self._ranks[Work.AUDIT] = Work.ROLLOUT.rank
         self._balance = balance
-        self._hunger = hunger
+        self._pulls = pulls
         self._tickets: dict[RequestId, Ticket] = {}
         self._backlogs: dict[WeightsId, Backlog] = {}
         self._places = 0
@@ -175,7 +172,7 @@ class Booking:
         balance.shift(holder, -ticket.remaining)
         if not leases:
             balance.recount(holder)
-        self._hunger.wake(holder)
+        self._pulls.wake(holder)
         ticket.holder = None
 
     def _enqueue_again(self, ticket: Ticket) -> None:
@@ -184,7 +181,7 @@ class Booking:
         ticket.was_returned = True
         self._queue(ticket).push(ticket)
         self.waiting += 1
-        self._hunger.wake_all()
+        self._pulls.wake_all()
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]

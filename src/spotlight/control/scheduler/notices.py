@@ -5,8 +5,7 @@ Invariant: a worker that leaves is never given a request that it cannot finish, 
 """
 
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.state import Standing, Ticket, Worker
 from spotlight.core.work import NoticeKind
 
 SERVING = Standing.SERVING

@@ -10,10 +10,8 @@ from heapq import heapify, heapreplace
 from math import fsum, inf
 from typing import TypeAlias
 
-from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, Worker
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 

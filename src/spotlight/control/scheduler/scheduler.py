@@ -22,14 +22,12 @@ from math import inf
 
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import notices, prediction, stragglers
-from spotlight.control.scheduler.assignments import Assignment, Recalled
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking, Turn, by_number
-from spotlight.control.scheduler.hunger import Hunger
 from spotlight.control.scheduler.prediction import Fetching
-from spotlight.control.scheduler.rounds import Rounds
+from spotlight.control.scheduler.pulls import Assignment, Recalled, Rounds
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.state import PullQueue, Standing, Worker
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import WorkerId
@@ -44,9 +42,9 @@ class Scheduler:
         self._settings = settings or SchedulerSettings()
         self._workers: dict[WorkerId, Worker] = {}
         self._balance = Balance(self._settings.saturating_rows)
-        self._hunger = Hunger()
-        self._booking = Booking(ledger, self._balance, self._hunger, turn, self._settings.audits_with_groups)
-        self._rounds = Rounds(self._settings, self._booking, self._balance, self._hunger)
+        self._pulls = PullQueue()
+        self._booking = Booking(ledger, self._balance, self._pulls, turn, self._settings.audits_with_groups)
+        self._rounds = Rounds(self._settings, self._booking, self._balance, self._pulls)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
         self._fewest_rows = 1 << 30
@@ -73,7 +71,7 @@ class Scheduler:
         self._balance.hold(known, [self._booking.backlog(each) for each in sorted(weights)])
         for backlog in before:
             self._booking.tidy(backlog)
-        self._hunger.wake(known)
+        self._pulls.wake(known)
 
     def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
         """Replaces the worker's earlier pull and stands until an assignment answers it.
@@ -93,9 +91,9 @@ class Scheduler:
         self._balance.measure(known, pull.row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
-            self._hunger.ask(known)
+            self._pulls.ask(known)
         else:
-            self._hunger.forget(known)
+            self._pulls.forget(known)
 
     def heard(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
         """A heartbeat, and how far each attempt is."""
@@ -111,7 +109,7 @@ class Scheduler:
             known.lags = any(ticket.named_at - ticket.moved_at > stall_s for ticket in known.leases.values())
         if known.measured is None:
             self._balance.measure(known, None)
-        self._hunger.wake(known)
+        self._pulls.wake(known)
 
     def committed(self, worker: WorkerId, request: RequestId, attempt: int, step: int, now: float) -> bool:
         """The flight is safe at this step; False: fenced, the attempt is not the live one."""
@@ -163,7 +161,7 @@ class Scheduler:
         if known is not None:
             notices.warn(known, kind, deadline)
             self._balance.recount(known)
-            self._hunger.wake_all()
+            self._pulls.wake_all()
 
     def drain(self, worker: WorkerId) -> None:
         """Nothing more for this worker; what it holds comes back by `hand_back`."""
@@ -171,7 +169,7 @@ class Scheduler:
         if known is not None:
             known.standing = Standing.DRAINING
             self._balance.recount(known)
-            self._hunger.wake_all()
+            self._pulls.wake_all()
 
     def lose(self, worker: WorkerId, reason: ReleaseReason, now: float) -> list[RequestId]:
         """The worker is gone, or fenced: its leases end and go on elsewhere from their last commits."""
@@ -181,12 +179,12 @@ class Scheduler:
         held = sorted(known.leases.values(), key=lambda ticket: ticket.key)
         for ticket in held:
             self._booking.release(ticket, reason)
-        self._hunger.forget(known)
+        self._pulls.forget(known)
         before = known.backlogs
         self._balance.remove(known)
         for backlog in before:
             self._booking.tidy(backlog)
-        self._hunger.wake_all()
+        self._pulls.wake_all()
         return [ticket.id for ticket in held]
 
     # -- work ----------------------------------------------------------------------------------------------------------
@@ -195,7 +193,7 @@ class Scheduler:
         """Work that the ledger has queued: just issued, reopened, or left over by a restart."""
         for request in requests:
             self._booking.add(request)
-        self._hunger.wake_all()
+        self._pulls.wake_all()
 
     def cancel(self, work: Work) -> list[WorkerId]:
         """Unfinished requests of this kind are dropped; returns who holds some, to be told to discard them."""
@@ -211,13 +209,13 @@ class Scheduler:
 
     def assign(self, now: float) -> list[Assignment]:
         """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
-        if not self._booking.waiting or not self._hunger.turns:
+        if not self._booking.waiting or not self._pulls.turns:
             return []
         return self._rounds.serve(now)
 
     def recalls(self, now: float) -> list[Recalled]:
         """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
-        if now < self._next_search or not self._hunger:
+        if now < self._next_search or not self._pulls:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
         known = self._fewest_rows, self._most_rows, self._balance.slowest
@@ -225,7 +223,7 @@ class Scheduler:
         if not busy:
             return []
         found: dict[WorkerId, list[RequestId]] = {}
-        for ticket in stragglers.find(busy, self._hunger, self._settings):
+        for ticket in stragglers.find(busy, self._pulls, self._settings):
             if ticket.holder is not None:
                 ticket.is_recalled = True
                 self._watch.recall(ticket, ticket.holder, now)

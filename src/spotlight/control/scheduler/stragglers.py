@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from spotlight.control.scheduler.backlog import PREVIEW_RANK, Backlog
 from spotlight.control.scheduler.balance import ROUNDING
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.tickets import Ticket
-from spotlight.control.scheduler.workers import Standing, Worker
+from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, Worker
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 

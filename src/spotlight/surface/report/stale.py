@@ -1,6 +1,6 @@
 """Samples one version old: their share, and what one version between drawing and training does to them."""
 
-from spotlight.control.pipeline import stale_figures as names
+from spotlight.control.pipeline import staleness as names
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.text import UNKNOWN, count, percent

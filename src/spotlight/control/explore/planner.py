@@ -17,14 +17,10 @@ from typing import TypeVar
 
 import msgspec
 
+from spotlight.control.explore.bandit import Bandit, best_arm
 from spotlight.control.explore.config import ExploreConfig, PlanKind
-from spotlight.control.planner.allocate import allocate, with_reserve
-from spotlight.control.planner.bandit import Bandit, best_arm
-from spotlight.control.planner.frontier import frontier
-from spotlight.control.planner.gain import gain, spread_excess
-from spotlight.control.planner.knee import knee
-from spotlight.control.planner.timing import TimeModel
-from spotlight.control.planner.variances import Variances
+from spotlight.control.explore.gain import Variances, allocate, gain, knee, spread_excess, with_reserve
+from spotlight.control.explore.timing import TimeModel, frontier
 from spotlight.core.events import (
     Accepted,
     AnyEvent,

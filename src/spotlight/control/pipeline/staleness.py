@@ -1,6 +1,6 @@
 """One-step asynchrony: which groups of the next iteration are rolled out before there are new weights.
 
-    AHEAD --its turn, and who rolls out has nothing to do--> STALE     drawn with version k, trained by iteration k+1
+    AHEAD --its turn, and a slot is idle---------------> STALE     drawn with version k, trained by iteration k+1
       |
       `----- version k+1 is within reach --------------> FRESH     drawn with version k+1
 
@@ -12,6 +12,8 @@ run trains the same, that many are admitted at the first occasion.
 Invariant: never more than the share, each group once, none after the new version came
 (tests/property/test_admission_property.py). So a sample is at most one version old when it is trained on, which the
 ledger checks at every step and the audit at every issue (tests/storm).
+
+The names of the figures that an optimizer step reports of stale and of fresh rows are here too.
 """
 
 from collections.abc import Collection, Sequence
@@ -68,3 +70,13 @@ class Admission:
         """The new weights are within reach: whatever is left is drawn with them."""
         self._states.update(dict.fromkeys(self._ahead, GroupState.FRESH))
         self._ahead = []
+
+
+CLIPPED_FRESH, CLIPPED_STALE = "clip_fraction_fresh", "clip_fraction_stale"
+"""Rows beyond the clip range around the policy that drew them."""
+DRIFT_FRESH, DRIFT_STALE = "drift_fresh", "drift_stale"
+"""Squared distance of velocities from those of the policy that drew the row."""
+STALE_SHARE = "stale_share"
+DECOUPLED_SHARE = "decoupled_share"
+"""Rows that were clipped around the iteration's first weights instead."""
+OF_STALENESS = frozenset({CLIPPED_FRESH, CLIPPED_STALE, DRIFT_FRESH, DRIFT_STALE, STALE_SHARE, DECOUPLED_SHARE})

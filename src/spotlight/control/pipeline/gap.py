@@ -1,15 +1,20 @@
-"""Which groups form the next part of an update: complete ones, each once.
+"""GAP, the generation-axis pipeline: an update trains on complete groups while other groups are still rolled out.
 
-    left --complete, and enough of them--> one part --> ... --> the final part: nothing is left
+Each optimizer step of an iteration has its own groups: disjoint, by identity, the same after a resume. The groups of an
+update are trained in parts, and one optimizer step ends it.
+
+    left --complete, and enough of them--> one part --> ... --> the final part: no group is left
 
 Invariant: the parts of an update contain each of its groups once, none before it is complete, and only the last one is
-final; of fixed parts neither order nor size depends on who finished first (tests/property/test_parts_property.py).
+final; of fixed parts neither order nor size depends on the order of arrival (tests/property/test_parts_property.py).
+The gradient does not depend on the parts (tests/property/test_pipeline_gradient_property.py).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from spotlight.control.updates import groups_by_update
+from spotlight.core.rng import Purpose, derive_key, shuffled
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,16 @@ def turns(groups: int, updates: int, run_seed: int, iteration: int) -> dict[int,
     dealt = groups_by_update(range(groups), updates, run_seed, iteration)
     needed = [group for update in dealt for group in sorted(update)]
     return {group: turn for turn, group in enumerate(needed)}
+
+
+Group = TypeVar("Group")
+
+
+def groups_by_update(groups: Sequence[Group], updates: int, run_seed: int, iteration: int) -> list[list[Group]]:
+    """The iteration's groups dealt out to its updates.
+
+    Shuffled, because prompts arrive with tasks in turns: every other group would always be of the same tasks.
+    """
+    order = shuffled(groups, derive_key(Purpose.ORDER, run_seed, "updates", iteration))
+    count = min(updates, len(groups))
+    return [order[number::count] for number in range(count)]

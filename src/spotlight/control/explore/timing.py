@@ -1,13 +1,16 @@
-"""How long training and previews take, learned while the run goes on.
+"""Seconds of training and previews, learned during the run, and the plans that fit them.
 
 A preview of S steps costs (a S + b) row-steps of a slot: `a` is 1 where slots keep the speed that they report, `b` is
 decoding and scoring in units of steps. Both are fitted by least squares on relative errors with a fading memory and a
 prior worth half an observation. An exploration during which slots came or went says nothing about the cost of a preview
-and is left out; any other that is far from the prediction counts only as far as `WILDEST`.
+and is left out; any other that is far from the prediction counts only as far as `WILDEST`. The steps of a preview then
+fix how many previews end before training does: `candidates` are these plans.
 
 Invariant: the model is a fold of the run's events; the capacity behind a plan is recovered from its own prediction, so
-resuming needs nothing beside the journal (tests/unit/test_planner.py).
+resuming needs the journal alone (tests/unit/test_planner.py).
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -81,3 +84,18 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
             cost_by_inverse=MEMORY * self.cost_by_inverse + cost_per_step * inverse,
             relative_error=expected_s / seconds - 1,
         )
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """`previews` in all, of `steps` each."""
+
+    steps: int
+    previews: int
+
+
+def frontier(
+    arms: Sequence[int], full_steps: int, time: TimeModel, budget_s: float, row_steps_per_s: float, most: int
+) -> tuple[Candidate, ...]:
+    """One candidate per arm, fewest steps first; a preview with more steps than an exact rollout is never one."""
+    steps = sorted(arm for arm in arms if arm <= full_steps) or [full_steps]
+    return tuple(Candidate(arm, min(most, time.fits(budget_s, arm, row_steps_per_s))) for arm in steps)
