@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.lib.figures import Figure
 from spotlight.compute.evaluation import evaluate, generate
-from spotlight.compute.held_out import Estimate
 from spotlight.compute.models import families
-from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.reward_pool import RewardPool
+from spotlight.compute.scores import Estimate
 from spotlight.core.types import Sampling
 
 STEPS = 10

@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.lib.figures import Figure
-from spotlight.compute.models.devices import usable_device
-from spotlight.compute.profiling.machine import use_tf32, use_threads
-from spotlight.compute.profiling.subject import QWEN_IMAGE, Subject, random_qwen_image, tiny_subject
+from spotlight.compute.models.families import usable_device
+from spotlight.compute.profiling.provenance import use_tf32, use_threads
+from spotlight.compute.profiling.subject import QWEN_IMAGE, ProfiledModel, random_qwen_image, tiny_subject
 from spotlight.compute.profiling.workload import backward
 from spotlight.compute.profiling.writing import write_beside
 from spotlight.core.types import Size
 
 
-def subject_of(model: str, device: str) -> Subject:
+def subject_of(model: str, device: str) -> ProfiledModel:
     if model == QWEN_IMAGE:
         use_tf32(True)
         return random_qwen_image(torch.device(device), Size(512, 512))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.lib.figures import Figure
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.node.group_store import GroupStore
 

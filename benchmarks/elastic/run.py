@@ -29,13 +29,13 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
-from spotlight.sim.node import TOKEN_PIXELS
-from spotlight.sim.profiled import ProfiledFate
-from spotlight.sim.slots import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.message_trace import MessageTrace
+from spotlight.sim.profiled import ProfiledPolicy
+from spotlight.sim.sim_node import TOKEN_PIXELS
+from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.trace import Trace as Events
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
-from spotlight.sim.world import World
 
 NODES, SLOTS, GANG = 2, 8, 4
 PICTURES = (4, 8)
@@ -62,7 +62,7 @@ class Case:
     profile: str
 
 
-class VariedFate(ProfiledFate):
+class VariedFate(ProfiledPolicy):
     """Each worker fetches weights in its own time: no node is always the first to ask for work."""
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
@@ -93,7 +93,7 @@ class CrewPace(ProfiledPace):
 class Rounds:
     """The controller: pictures of one round, then training, then the next."""
 
-    def __init__(self, world: World, case: Case, profile: Profile) -> None:
+    def __init__(self, world: SimWorld, case: Case, profile: Profile) -> None:
         self.accepted = self.regroups = self.rounds = 0
         self._world, self._case = world, case
         self._training_s = training_s(profile, case)
@@ -238,13 +238,13 @@ async def _run(case: Case) -> Outcome:
     profile = Profile.load(case.profile)
     config = work(case, profile)
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
-    fate = (CrewFate if fixed else VariedFate)(profile, config)
-    world = World(fate, SimStorage(), Events(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
+    policy = (CrewFate if fixed else VariedFate)(profile, config)
+    world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
     world.rooms = lambda: SlowRooms(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
-    if isinstance(fate, CrewFate):
+    if isinstance(policy, CrewFate):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled
-        follower = fate.crews = kind(world, case.policy.size, _degrees(profile))
+        follower = policy.crews = kind(world, case.policy.size, _degrees(profile))
     rounds = Rounds(world, case, profile)
     trace = slot_trace(case.seed, case.hours)
     market = asyncio.create_task(replay(trace, follower))

@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.lib.figures import Figure
 from spotlight.compute.evaluation import evaluate
-from spotlight.compute.held_out import Estimate, Evaluation
 from spotlight.compute.models import families
-from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.reward_pool import RewardPool
+from spotlight.compute.scores import Estimate, Evaluation
 from spotlight.core.types import Sampling
 
 FAMILY, STEPS = "scenes", 10

@@ -18,14 +18,14 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import World
 from spotlight.compute.evaluation import evaluate, to_images
-from spotlight.compute.held_out import Evaluation, picture_grid
 from spotlight.compute.models import families
-from spotlight.compute.models.devices import usable_device
+from spotlight.compute.models.families import usable_device
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Image, Scorer
 from spotlight.compute.rollout.config import InitialNoise
 from spotlight.compute.rollout.denoise import Rollout, roll_out
+from spotlight.compute.scores import Evaluation, picture_grid
 from spotlight.compute.train.experience import Experience, joined
 from spotlight.compute.train.lora import merged_state
 from spotlight.compute.train.trainer import Trainer

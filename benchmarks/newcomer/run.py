@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benchmarks.lib.figures import Figure
-from spotlight.compute.models.devices import usable_device
-from spotlight.compute.weights.peer import Offer, offer, take
+from spotlight.compute.models.families import usable_device
 from spotlight.compute.weights.upload import upload
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
+from spotlight.node.neighbours import Offer, offer, take
 
 MEMORY = Path("/dev/shm")
 TENSORS = 340

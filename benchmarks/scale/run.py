@@ -16,10 +16,10 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.shipped import CALM
 from spotlight.control.market.weather import generate
 from spotlight.control.profiles import Operation, Profile
-from spotlight.control.profiles.profile import Point, Provenance, Series, Times
+from spotlight.control.profiles.timings import Point, Provenance, Series, Times
 from spotlight.folder import RunFolder
 from spotlight.sim.learning import LearningModel, ModelNumerics
-from spotlight.sim.simulate import Outcome, Simulation, simulate, simulated
+from spotlight.sim.simulate import Simulation, SimulationEnd, simulate, simulated
 
 SLOTS_PER_NODE = 8
 GROUP = 16
@@ -71,7 +71,7 @@ PRESETS = {
 class Measured:
     """One simulated run."""
 
-    outcome: Outcome
+    outcome: SimulationEnd
     seconds: float
     """Of the processor."""
 

@@ -10,10 +10,10 @@ import torch
 
 from benchmarks.lib.provenance import provenance
 from benchmarks.tsp.figures import Arm, SizeRun, earlier, present
-from spotlight.compute.meter import DeviceMeter, Reading
-from spotlight.compute.models.devices import usable_device
-from spotlight.compute.profiling.machine import use_tf32, use_threads
-from spotlight.compute.profiling.subject import RUN_SEED, QwenImageShape, Subject, random_qwen_image
+from spotlight.compute.meter import BatchReading, DeviceMeter
+from spotlight.compute.models.families import usable_device
+from spotlight.compute.profiling.provenance import use_tf32, use_threads
+from spotlight.compute.profiling.subject import RUN_SEED, ProfiledModel, QwenImageShape, random_qwen_image
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.config import FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
@@ -58,7 +58,7 @@ def plan_of(pixels: int, is_first: bool, rounds: int | None) -> Plan:
 class Bench:
     """One trainer, pictures of one size, and the time that is left."""
 
-    def __init__(self, subject: Subject, pixels: int, ends_at: float) -> None:
+    def __init__(self, subject: ProfiledModel, pixels: int, ends_at: float) -> None:
         self._subject = subject
         self._size = Size(pixels, pixels)
         self._ends_at = ends_at
@@ -125,7 +125,7 @@ class Bench:
             iteration=0,
         )
 
-    def _time(self, arm: Arm, plan: Plan) -> Reading:
+    def _time(self, arm: Arm, plan: Plan) -> BatchReading:
         """One update's gradient, as a rank accumulates it."""
         trainer, experience = self._subject.trainer, self._experience(arm, plan)
         trainer.train_config = trainer.train_config.model_copy(
@@ -175,7 +175,7 @@ class Bench:
         }
 
 
-def with_moments(subject: Subject) -> Subject:
+def with_moments(subject: ProfiledModel) -> ProfiledModel:
     """As after a step: the optimizer's moments are in memory. Gradients of zero move nothing but by weight decay."""
     for weight in subject.trainer.sets.theta.values():
         weight.grad = torch.zeros_like(weight)

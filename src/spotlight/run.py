@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from spotlight.budget import Budget
-from spotlight.chronicle import Chronicle
 from spotlight.compute.models.base_copy import copy_base
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.sources import is_shipped
@@ -40,7 +39,7 @@ from spotlight.core.journal import JournalUnwritable
 from spotlight.core.run_files import run_around
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
-from spotlight.node.paced.reward import name_of as paced_reward
+from spotlight.node.paced.paced_reward import name_of as paced_reward
 from spotlight.node.worker_settings import PaceSettings, RowsSettings, WorkerSettings
 from spotlight.orders import Done, DrainRun, DrillRun, RunOrder, listen
 from spotlight.pools.devices import DeviceTable, table_for
@@ -48,6 +47,7 @@ from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown
 from spotlight.presence import Presence
+from spotlight.run_log import RunLog
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
@@ -55,11 +55,11 @@ from spotlight.wiring import Wired, wire
 class Run:
     """One life of a run on this machine."""
 
-    def __init__(self, chronicle: Chronicle, prices: PriceTable, devices: DeviceTable) -> None:
-        self.chronicle = chronicle
+    def __init__(self, run_log: RunLog, prices: PriceTable, devices: DeviceTable) -> None:
+        self.run_log = run_log
         self.devices = devices
-        self.config = chronicle.config
-        self.folder = chronicle.folder
+        self.config = run_log.config
+        self.folder = run_log.folder
         self.prices = prices
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
         self._is_end_recorded = False
@@ -76,7 +76,7 @@ class Run:
         except BaseException:
             shutil.rmtree(folder.path)
             raise
-        return cls(Chronicle.begin(config, recipe, folder, RealClock()), prices, devices)
+        return cls(RunLog.begin(config, recipe, folder, RealClock()), prices, devices)
 
     @classmethod
     def resume(
@@ -86,13 +86,13 @@ class Run:
         check(config, prices)
         devices = devices or devices_of(config)
         # The journal is locked first: where another process works on the run, nothing may be written.
-        run = cls(Chronicle.reopen(config, folder, RealClock()), prices, devices)
+        run = cls(RunLog.reopen(config, folder, RealClock()), prices, devices)
         try:
-            _check_checkpoint(run.chronicle)
+            _check_checkpoint(run.run_log)
             folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
             run._record_end(error)
-            run.chronicle.close()
+            run.run_log.close()
             raise
         return run
 
@@ -104,12 +104,12 @@ class Run:
             self._record_end(error)
             raise
         finally:
-            self.chronicle.close()
+            self.run_log.close()
 
     async def _live(self) -> None:
         door = SocketDoor(secrets.token_hex(16))
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
-        wired = wire(self.chronicle, door.send, storage, self._budget)
+        wired = wire(self.run_log, door.send, storage, self._budget)
         presence = Presence(self.folder.path, wired.hub.waiting_for, wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
         with stopping, presence:
@@ -127,16 +127,16 @@ class Run:
 
     def _drain_s(self) -> float:
         """What two of the longest iterations and the start of a worker take."""
-        return self.config.cluster.start_s + 2 * self.chronicle.state.longest_iteration_s
+        return self.config.cluster.start_s + 2 * self.run_log.state.longest_iteration_s
 
     async def _work(self, wired: Wired, pool: LocalPool, stopping: Stopping) -> None:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
         stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
-        self.chronicle.watchers.append(stand_ins.observe)
+        self.run_log.watchers.append(stand_ins.observe)
         jobs = (
             hub.tick_forever(),
-            self.chronicle.sync_forever(),
+            self.run_log.sync_forever(),
             bring_spot(cluster, market, pool, haste=market.speed),
             stand_ins.keep(),
             _watch(pool, hub),
@@ -168,7 +168,7 @@ class Run:
             reason = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
             stopped = RunStopped(reason=reason, failed=exit_code_of(error) != Stopped.exit_code)
         with suppress(JournalUnwritable):
-            self.chronicle.emit(stopped)
+            self.run_log.emit(stopped)
 
     @asynccontextmanager
     async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
@@ -187,8 +187,8 @@ class Run:
 
     def pool_settings(self, token: str) -> LocalPoolSettings:
         """What agents and workers of this run are started with."""
-        config, facts = self.config, self.chronicle.facts
-        worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.worker"
+        config, facts = self.config, self.run_log.facts
+        worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.paced_worker"
         return LocalPoolSettings(
             run=self.folder.path,
             controller=sockets(self.folder.path) / "hub.sock",
@@ -224,7 +224,7 @@ class Run:
         candidates = sorted(directory.workers) if order.reserved else directory.rolling()
         count = min(len(candidates), max(1, round(order.share * len(candidates))))
         chosen = sorted(random.SystemRandom().sample(candidates, count))
-        seq = self.chronicle.next_seq
+        seq = self.run_log.next_seq
         await asyncio.gather(*(pool.kill_worker(worker) for worker in chosen))
         return Done(f"killed {count} of {len(candidates)} workers", tuple(chosen), seq)
 
@@ -246,7 +246,7 @@ class Run:
     def _reward(self) -> str:
         cluster = self.config.cluster
         if cluster.pace is None:
-            return self.config.reward.name or self.chronicle.facts.world.reward
+            return self.config.reward.name or self.run_log.facts.world.reward
         return paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
 
     def _pace(self) -> PaceSettings | None:
@@ -268,21 +268,21 @@ class Run:
         """What workers measure their rows for; None where these are fixed."""
         if self.config.cluster.rows != AUTO:
             return None
-        rollout, world = self.config.rollout, self.chronicle.facts.world
+        rollout, world = self.config.rollout, self.run_log.facts.world
         return RowsSettings(
             most=self.config.samples_per_slot,
             height=world.size.height,
             width=world.size.width,
             guidance=rollout.guidance,
             window=rollout.window_size,
-            prompt=max((prompt.text for prompt in self.chronicle.prompts.training), key=len),
+            prompt=max((prompt.text for prompt in self.run_log.prompts.training), key=len),
         )
 
     def _hours(self) -> float:
-        return self.chronicle.run_time() / 3600
+        return self.run_log.run_time() / 3600
 
     def _dollars(self) -> float:
-        return settle(self.chronicle.meter.tallies(), self.prices, self.config.cluster.reserved).dollars
+        return settle(self.run_log.meter.tallies(), self.prices, self.config.cluster.reserved).dollars
 
 
 def check(config: RunConfig, prices: PriceTable) -> None:
@@ -316,11 +316,11 @@ def _check_working_folder() -> None:
         )
 
 
-def _check_checkpoint(chronicle: Chronicle) -> None:
+def _check_checkpoint(run_log: RunLog) -> None:
     """Before any machine starts: the newest checkpoint is there and in a format that is read."""
-    newest = chronicle.state.checkpoint
+    newest = run_log.state.checkpoint
     if newest is not None:
-        read_index(chronicle.folder.path / newest.path)
+        read_index(run_log.folder.path / newest.path)
 
 
 def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:

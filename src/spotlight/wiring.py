@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spotlight.chronicle import Chronicle
 from spotlight.compute.data.order import PromptOrder
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
@@ -19,13 +18,14 @@ from spotlight.controller.hub import Hub
 from spotlight.controller.overlap import Ahead, Asynchrony, Lead, NoAsynchrony
 from spotlight.controller.payloads import Storage
 from spotlight.controller.rollouts import Rollouts, Samples
-from spotlight.controller.stall import Sight, StallWatch
+from spotlight.controller.stall import StallContext, StallWatch
 from spotlight.controller.training import Training
 from spotlight.controller.update import Schedule
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
 from spotlight.node.judge import longest_verdict_s
+from spotlight.run_log import RunLog
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Wired:
     loop: Loop
 
 
-def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
+def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
     """The collaborators over what the chronicle says was done already."""
-    config, facts, emit = chronicle.config, chronicle.facts, chronicle.emit
+    config, facts, emit = run_log.config, run_log.facts, run_log.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
         audits_with_groups=config.explore.baseline is Baseline.AUDITED,
@@ -50,91 +50,91 @@ def wire(chronicle: Chronicle, send: Callable[[Outgoing], None], storage: Storag
         is_fixed=config.deterministic,
     )
     dispatcher = Dispatcher(
-        chronicle.ledger,
-        Scheduler(chronicle.ledger, settings, schedule.turn_of(config.rollout.prompts)),
+        run_log.ledger,
+        Scheduler(run_log.ledger, settings, schedule.turn_of(config.rollout.prompts)),
         storage,
         emit,
-        run_clock=chronicle.run_time,
+        run_clock=run_log.run_time,
         commit_every=config.cluster.commit_every,
         demands=Demands(facts.tokens),
         pipeline=config.pipeline,
         previews_follow=config.explores and config.explore.timing is Timing.BESIDE,
     )
-    hub = Hub(dispatcher, chronicle.clock, send)
-    samples = _samples(chronicle)
-    held_out_prompts = chronicle.prompts.evaluated(config.eval.prompts)
-    rollouts = Rollouts(hub, samples, chronicle.state, config.algorithm.advantage, emit, config.explore.baseline)
+    hub = Hub(dispatcher, run_log.clock, send)
+    samples = _samples(run_log)
+    held_out_prompts = run_log.prompts.evaluated(config.eval.prompts)
+    rollouts = Rollouts(hub, samples, run_log.state, config.algorithm.advantage, emit, config.explore.baseline)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang, config.cluster.start_s)
-    hub.watch = _watch(chronicle, hub, gang)
-    training = Training(hub, gang, rollouts, chronicle.state, storage, schedule, emit)
+    hub.watch = _watch(run_log, hub, gang)
+    training = Training(hub, gang, rollouts, run_log.state, storage, schedule, emit)
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
-    checkpoints = Checkpoints(hub, gang, training, chronicle.state, storage, cadence, emit)
+    checkpoints = Checkpoints(hub, gang, training, run_log.state, storage, cadence, emit)
     held_out = HeldOut(
-        hub, training, chronicle.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
+        hub, training, run_log.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
     )
-    explorer = _explorer(chronicle, hub, samples)
+    explorer = _explorer(run_log, hub, samples)
     loop = Loop(
         rollouts=rollouts,
         training=training,
         checkpoints=checkpoints,
         explorer=explorer,
-        ahead=_ahead(chronicle, hub, rollouts, explorer, schedule),
+        ahead=_ahead(run_log, hub, rollouts, explorer, schedule),
         held_out=held_out,
         limits=limits,
-        state=chronicle.state,
-        clock=chronicle.clock,
+        state=run_log.state,
+        clock=run_log.clock,
         emit=emit,
         iterations=config.iterations,
     )
-    _take_up(chronicle, dispatcher, storage, samples, held_out_prompts)
+    _take_up(run_log, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
 
 
-def _samples(chronicle: Chronicle) -> Samples:
-    config = chronicle.config
+def _samples(run_log: RunLog) -> Samples:
+    config = run_log.config
     return Samples(
         config.rollout,
         config.explore.noise,
-        chronicle.facts.world.size,
-        PromptOrder(chronicle.prompts.training, config.seed),
+        run_log.facts.world.size,
+        PromptOrder(run_log.prompts.training, config.seed),
         config.seed,
         config.explore.solver,
         config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
     )
 
 
-def _watch(chronicle: Chronicle, hub: Hub, gang: Gang) -> StallWatch:
-    config, dispatcher = chronicle.config, hub.dispatcher
+def _watch(run_log: RunLog, hub: Hub, gang: Gang) -> StallWatch:
+    config, dispatcher = run_log.config, hub.dispatcher
 
-    def look() -> Sight:
+    def look() -> StallContext:
         leased = dispatcher.ledger.counts()[SampleState.LEASED]
         scoring_s = longest_verdict_s(config.reward.timeout_s) if leased else 0.0
-        return Sight(dispatcher.signs, gang.is_busy, config.cluster.start_s + scoring_s)
+        return StallContext(dispatcher.signs, gang.is_busy, config.cluster.start_s + scoring_s)
 
-    return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(chronicle.folder.path / "logs"))
+    return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(run_log.folder.path / "logs"))
 
 
-def _explorer(chronicle: Chronicle, hub: Hub, samples: Samples) -> Explorer:
-    config = chronicle.config
+def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
+    config = run_log.config
     if not config.explores:
         return NoExploration()
     return Exploration(
         hub,
         samples,
-        chronicle.state,
-        chronicle.planner,
+        run_log.state,
+        run_log.planner,
         config.seed,
         config.explore.audit_share,
         config.explore.scouts,
         config.iterations,
         Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
-        chronicle.emit,
+        run_log.emit,
         config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
     )
 
 
-def _ahead(chronicle: Chronicle, hub: Hub, rollouts: Rollouts, explorer: Explorer, schedule: Schedule) -> Ahead:
-    config = chronicle.config
+def _ahead(run_log: RunLog, hub: Hub, rollouts: Rollouts, explorer: Explorer, schedule: Schedule) -> Ahead:
+    config = run_log.config
     if not config.pipeline.asynchrony:
         return NoAsynchrony()
     lead = Lead(
@@ -145,14 +145,14 @@ def _ahead(chronicle: Chronicle, hub: Hub, rollouts: Rollouts, explorer: Explore
         pipeline=config.pipeline,
         is_fixed=config.deterministic,
     )
-    return Asynchrony(hub, rollouts, explorer, chronicle.state, lead)
+    return Asynchrony(hub, rollouts, explorer, run_log.state, lead)
 
 
 def _take_up(
-    chronicle: Chronicle, dispatcher: Dispatcher, storage: Storage, samples: Samples, held_out: list[Prompt]
+    run_log: RunLog, dispatcher: Dispatcher, storage: Storage, samples: Samples, held_out: list[Prompt]
 ) -> None:
     """After a restart: the ledger back to the checkpoint, lost tensors made again, open work queued."""
-    ledger, state, config = chronicle.ledger, chronicle.state, chronicle.config
+    ledger, state, config = run_log.ledger, run_log.state, run_log.config
     step = state.checkpoint.step if state.checkpoint is not None else 0
     if ledger.steps > step:
         ledger.restore(step, f"resumed from the checkpoint of {step} steps")

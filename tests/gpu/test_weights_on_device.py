@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 from spotlight.compute.weights import upload as uploading
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.download import write
-from spotlight.compute.weights.peer import Offer, offer, take
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.compute.weights.upload import bytes_of
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
+from spotlight.node.neighbours import Offer, offer, take
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -16,11 +16,11 @@ from spotlight.control.ledger.tally import AuditReport
 from spotlight.core.events import Accepted, Crewing, Evaluated, Leased, Released, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, SlotClass
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.moments import Moment
-from spotlight.sim.node import SimNode
 from spotlight.sim.setting import SPEED_UPS
-from spotlight.sim.worker import Pace, SimWorker
+from spotlight.sim.sim_node import SimNode
+from spotlight.sim.sim_worker import Pace, SimWorker
 
 STEPS = 60
 """So many that a crew of four still has most of them to do when a fault strikes."""
@@ -52,8 +52,8 @@ class CrewStory(Story):
         }
         super().__init__(spot=1, rows=1, tempo=tempo, slots=slots, **sections)
         self.specs[0] = msgspec.structs.replace(self.specs[0], rows=reserved_rows)
-        self._usual_pace = self.fate.pace
-        self.fate.pace = self._pace
+        self._usual_pace = self.policy.pace
+        self.policy.pace = self._pace
         self.loads_slowly: dict[WorkerId, float] = {}
         """Seconds that a worker takes to load a set of weights."""
         self.slowness: dict[int, float] = {}
@@ -98,7 +98,7 @@ class CrewStory(Story):
 
     def steps_taken(self, *workers: WorkerId) -> int:
         """Denoising steps that these completed, whether they counted or not."""
-        return sum(self.fate.passed[Moment.AT_BOUNDARY, worker] for worker in workers)
+        return sum(self.policy.passed[Moment.AT_BOUNDARY, worker] for worker in workers)
 
     def lost(self) -> set[WorkerId]:
         return {event.worker for event in self.said(WorkerLost)}

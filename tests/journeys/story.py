@@ -29,13 +29,13 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
-from spotlight.sim.fate import Calm, Tempo
+from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.invariants import Broken, Invariants
+from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.moments import Moment
+from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.trace import Trace
 from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop
-from spotlight.sim.world import World
 from spotlight.wiring import Wired
 
 Kind = TypeVar("Kind", bound=AnyEvent)
@@ -43,7 +43,7 @@ COMMIT_EVERY = 2
 PATIENCE_S = 600.0
 
 
-class Scripted(Calm):
+class Scripted(NoFaults):
     """Strikes at the named moments, once for each time that it was asked to."""
 
     def __init__(self, tempo: Tempo) -> None:
@@ -63,7 +63,7 @@ class Scripted(Calm):
         self.confused: set[WorkerId] = set()
         """Workers that use other weights than they claim to hold."""
 
-    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
         if (moment, worker) in self.addressed:
             self.addressed.remove((moment, worker))
             return True
@@ -170,7 +170,7 @@ class Story:
             NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
         ]
         self.specs = [reserved, *self.spots]
-        self.fate = Scripted(tempo or Tempo())
+        self.policy = Scripted(tempo or Tempo())
         self.events: list[AnyEvent] = []
         self.lives = 0
         self.expects = ""
@@ -217,13 +217,13 @@ class Story:
     def strike(self, moment: Moment, worker: WorkerId | None = None) -> None:
         """Whoever gets there next dies there, or this worker when it gets there."""
         if worker is None:
-            self.fate.strikes[moment] += 1
+            self.policy.strikes[moment] += 1
         else:
-            self.fate.addressed.append((moment, worker))
+            self.policy.addressed.append((moment, worker))
 
     def freeze_at(self, moment: Moment, worker: WorkerId, seconds: float) -> None:
         """This worker stops there, neither dead nor alive."""
-        self.fate.freezes[moment, worker] = lambda: self.world.freeze(worker, seconds)
+        self.policy.freezes[moment, worker] = lambda: self.world.freeze(worker, seconds)
 
     def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
         """The controller dies around the n-th record of this kind from now."""
@@ -296,10 +296,10 @@ class Story:
         )
 
     async def _prepare(self) -> None:
-        self.trace = Trace()
+        self.trace = MessageTrace()
         self.storage = SimStorage()
         elastic = self.config.cluster.elastic
-        self.world = World(self.fate, self.storage, self.trace, self.config.deterministic, elastic)
+        self.world = SimWorld(self.policy, self.storage, self.trace, self.config.deterministic, elastic)
         self.invariants = Invariants(self.world, self._bounds)
         self.disk = FaultyDisk(self.world.unplug)
         self._moved = asyncio.Event()
@@ -312,17 +312,17 @@ class Story:
             controller = Controller(self.config, self.folder, self.world, VirtualClock(self._loop), self.disk.disk())
             controller.limits = self._wish
             ending = await controller.live(self.specs, lambda wired, of=controller: self._ready(of, wired))
-            self.invariants.compare(controller.chronicle)
+            self.invariants.compare(controller.run_log)
             assert not controller.reason or (self.expects and self.expects in controller.reason), controller.reason
             self._tear()
             await asyncio.sleep(1.0)
 
     def _ready(self, controller: Controller, wired: Wired) -> None:
         self.hub = wired.hub
-        self.invariants.watch(controller.chronicle, wired.hub)
+        self.invariants.watch(controller.run_log, wired.hub)
         # What it told while it opened the journal was observed by nobody.
         self.events += [record.event for record in read(self.folder.journal, after=len(self.events) - 1)]
-        controller.chronicle.observers += [lambda record: self.events.append(record.event), self.disk.see]
+        controller.run_log.observers += [lambda record: self.events.append(record.event), self.disk.see]
         self.world.checked = self._check
 
     def _check(self) -> None:

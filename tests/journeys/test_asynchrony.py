@@ -22,7 +22,7 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.work import Request, Work
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.moments import Moment
 from spotlight.surface.cli.report import verdict
 

@@ -171,15 +171,15 @@ def audits_of_the_second_iteration(pipeline: dict[str, Any]) -> list[Request]:
         return [request for group in exact(story, 1, Work.AUDIT).values() for request in group]
 
 
-@pytest.mark.parametrize("fate", ["impossible", "unscorable"])
+@pytest.mark.parametrize("policy", ["impossible", "unscorable"])
 @pytest.mark.parametrize("name", ["serial", "gap"])
-def test_audits_that_fail_or_have_no_reward_are_left_out_and_a_group_without_any_has_its_own_mean(name, fate):
+def test_audits_that_fail_or_have_no_reward_are_left_out_and_a_group_without_any_has_its_own_mean(name, policy):
     """All of group 0's audits, and one of another's."""
     audits = audits_of_the_second_iteration(PIPELINES[name])
     lost = [request for request in audits if request.group == 0]
     other = next(request for request in audits if request.group != 0)
     with tale(PIPELINES[name]) as story:
-        getattr(story.fate, fate).update({request.id for request in (*lost, other)})
+        getattr(story.policy, policy).update({request.id for request in (*lost, other)})
         story.end()
         (compared,) = story.said(Compared, iteration=1)
         for group in range(len(compared.rewards)):

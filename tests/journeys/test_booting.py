@@ -10,8 +10,8 @@ from spotlight.core.events import ExplorationClosed, NodeJoined, NodeLost, Relea
 from spotlight.core.journal import read
 from spotlight.core.types import NodeId
 from spotlight.core.work import Activity, SlotClass
-from spotlight.sim.fate import Tempo
-from spotlight.sim.machines import SimPool
+from spotlight.sim.fault_policy import Tempo
+from spotlight.sim.simulate import SimPool
 from spotlight.surface.projections import RunView
 
 BOOT_S, START_S = 10.0, 2.0

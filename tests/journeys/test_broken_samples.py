@@ -24,7 +24,7 @@ ROLLOUT = RequestId("rollout/0/0/0")
 
 def test_held_out_picture_without_reward_counts_for_nothing() -> None:
     with Story() as story:
-        story.fate.unscorable = {FIRST}
+        story.policy.unscorable = {FIRST}
         story.end()
         (score, _, _) = story.said(Evaluated, iteration=0)[0].scores["reward"]
         assert score == story.said(Accepted, request=SECOND)[0].reward
@@ -32,7 +32,7 @@ def test_held_out_picture_without_reward_counts_for_nothing() -> None:
 
 def test_held_out_picture_that_cannot_be_made_is_dropped_and_the_rest_scored() -> None:
     with Story() as story:
-        story.fate.impossible = {FIRST}
+        story.policy.impossible = {FIRST}
         story.end()
         assert [event.request for event in story.said(Dropped)] == [FIRST]
         (score, _, _) = story.said(Evaluated, iteration=0)[0].scores["reward"]
@@ -41,14 +41,14 @@ def test_held_out_picture_that_cannot_be_made_is_dropped_and_the_rest_scored() -
 
 def test_evaluation_without_any_reward_has_no_score_and_stops_nothing() -> None:
     with Story() as story:
-        story.fate.unscorable, story.fate.impossible = {FIRST}, {SECOND}
+        story.policy.unscorable, story.policy.impossible = {FIRST}, {SECOND}
         story.end()
         assert story.said(Evaluated, iteration=0)[0].scores == {}
 
 
 def test_rollout_that_cannot_be_made_is_dropped_and_its_group_trains_without_it() -> None:
     with Story() as story:
-        story.fate.impossible = {ROLLOUT}
+        story.policy.impossible = {ROLLOUT}
         story.end()
         assert [event.request for event in story.said(Dropped)] == [ROLLOUT]
         assert story.said(Compared)[0].kept[0] == (False, True, True)
@@ -58,7 +58,7 @@ def test_rollout_that_cannot_be_made_is_dropped_and_its_group_trains_without_it(
 
 def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_learned_from() -> None:
     with Story() as story:
-        story.fate.unscorable = {ROLLOUT}
+        story.policy.unscorable = {ROLLOUT}
         report = story.end()
         compared = story.said(Compared)[0]
         assert (compared.kept[0][0], compared.advantages[0][0]) == (False, 0.0)
@@ -71,9 +71,9 @@ def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_l
 
 def test_rollout_that_a_second_attempt_can_score_is_learned_from() -> None:
     with Story() as story:
-        story.fate.unscorable = {ROLLOUT}
+        story.policy.unscorable = {ROLLOUT}
         story.until(lambda: story.said(Released, request=ROLLOUT))
-        story.fate.unscorable = set()
+        story.policy.unscorable = set()
         report = story.end()
         assert story.said(Compared)[0].kept[0][0]
         assert not report.gaps.exist
@@ -81,7 +81,7 @@ def test_rollout_that_a_second_attempt_can_score_is_learned_from() -> None:
 
 def test_evaluation_that_has_no_score_leaves_the_run_incomplete() -> None:
     with Story() as story:
-        story.fate.unscorable = {FIRST, SECOND}
+        story.policy.unscorable = {FIRST, SECOND}
         report = story.end()
         assert report.clean
         assert not report.whole
@@ -91,11 +91,11 @@ def test_evaluation_that_has_no_score_leaves_the_run_incomplete() -> None:
 def test_reward_that_scores_nothing_stops_the_run_and_resume_scores_what_was_kept() -> None:
     held_out = {RequestId(f"evaluation/0/{n}/{n}") for n in range(8)}
     with Story(eval={"every": 10, "prompts": 8, "steps": 2}) as story:
-        story.fate.unscorable = set(held_out)
+        story.policy.unscorable = set(held_out)
         with pytest.raises(RewardError, match="none of the 8 held-out pictures of iteration 0 has a score"):
             story.until(lambda: story.said(Evaluated))
         assert not story.said(StepCommitted, iteration=1), "nothing more was trained in vain"
-        story.fate.unscorable = set()
+        story.policy.unscorable = set()
         story.resume()
         report = story.end()
         assert {event.request for event in story.said(Reopened)} == held_out
@@ -109,7 +109,7 @@ def test_iteration_whose_samples_are_all_given_up_names_their_cause_and_not_the_
             return str(request).startswith("rollout/0/")
 
     with Story(rollout={"prompts": 2, "group_size": 4, "steps": 6}) as story:
-        story.fate.impossible = Rollouts()
+        story.policy.impossible = Rollouts()
         with pytest.raises(SpotlightError, match=r"every sample of update 0 of iteration 0 was given up \(") as caught:
             story.until(lambda: story.said(StepCommitted))
         assert not isinstance(caught.value, RewardError)
@@ -120,7 +120,7 @@ def test_worker_that_uses_other_weights_than_it_claims_is_replaced_and_none_of_i
     with Story() as story:
         story.until(lambda: story.world.nodes["spot-1"].worker_ids())
         confused = story.worker("spot-1")
-        story.fate.confused = {confused}
+        story.policy.confused = {confused}
         report = story.end()
         assert {event.worker for event in story.said(Refused)} == {confused}
         assert story.said(WorkerLost, worker=confused), "it was told to end"

@@ -9,7 +9,7 @@ from story import Story, When
 from spotlight.controller import exploration
 from spotlight.core.events import AnyEvent, ExplorationClosed, Planned, Previewed, Selected, StepCommitted
 from spotlight.core.work import Work
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 
 SCOUTS, SEEDS, PROMPTS, CANDIDATES = 3, 6, 2, 4
 CHOOSING: dict[str, Any] = {

@@ -9,7 +9,7 @@ from spotlight.core.events import AnyEvent, Checkpointed, IterationDone, Restore
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.sim.moments import Moment
-from spotlight.sim.worker import Pace
+from spotlight.sim.sim_worker import Pace
 
 ITERATIONS = 5
 LATE_S = 8.0
@@ -19,14 +19,14 @@ LATE_S = 8.0
 def story_of(every: int = 2, save_s: float = LATE_S, **config: object) -> Story:
     output = {"checkpoint_every": every, "journal": {"sync": "never"}}
     story = Story(iterations=ITERATIONS, output=output, **config)
-    usual = story.fate.pace
+    usual = story.policy.pace
 
     def pace(worker: WorkerId, slot_class: SlotClass) -> Pace:
         found = usual(worker, slot_class)
         found.save_s = save_s
         return found
 
-    story.fate.pace = pace
+    story.policy.pace = pace
     return story
 
 
@@ -181,14 +181,14 @@ def test_controller_that_dies_around_the_record_of_a_late_checkpoint_resumes_to_
 
 def test_checkpoint_that_hangs_costs_its_time_limit_and_the_gang() -> None:
     with story_of(save_s=1e6, train={"updates_per_iteration": 1, "timeout_s": 30.0}) as story:
-        usual, first = story.fate.pace, WorkerId("reserved-1.1/0.1")
+        usual, first = story.policy.pace, WorkerId("reserved-1.1/0.1")
 
         def pace(worker: WorkerId, slot_class: SlotClass) -> Pace:
             found = usual(worker, slot_class)
             found.save_s = found.save_s if worker == first else LATE_S
             return found
 
-        story.fate.pace = pace
+        story.policy.pace = pace
         story.end()
         assert any("gave no answer to Save within 30 s" in problem for problem in story.problems)
         assert steps(story, Restored)[0] == 0

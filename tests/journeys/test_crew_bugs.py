@@ -15,9 +15,9 @@ import test_crews as losses
 
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.node.crews import NodeCrews
-from spotlight.sim.membership import SimMembership
-from spotlight.sim.node import SimNode
-from spotlight.sim.worker import SimWorker
+from spotlight.sim.crew_member import SimMembership
+from spotlight.sim.sim_node import SimNode
+from spotlight.sim.sim_worker import SimWorker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {}
@@ -97,7 +97,7 @@ def weights_of_newcomers_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
     view = NodeCrews._view
 
     def trusting(self: Any, worker: Any, now: float) -> Any:
-        everything = frozenset().union(*(seat.holds for seat in self._seats.values()))
+        everything = frozenset().union(*(info.holds for info in self._members.values()))
         return replace(view(self, worker, now), holds=everything)
 
     patch.setattr(NodeCrews, "_view", trusting)

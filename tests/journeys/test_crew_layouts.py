@@ -7,7 +7,7 @@ from crew_story import SPOT, STEPS, CrewStory
 from story import slot_of
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
     Broke,
     Disband,
     Form,
@@ -30,10 +30,10 @@ from spotlight.core.events import (
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.moments import Moment
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.slots import crew_share
+from spotlight.surface.report.timeline_chart import crew_share
 from spotlight.surface.status import as_json
 from spotlight.surface.timeline import row_name
 
@@ -134,7 +134,7 @@ def test_newcomer_without_the_weights_is_not_taken_in_and_keeps_nobody_waiting_u
         assert newcomer in story.crew
         assert len(held) == 2
         assert max(held) < taken_in
-        at_three = story.fate.tempo.step_s / 3
+        at_three = story.policy.tempo.step_s / 3
         assert story.steps_taken(leader) - before >= waited_s / at_three - 3, "the leader stood still for the newcomer"
         assert story.is_undisturbed(request, story.end())
 
@@ -149,26 +149,26 @@ def test_follower_that_loads_weights_for_longer_than_its_leader_is_not_taken_for
 
 def test_mixed_gpus_refused_every_crew_is_of_one_kind() -> None:
     story = CrewStory(elastic={"mixed_gpus": "refuse"})
-    story.fate.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
+    story.policy.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
     with story:
         story.until_crew(2)
         story.end()
         crews = [crew for event in story.said(Crewing) for crew in event.crews]
-        kinds = [{story.fate.kind(member) for member in crew} for crew in crews]
+        kinds = [{story.policy.kind(member) for member in crew} for crew in crews]
         assert kinds
         assert all(len(kind) == 1 for kind in kinds)
 
 
 def test_mixed_gpus_allowed_the_slowest_is_named() -> None:
     story = CrewStory()
-    story.fate.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
+    story.policy.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
     story.slowness = {0: 1.3, 2: 1.3}
     with story:
         story.until_crew(4)
         told = story.said(Crewing)[-1]
         named = re.search(r"(\S+) \((.+?)\) is the slowest of (\S+)'s crew", told.reason)
         assert named is not None, told.reason
-        assert (story.fate.kind(WorkerId(named[1])), named[2], named[3]) == (A100, A100, told.crews[0][0])
+        assert (story.policy.kind(WorkerId(named[1])), named[2], named[3]) == (A100, A100, told.crews[0][0])
         assert slot_of(WorkerId(named[1])) in (0, 2)
         story.end()
 

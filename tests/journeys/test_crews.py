@@ -20,7 +20,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.moments import Moment
 
 
@@ -78,7 +78,7 @@ def test_survivors_of_a_leader_form_the_next_crew_without_waiting_for_the_layout
         story.until(lambda: story.said(WorkerLost, worker=leader))
         lost_at = story.world.now
         story.until_crew(3)
-        a_step_alone_s = story.fate.tempo.step_s
+        a_step_alone_s = story.policy.tempo.step_s
         assert story.world.now - lost_at < a_step_alone_s + 0.2
         story.end()
 

@@ -8,7 +8,7 @@ from story import Story
 from spotlight.core.events import Accepted, Checkpointed, Restored, StepCommitted, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.sim.worker import Pace
+from spotlight.sim.sim_worker import Pace
 
 FIRST_GANG = WorkerId("reserved-1.1/0.1")
 FOR_EVER_S = 1e6
@@ -23,14 +23,14 @@ def undisturbed() -> str:
 
 def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -> None:
     with Story(train={"updates_per_iteration": 1, "timeout_s": 50.0}) as story:
-        usual = story.fate.pace
+        usual = story.policy.pace
 
         def pace(worker: WorkerId, slot_class: SlotClass) -> Pace:
             found = usual(worker, slot_class)
             found.train_s = FOR_EVER_S if worker == FIRST_GANG else found.train_s
             return found
 
-        story.fate.pace = pace
+        story.policy.pace = pace
         story.end()
         assert [lost.worker for lost in story.said(WorkerLost)] == [FIRST_GANG]
         assert [step.step for step in story.said(StepCommitted)] == [0, 1, 2]
@@ -48,8 +48,8 @@ class SlowCopy(Pace):
 
 def test_snapshot_that_takes_long_keeps_no_samples_waiting_and_nobody_is_taken_for_dead() -> None:
     with Story(spot=1, eval={"every": 1, "prompts": 12, "steps": 6}) as story:
-        usual = story.fate.pace
-        story.fate.pace = lambda worker, slot_class: SlowCopy(**asdict(usual(worker, slot_class)))
+        usual = story.policy.pace
+        story.policy.pace = lambda worker, slot_class: SlowCopy(**asdict(usual(worker, slot_class)))
         story.end()
         saved = story.events.index(story.said(Checkpointed)[0])
         made = [event.request for event in story.events[:saved] if isinstance(event, Accepted)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from story import Story
 
-from spotlight.compute.held_out import estimate
+from spotlight.compute.scores import estimate
 from spotlight.core.events import Accepted, Evaluated, Issued
 from spotlight.core.work import Work
 

@@ -22,7 +22,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.work import NoticeKind
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.moments import Moment
 
 SPOT = 2
@@ -42,7 +42,7 @@ def undisturbed(spot: int = SPOT, tag: bool = True) -> str:
 
 def parts(story: Story) -> int:
     """Parts but the last of their steps that were accumulated so far."""
-    return sum(count for (moment, _), count in story.fate.passed.items() if moment is Moment.ACCUMULATED)
+    return sum(count for (moment, _), count in story.policy.passed.items() if moment is Moment.ACCUMULATED)
 
 
 def is_between_parts(story: Story) -> bool:
@@ -91,7 +91,7 @@ def test_gang_lost_while_it_waits_for_a_group_is_restored_before_the_group_is_th
     with Story(**LONG, pipeline={"gap": True, "tag": False}, tempo=slow) as story:
         story.until(lambda: is_between_parts(story))
         story.kill("reserved-1")
-        story.until(lambda: sum(moment is Moment.RESTORING for moment, _ in story.fate.passed) == 2)
+        story.until(lambda: sum(moment is Moment.RESTORING for moment, _ in story.policy.passed) == 2)
         assert len(story.said(Compared)) == 1
         story.end()
         assert made_once(story)

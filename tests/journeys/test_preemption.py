@@ -19,7 +19,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.work import NoticeKind, Policy, Work
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 
 LONG = {"prompts": 2, "group_size": 3, "steps": 12}
 """A rollout that takes a while, so that much can happen to it."""

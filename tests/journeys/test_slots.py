@@ -4,7 +4,7 @@ from crew_story import SPOT, CrewStory
 from story import slot_of
 
 from spotlight.core.events import Accepted, WorkerJoined, WorkerLost
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 
 QUICK = Tempo(restart_s=0.5)
 

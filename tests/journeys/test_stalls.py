@@ -6,7 +6,7 @@ from story import Story
 from spotlight.core import messages as m
 from spotlight.core.events import Accepted, ProblemNoted, RunStopped
 from spotlight.core.types import WorkerId
-from spotlight.sim.node import SimNode
+from spotlight.sim.sim_node import SimNode
 
 CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0}
 

@@ -18,7 +18,7 @@ from spotlight import __version__
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.core import messages as m
 from spotlight.core import wire
-from spotlight.core.crews import Adopt
+from spotlight.core.crew_messages import Adopt
 from spotlight.core.events import SCHEMA
 from spotlight.core.work import Work
 from spotlight.node.launch import WorkerLaunch

@@ -11,14 +11,14 @@ from typing import Any
 from tiny_models import NOISE_LEVELS
 
 from spotlight.compute.models import families
-from spotlight.compute.parallel.crew import SharedAdapter
-from spotlight.compute.parallel.group import Group, form
+from spotlight.compute.parallel.crew_adapter import SharedAdapter
+from spotlight.compute.parallel.group import CrewGroup, form
 from spotlight.compute.parallel.links import GlooLink, wait_for_teardown
 from spotlight.compute.rollout import step as step_module
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
-from spotlight.core.crews import Forward, GroupToken
+from spotlight.core.crew_messages import Forward, GroupToken
 from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Version, Window, WorkerId
 from spotlight.core.work import Request, WeightsId, Work
 
@@ -26,10 +26,10 @@ RUN_SEED, ROWS, STEPS = 11, 4, 8
 WEIGHTS = WeightsId(Version(1))
 PROMPTS = [Prompt(text=f'the word "{word}"') for word in ("badge", "fed", "cab")]
 EXCHANGE = GlooLink.exchange
-_groups: list[Group | None] = [None]
+_groups: list[CrewGroup | None] = [None]
 
 
-def current() -> Group | None:
+def current() -> CrewGroup | None:
     return _groups[0]
 
 

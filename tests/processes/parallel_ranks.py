@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from store_thread import StoreThread
 
-from spotlight.core.crews import Forward, ForwardDone, GroupToken
+from spotlight.core.crew_messages import Forward, ForwardDone, GroupToken
 from spotlight.core.types import NodeId, WorkerId
 
 PATIENCE_S = 100.0

@@ -9,7 +9,7 @@ from market_stories import bubbles
 
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times
-from spotlight.control.profiles.curve import ONE_FIGURE
+from spotlight.control.profiles.timings import ONE_FIGURE
 from spotlight.core.events import Accepted, Checkpointed, IterationDone, Restored, StepCommitted, WorkerLost
 from spotlight.core.work import Activity, SlotClass
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spotlight.compute.held_out import Estimate, estimate
+from spotlight.compute.scores import Estimate, estimate
 from spotlight.core.rng import Purpose, derive_key, generator
 
 PROMPTS, PICTURES = 20, 5

@@ -32,16 +32,16 @@ def write(journal: Journal, records: list[Record], snapshots: dict[int, Fate]) -
     view = RunView()
     for record in records:
         view.apply(journal.append(record.event))
-        fate = snapshots.get(record.seq)
-        if fate is None:
+        policy = snapshots.get(record.seq)
+        if policy is None:
             continue
-        name = "view 0.0.0 0123" if fate is Fate.OTHER_SHAPE else part_name()
-        journal.snapshot({name: b"\x01" if fate is Fate.NONSENSE else view.to_bytes()})
+        name = "view 0.0.0 0123" if policy is Fate.OTHER_SHAPE else part_name()
+        journal.snapshot({name: b"\x01" if policy is Fate.NONSENSE else view.to_bytes()})
         newest = max(journal.folder.glob("snapshot-*"))
         content = bytearray(newest.read_bytes())
-        if fate is Fate.DAMAGED:
+        if policy is Fate.DAMAGED:
             content[len(content) // 2] ^= 1
-        newest.write_bytes(content[: len(content) // 2] if fate is Fate.CUT else content)
+        newest.write_bytes(content[: len(content) // 2] if policy is Fate.CUT else content)
 
 
 @settings(deadline=None, max_examples=40)

@@ -5,14 +5,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.profiles.curve import Curve
+from spotlight.control.profiles.timings import BatchCurve
 
 points = st.dictionaries(st.integers(1, 512), st.floats(0, 1e6), min_size=1, max_size=8)
 
 
 @given(points, st.lists(st.integers(1, 2000), min_size=2, max_size=20))
 def test_seconds_never_fall_as_the_batch_grows(timed, batches):
-    curve = Curve(timed.items())
+    curve = BatchCurve(timed.items())
     seconds = [curve.seconds(batch) for batch in sorted(batches)]
     assert all(value >= 0 for value in seconds)
     assert all(later >= earlier * (1 - 1e-12) for earlier, later in pairwise(seconds))
@@ -20,7 +20,7 @@ def test_seconds_never_fall_as_the_batch_grows(timed, batches):
 
 @given(points)
 def test_at_its_points_a_curve_has_their_seconds_or_those_of_a_quicker_larger_batch(timed):
-    curve = Curve(timed.items())
+    curve = BatchCurve(timed.items())
     for batch in timed:
         assert curve.seconds(batch) == min(seconds for other, seconds in timed.items() if other >= batch)
 
@@ -29,7 +29,7 @@ def test_at_its_points_a_curve_has_their_seconds_or_those_of_a_quicker_larger_ba
 def test_a_batch_costs_no_more_than_one_that_was_timed_larger(timed, batch):
     larger = [seconds for other, seconds in timed.items() if other >= batch]
     if larger:
-        assert Curve(timed.items()).seconds(batch) <= min(larger)
+        assert BatchCurve(timed.items()).seconds(batch) <= min(larger)
     else:
         last = max(timed)
-        assert Curve(timed.items()).seconds(batch) == timed[last] * batch / last
+        assert BatchCurve(timed.items()).seconds(batch) == timed[last] * batch / last

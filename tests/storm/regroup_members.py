@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spotlight.control.elastic.actions import Order, Word
-from spotlight.core.crews import Broke, Disband, Disbanded, Form, GroupToken, Prepare, Prepared
+from spotlight.core.crew_messages import Broke, Disband, Disbanded, Form, GroupToken, Prepare, Prepared
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
 

@@ -25,7 +25,7 @@ from spotlight.control.elastic.actions import (
 )
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.regroup import Regroup
-from spotlight.core.crews import Form, Formed, Forward, ForwardDone, GroupToken, Prepare, Prepared
+from spotlight.core.crew_messages import Form, Formed, Forward, ForwardDone, GroupToken, Prepare, Prepared
 from spotlight.core.types import NodeId, Size, WorkerId
 
 NODE = NodeId("spot-1.1")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.chronicle import Chronicle
-from spotlight.compute.rewards.pool import RewardProcessDied
+from spotlight.compute.rewards.reward_pool import RewardProcessDied
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
@@ -29,9 +28,10 @@ from spotlight.controller.training import Training
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
 from spotlight.node.judge import Judge
+from spotlight.run_log import RunLog
+from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.storm import StormFailed, weather_one
-from spotlight.sim.trainer import SimTrainer
 
 SEEDS = range(150)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -324,14 +324,14 @@ def picture_of_a_killed_reward_process_left_unscored(patch: pytest.MonkeyPatch) 
 @bug
 def meter_not_kept_up_to_date(patch: pytest.MonkeyPatch) -> None:
     """What slots do after the meter was first asked for is not in it."""
-    fold = Chronicle._fold
+    fold = RunLog._fold
 
     def forgetful(self: Any, record: Any) -> None:
         meter, self._meter = self._meter, None
         fold(self, record)
         self._meter = meter
 
-    patch.setattr(Chronicle, "_fold", forgetful)
+    patch.setattr(RunLog, "_fold", forgetful)
 
 
 @pytest.mark.parametrize("name", BUGS)

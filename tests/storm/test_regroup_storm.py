@@ -15,10 +15,10 @@ from regroup_world import InvariantBroken, World
 from spotlight.control.elastic import breakups, regroup
 from spotlight.control.elastic.actions import Refuse, Send
 from spotlight.control.elastic.breakups import Breakups
-from spotlight.control.elastic.crew import Crew, CrewState
+from spotlight.control.elastic.crew_life import Crew, CrewState
 from spotlight.control.elastic.formation import Formation
 from spotlight.control.elastic.regroup import Regroup
-from spotlight.core.crews import Disband
+from spotlight.core.crew_messages import Disband
 
 SEEDS = range(240)
 COVERAGE_SEEDS = range(60)

@@ -41,7 +41,7 @@ from spotlight.core.work import Activity, Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Ending
 from spotlight.sim.learning import LearningModel, ModelNumerics
-from spotlight.sim.simulate import Outcome, Simulation, simulate, simulated
+from spotlight.sim.simulate import Simulation, SimulationEnd, simulate, simulated
 
 PROFILE = Profile.load("h200-qwen-image-512")
 
@@ -83,7 +83,7 @@ def config(setup: str, changes: Sequence[str] = ()) -> RunConfig:
     return simulated(load_config(f"words-large-nft+{setup}", [*SMALL, *changes]), PROFILE)
 
 
-def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[Outcome, list[AnyEvent]]:
+def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[SimulationEnd, list[AnyEvent]]:
     run_folder = RunFolder(folder)
     run_folder.path.mkdir(parents=True)
     outcome = simulate(

@@ -11,7 +11,7 @@ from scheduled_world import CURRENT, EXACT, request
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.ledger import Ledger
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.tag import Assist, Foreseen
+from spotlight.control.pipeline.tag import Assist, NextPart
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
@@ -55,7 +55,7 @@ class Tale:
             self.given[assignment.worker] += [lease.request.id for lease in assignment.leases]
 
     def waits(self, groups: Sequence[Sequence[RequestId]], train_s: float | None = None, sample_s: float = 0.0) -> None:
-        self.assist.wait(lambda: Foreseen([list(group) for group in groups], 1, train_s, sample_s), self.now)
+        self.assist.wait(lambda: NextPart([list(group) for group in groups], 1, train_s, sample_s), self.now)
 
     def announced(self, fetch_s: float) -> None:
         """New weights, which the spot worker holds after `fetch_s` and the other one at once."""

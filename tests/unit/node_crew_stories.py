@@ -10,7 +10,7 @@ from regroup_stories import NODE
 
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
     Crewed,
     Disband,
     Disbanded,

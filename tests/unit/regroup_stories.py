@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from spotlight.control.elastic.actions import Action, Kill, Refuse, Relay, Replan, Report, Send, Word
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.regroup import Regroup
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
     Broke,
     Disband,
     Disbanded,

@@ -96,7 +96,7 @@ def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:
     """As the first reserved node of a real run gets it; nothing is started."""
     output = config.output.model_copy(update={"folder": str(folder), "name": "run"})
     run = Run.start(config.model_copy(update={"output": output}), "story", PRICES, DeviceTable())
-    run.chronicle.close()
+    run.run_log.close()
 
     async def made() -> AgentLaunch:
         spec = config.cluster.reserved_nodes()[0]

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.node.group_store import GroupStore
 
 

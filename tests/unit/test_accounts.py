@@ -6,7 +6,7 @@ from spotlight.control.accounts import Accounts
 from spotlight.control.directory import Directory, KnownWorker
 from spotlight.control.ledger import Ledger
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.tag import Assist, Foreseen
+from spotlight.control.pipeline.tag import Assist, NextPart
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.events import AnyEvent, Worked
@@ -30,7 +30,7 @@ class Clerk:
         self._accounts = Accounts(directory, self.assist, self.events.append, lambda at: at - BEGAN)
 
     def waits(self, at: float) -> None:
-        self.assist.wait(lambda: Foreseen([], 1, None), BEGAN + at)
+        self.assist.wait(lambda: NextPart([], 1, None), BEGAN + at)
 
     def rests(self, at: float) -> None:
         self.assist.rest(BEGAN + at)
@@ -41,7 +41,7 @@ class Clerk:
         """What is recorded when that is told at that time."""
         self.events.clear()
         told = [m.Span(activity, at - start, at - end) for activity, start, end in spans]
-        self._accounts.told(worker, told, BEGAN + at)
+        self._accounts.add_spans(worker, told, BEGAN + at)
         return [(event.activity.value, event.start, event.end) for event in self.events if isinstance(event, Worked)]
 
 

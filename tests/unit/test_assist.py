@@ -2,7 +2,7 @@
 
 from assist_stories import ROWS, SPEED, SPOT, TRAINS, Tale
 
-from spotlight.control.pipeline.tag import AssistState, Foreseen
+from spotlight.control.pipeline.tag import AssistState, NextPart
 from spotlight.core import messages as m
 from spotlight.core.events import ReleaseReason
 from spotlight.core.work import NoticeKind, RequestId
@@ -155,7 +155,7 @@ def test_pull_that_stood_when_training_ended_is_decided_about_before_the_next_ro
     tale.asks(TRAINS)
     tale.asks(SPOT)
     groups: list[list[RequestId]] = []
-    tale.assist.wait(lambda: Foreseen(groups[:1], 1, 1000.0), tale.now)
+    tale.assist.wait(lambda: NextPart(groups[:1], 1, 1000.0), tale.now)
     groups += tale.issue(8)
     tale.serve()
     assert tale.given[SPOT] == groups[0]

@@ -3,7 +3,7 @@
 from assist_stories import SPOT, TRAINS, Tale
 from scheduled_world import request
 
-from spotlight.control.pipeline.tag import Foreseen
+from spotlight.control.pipeline.tag import NextPart
 
 
 def test_trainers_starve_while_all_is_held_and_the_next_part_is_far() -> None:
@@ -39,7 +39,7 @@ def test_help_with_groups_ahead_though_training_is_the_longest() -> None:
         ahead = [request(seed, 1, iteration=iteration) for seed in range(100, 110)]
         tale.ledger.issue(ahead)
         tale.scheduler.add(ahead)
-        foreseen = Foreseen(groups, 1, 1000.0, 0.0, iteration=0)
+        foreseen = NextPart(groups, 1, 1000.0, 0.0, iteration=0)
         tale.assist.wait(lambda foreseen=foreseen: foreseen, tale.now)
         tale.serve()
         assert tale.helps() is helps

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from test_trainer import assert_close, experience_for, tiny_trainer
 from torch import nn
 
-from spotlight.compute.meter import Reading
+from spotlight.compute.meter import BatchReading
 from spotlight.compute.train.batch_search import BatchSearch
 from spotlight.compute.train.config import TrainConfig
 from spotlight.control.pipeline.tsp import BatchesOver
@@ -30,11 +30,11 @@ class ToldMeter:
     def start(self) -> None:
         pass
 
-    def stop(self) -> Reading:
+    def stop(self) -> BatchReading:
         self._readings += 1
         # The first of each size is slow, as on a device that has to get ready for a new shape.
         late = 100.0 if self._readings % 3 == 1 else 1.0
-        return Reading(late * self._seconds(self.rows), self.rows * self._bytes_per_row)
+        return BatchReading(late * self._seconds(self.rows), self.rows * self._bytes_per_row)
 
     def release(self) -> None:
         pass

@@ -7,7 +7,7 @@ import pytest
 
 from spotlight.control.batch_size import SizeSearch, efficient
 from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times, efficient_batch
-from spotlight.control.profiles.curve import BY_BATCH
+from spotlight.control.profiles.timings import BY_BATCH
 
 
 def searched(

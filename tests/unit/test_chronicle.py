@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from story_journal import story
 
-from spotlight.chronicle import Chronicle
 from spotlight.config import load_config
 from spotlight.control.market.cost import CostMeter
 from spotlight.core.clock import RealClock
 from spotlight.core.events import AnyEvent, Issued, IterationDone, NodeJoined, NodeLost, Record
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
+from spotlight.run_log import RunLog
 
 EVENTS = [record.event for record in story()][1:]
 
@@ -22,16 +22,16 @@ def test_meter_first_asked_for_while_a_record_is_told_counts_every_record_once(
     tmp_path: Path, asks: str, kind: type[AnyEvent]
 ) -> None:
     config = load_config("words-nft", ["output.journal.sync=never"])
-    chronicle = Chronicle.begin(config, "words-nft", RunFolder(tmp_path), RealClock())
+    run_log = RunLog.begin(config, "words-nft", RunFolder(tmp_path), RealClock())
     seen: list[CostMeter] = []
 
     def ask(record: Record) -> None:
         if isinstance(record.event, kind):
-            seen.append(chronicle.meter)
+            seen.append(run_log.meter)
 
-    {"watchers": chronicle.watchers, "observers": chronicle.observers}[asks].append(ask)
+    {"watchers": run_log.watchers, "observers": run_log.observers}[asks].append(ask)
     for event in EVENTS:
-        chronicle.emit(event)
-    chronicle.close()
+        run_log.emit(event)
+    run_log.close()
     assert seen
-    assert chronicle.meter == CostMeter.replay(read(chronicle.folder.journal))
+    assert run_log.meter == CostMeter.replay(read(run_log.folder.journal))

@@ -33,7 +33,7 @@ def test_help_loads_nothing_heavy():
         "spotlight.config",
         "spotlight.control.advantage",
         "spotlight.compute.data.worlds",
-        "spotlight.compute.rewards.pool",
+        "spotlight.compute.rewards.reward_pool",
         "spotlight.compute.pretrain.config",
     ],
 )

@@ -7,7 +7,7 @@ from spotlight.control.directory import Directory
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
-from spotlight.core.crews import Demand
+from spotlight.core.crew_messages import Demand
 from spotlight.core.events import SCHEMA
 from spotlight.core.messages import Pull
 from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version, WorkerId

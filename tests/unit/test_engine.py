@@ -21,11 +21,11 @@ from engine_stories import (
 from tiny_models import PROMPTS, SIZE, SPEC, rolled_out, tiny_adapter, tiny_sampling
 
 from spotlight.compute.evaluation import generate, to_images
-from spotlight.compute.held_out import EVALUATION_SEED
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rollout.engine import decode_images
 from spotlight.compute.rollout.sealed import SealError
+from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.errors import ConfigError, Diverged, PromptError, SizeError, WeightsError

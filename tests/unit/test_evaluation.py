@@ -11,10 +11,10 @@ from PIL import Image
 from tiny_qwen_image import save_tiny_model, tiny_qwen_adapter
 
 from spotlight.compute.data.worlds import world
-from spotlight.compute.held_out import Estimate, Evaluation, estimate, picture_grid
-from spotlight.compute.models.checkpoints import load_checkpoint
+from spotlight.compute.models.loaded import load_checkpoint
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.scores import Estimate, Evaluation, estimate, picture_grid
 from spotlight.compute.weights import files
 from spotlight.core.errors import InputError
 from spotlight.surface.cli.evaluate import DEFAULT_COUNT, prompts_to_draw

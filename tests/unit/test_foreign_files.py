@@ -15,13 +15,13 @@ from planted import bomb, saved_bomb
 from test_run_commands import told_run  # noqa: F401  a fixture
 from test_trainer import tiny_trainer
 
-from spotlight.chronicle import Chronicle
 from spotlight.compute.train import checkpoint
 from spotlight.config import RunConfig
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import WeightsError
 from spotlight.core.events import Checkpointed
 from spotlight.folder import RunFolder
+from spotlight.run_log import RunLog
 
 BOMBS = pytest.mark.parametrize("armed", [bomb, saved_bomb])
 
@@ -84,9 +84,9 @@ def made(tmp_path_factory) -> MadeRun:
     made = made_run(tmp_path_factory.mktemp("made") / "theirs", *LORA)
     shutil.rmtree(made.folder.journal)
     config = RunConfig.model_validate(made.folder.read_config())
-    chronicle = Chronicle.begin(config, "words-nft", made.folder, RealClock())
-    chronicle.emit(Checkpointed(step=2, path=STEP))
-    chronicle.close()
+    run_log = RunLog.begin(config, "words-nft", made.folder, RealClock())
+    run_log.emit(Checkpointed(step=2, path=STEP))
+    run_log.close()
     return made
 
 

@@ -11,8 +11,8 @@ import torch
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked
 from spotlight.compute.rewards.in_process import InProcessScorer
-from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 

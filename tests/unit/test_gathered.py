@@ -12,8 +12,8 @@ from spotlight.core.events import WorkerLost
 from spotlight.core.journal import Journal, JournalConfig, JournalUnwritable, Sync, read
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
-from spotlight.sim import gathered
-from spotlight.sim.gathered import GATHERED, Gathering
+from spotlight.sim import simulate as gathered
+from spotlight.sim.simulate import GATHERED, Gathering
 
 NEVER = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
 LONG = JournalConfig(sync=Sync.NEVER)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from spotlight.compute.data import scenes
-from spotlight.compute.rewards.geneval import protocol
+from spotlight.compute.rewards.geneval import rule as protocol
 from spotlight.compute.rewards.geneval.color_naming import GENEVAL_PALETTE, PaletteNamer
 from spotlight.compute.rewards.geneval.detection import UNKNOWN, Box, Detection, Thresholds
-from spotlight.compute.rewards.geneval.reward import geneval, geneval_strict
+from spotlight.compute.rewards.geneval.geneval_rewards import geneval, geneval_strict
 from spotlight.compute.rewards.geneval.scene_detector import SceneDetector
 from spotlight.core.errors import PromptError, RewardError
 from spotlight.core.types import Clause, Prompt, SceneSpec

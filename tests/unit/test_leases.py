@@ -16,8 +16,8 @@ def lease(seed: int, attempt: int = 1, work: Work = Work.ROLLOUT) -> m.Granted:
 
 def test_lease_is_there_until_its_very_attempt_ends():
     leases, first, second = Leases(), lease(1, attempt=1), lease(1, attempt=2)
-    leases.told(WORKER, m.Grant(leases=(first,)))
-    leases.told(WORKER, m.Grant(leases=(second,)))
+    leases.observe(WORKER, m.Grant(leases=(first,)))
+    leases.observe(WORKER, m.Grant(leases=(second,)))
     assert leases.ended(WORKER, first.request.id, attempt=1) == second
     assert leases.of(WORKER) == {second.request.id: second}
     leases.ended(WORKER, second.request.id, attempt=2)
@@ -27,15 +27,15 @@ def test_lease_is_there_until_its_very_attempt_ends():
 def test_fence_and_discard_on_their_way_end_what_they_name():
     leases, kept = Leases(), lease(1)
     fenced, preview = lease(2), lease(3, work=Work.PREVIEW)
-    leases.told(WORKER, m.Grant(leases=(kept, fenced, preview)))
-    leases.told(WORKER, m.Fenced(request=fenced.request.id, attempt=1))
-    leases.told(WORKER, m.Discard(work=Work.PREVIEW))
+    leases.observe(WORKER, m.Grant(leases=(kept, fenced, preview)))
+    leases.observe(WORKER, m.Fenced(request=fenced.request.id, attempt=1))
+    leases.observe(WORKER, m.Discard(work=Work.PREVIEW))
     assert leases.of(WORKER) == {kept.request.id: kept}
 
 
 def test_worker_that_is_gone_holds_nothing_and_strangers_never_did():
     leases = Leases()
-    leases.told(WORKER, m.Grant(leases=(lease(1),)))
+    leases.observe(WORKER, m.Grant(leases=(lease(1),)))
     leases.gone(WORKER)
     assert leases.of(WORKER) == {}
     assert leases.ended(WORKER, lease(1).request.id, attempt=1) is None

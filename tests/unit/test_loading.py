@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from spotlight.compute.weights.peer import Offer
-from spotlight.core.crews import AskNeighbour, Offered
+from spotlight.core.crew_messages import AskNeighbour, Offered
 from spotlight.core.errors import WeightsError
 from spotlight.core.messages import Held, Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.node import loading
-from spotlight.node.loading import PATIENCE_S, Loading
+from spotlight.node import neighbours as loading
+from spotlight.node.neighbours import PATIENCE_S, Loading, Offer
 
 ME, NEIGHBOUR = WorkerId("spot-1.1/1.1"), WorkerId("spot-1.1/0.1")
 OLD, NEW = WeightsId(Version(1)), WeightsId(Version(2))

@@ -6,8 +6,8 @@ from tiny_models import RUN_SEED, tiny_adapter
 
 from spotlight.compute.data import words
 from spotlight.compute.models import families
+from spotlight.compute.models.families import WORDS
 from spotlight.compute.models.pixels import PixelAdapter
-from spotlight.compute.models.words import WORDS
 from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
 from spotlight.compute.train.lora import merged_state, select_trainable
 from spotlight.compute.train.trainer import Trainer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.market.capacity import Capacity, Order, Supply
+from spotlight.control.market.capacity import Capacity, StandInChange, Supply
 from spotlight.core.errors import ConfigError
 
 
@@ -14,19 +14,19 @@ def capacity(wanted: int = 8, fallback_s: float | None = 600) -> Capacity:
 
 def test_nobody_stands_in_while_all_spot_nodes_are_there():
     policy = capacity()
-    assert policy.decide(8, (), now=0) == Order()
-    assert policy.decide(8, (), now=1e6) == Order()
+    assert policy.decide(8, (), now=0) == StandInChange()
+    assert policy.decide(8, (), now=1e6) == StandInChange()
     assert policy.state(1e6) is Supply.ENOUGH
     assert policy.wake_at(1e6) is None
 
 
 def test_stand_ins_are_rented_when_the_bound_has_passed_and_not_before():
     policy = capacity()
-    assert policy.decide(2, (), now=100) == Order()
+    assert policy.decide(2, (), now=100) == StandInChange()
     assert policy.state(100) is Supply.WAITING
     assert policy.wake_at(100) == 700
-    assert policy.decide(2, (), now=699) == Order()
-    assert policy.decide(2, (), now=700) == Order(rent=tuple(f"stand-in-{number}" for number in range(1, 7)))
+    assert policy.decide(2, (), now=699) == StandInChange()
+    assert policy.decide(2, (), now=700) == StandInChange(rent=tuple(f"stand-in-{number}" for number in range(1, 7)))
     assert policy.state(700) is Supply.STANDING_IN
 
 
@@ -35,8 +35,8 @@ def test_stand_ins_are_given_back_as_spot_returns():
     policy.decide(0, (), now=0)
     rented = policy.decide(0, (), now=60).rent
     assert rented == ("stand-in-1", "stand-in-2", "stand-in-3")
-    assert policy.decide(1, rented, now=90) == Order(give_back=("stand-in-3",))
-    assert policy.decide(3, rented[:2], now=95) == Order(give_back=("stand-in-2", "stand-in-1"))
+    assert policy.decide(1, rented, now=90) == StandInChange(give_back=("stand-in-3",))
+    assert policy.decide(3, rented[:2], now=95) == StandInChange(give_back=("stand-in-2", "stand-in-1"))
     assert policy.state(95) is Supply.ENOUGH
 
 
@@ -44,14 +44,14 @@ def test_return_in_time_starts_the_patience_anew():
     policy = capacity(wanted=2, fallback_s=60)
     policy.decide(0, (), now=0)
     policy.decide(2, (), now=59)
-    assert policy.decide(0, (), now=60) == Order()
+    assert policy.decide(0, (), now=60) == StandInChange()
     assert policy.wake_at(60) == 120
 
 
 def test_fluttering_market_does_not_reset_the_patience_for_nodes_that_never_came():
     policy = capacity(wanted=8, fallback_s=600)
     for minute in range(10):
-        assert policy.decide(5 + minute % 2, (), now=minute * 60.0) == Order()
+        assert policy.decide(5 + minute % 2, (), now=minute * 60.0) == StandInChange()
     # Two nodes have been away all along; the third came and went.
     assert policy.decide(5, (), now=600).rent == ("stand-in-1", "stand-in-2")
 
@@ -63,8 +63,8 @@ def test_lost_stand_in_is_replaced_by_its_name():
 
 def test_without_a_bound_nobody_ever_stands_in():
     policy = capacity(fallback_s=None)
-    assert policy.decide(0, (), now=0) == Order()
-    assert policy.decide(0, (), now=1e9) == Order()
+    assert policy.decide(0, (), now=0) == StandInChange()
+    assert policy.decide(0, (), now=1e9) == StandInChange()
     assert policy.wake_at(1e9) is None
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from spotlight.compute.parallel.crew import StaleForward
+from spotlight.compute.parallel.crew_adapter import StaleForward
 from spotlight.compute.parallel.group import CrewBroken
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
+    BROKEN_S,
     Broke,
     Disband,
     Disbanded,
@@ -23,7 +24,6 @@ from spotlight.core.errors import WeightsError
 from spotlight.core.types import NodeId, Size, Version, WorkerId
 from spotlight.core.work import WeightsId
 from spotlight.node.membership import Membership
-from spotlight.node.standing import BROKEN_S
 
 LEADER, FOLLOWER = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 MEMBERS = (LEADER, FOLLOWER)

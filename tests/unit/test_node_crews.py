@@ -7,7 +7,7 @@ from regroup_stories import NODE, A, B, C, D
 
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
-from spotlight.core.crews import Demand, Form, Formed, ForwardDone, Prepare
+from spotlight.core.crew_messages import Demand, Form, Formed, ForwardDone, Prepare
 from spotlight.core.work import NoticeKind, SlotClass
 
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotlight.compute.rewards.ocr import text
-from spotlight.compute.rewards.ocr.detector import Box, Detector, boxes_from_map, reading_order
+from spotlight.compute.rewards.ocr.detector import TextBox, TextDetector, boxes_from_map, reading_order
 from spotlight.compute.rewards.ocr.lines import fit_line
+from spotlight.compute.rewards.ocr.ocr_rewards import OcrGraded, OcrJudge, ocr, ocr_exact, ocr_graded, ocr_judge
 from spotlight.compute.rewards.ocr.recogniser import EN_PPOCR_V4, PPOCR_V6_TINY, Reading, Recogniser, join
-from spotlight.compute.rewards.ocr.reward import OcrGraded, OcrJudge, ocr, ocr_exact, ocr_graded, ocr_judge
 from spotlight.compute.rewards.ocr.weights import ASSETS
 from spotlight.core.errors import PromptError, RewardError, WeightsError
 from spotlight.core.types import Prompt
@@ -297,7 +297,7 @@ def test_lines_of_a_large_image_are_read_in_order():
     image = blank(256, 400)
     image[152:184, 10:106], image[150:182, 290:386] = draw("silver"), draw("window")
     image[40:72, 200:296] = draw("hello")
-    assert len(Detector().find(image)) == 3
+    assert len(TextDetector().find(image)) == 3
     scores = graded().score([image], [ask("hello silver window")])
     assert scores.components["exact"][0] == 1.0
     assert scores.total[0] > 0.95
@@ -314,13 +314,13 @@ def test_line_is_48_pixels_high_in_blue_green_red_order():
 @pytest.mark.parametrize(("height", "searched"), [(64, False), (65, True)])
 def test_only_images_taller_than_a_line_are_searched(monkeypatch, height, searched):
     calls = []
-    monkeypatch.setattr(Detector, "find", lambda self, image: calls.append(image) or [])
+    monkeypatch.setattr(TextDetector, "find", lambda self, image: calls.append(image) or [])
     graded().score([draw("hello", height, 192)], [ask("hello")])
     assert bool(calls) == searched
 
 
 def test_boxes_come_row_by_row_and_are_grown_back():
-    order = [Box(0, 50, 10, 60, 1.0), Box(2, 70, 12, 80, 1.0), Box(30, 0, 40, 10, 1.0)]
+    order = [TextBox(0, 50, 10, 60, 1.0), TextBox(2, 70, 12, 80, 1.0), TextBox(30, 0, 40, 10, 1.0)]
     assert reading_order([order[2], order[1], order[0]]) == order
     probability = np.zeros((64, 64), np.float32)
     probability[20:30, 10:50] = 0.9

@@ -8,10 +8,10 @@ from onnx_bytes import attribute, graph, ints, model, node
 from test_ocr import WORDS, ask, blank, draw, half_erased, misspell, noisy
 
 from spotlight.compute.rewards.ocr.lines import OnnxLines, fit_line
+from spotlight.compute.rewards.ocr.ocr_rewards import OcrGraded, OcrJudge
 from spotlight.compute.rewards.ocr.on_gpu.onnx_file import read_graph
 from spotlight.compute.rewards.ocr.on_gpu.torch_net import TorchNet
 from spotlight.compute.rewards.ocr.recogniser import EN_PPOCR_V4, PPOCR_V6_TINY, Recogniser
-from spotlight.compute.rewards.ocr.reward import OcrGraded, OcrJudge
 from spotlight.compute.rewards.ocr.weights import ASSETS, open_session
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 

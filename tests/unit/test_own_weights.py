@@ -25,10 +25,10 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.crews import Adopt, AskNeighbour, Offered
+from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.types import SamplerKind, Version, Window, WorkerId
 from spotlight.core.work import Policy, WeightsId
-from spotlight.node.loading import Loading
+from spotlight.node.neighbours import Loading
 
 BASE = "base"
 LORA = LoraConfig(rank=4, alpha=8.0)
@@ -160,7 +160,7 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
     def full(tensors):
         raise torch.OutOfMemoryError("nothing left")
 
-    monkeypatch.setattr("spotlight.node.loading.own_copy", full)
+    monkeypatch.setattr("spotlight.node.neighbours.own_copy", full)
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
     with caplog.at_level(logging.WARNING):

@@ -13,8 +13,8 @@ from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import Prompt
 from spotlight.node.paced.device import PacedDevice
+from spotlight.node.paced.paced_reward import name_of
 from spotlight.node.paced.quicker import quicker
-from spotlight.node.paced.reward import name_of
 from spotlight.run import Run
 
 

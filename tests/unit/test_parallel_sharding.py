@@ -14,11 +14,11 @@ from tiny_models import PROMPTS, SIZE, tiny_adapter
 from torch import Tensor, nn
 
 from spotlight.compute.models.pixels import PixelAdapter
-from spotlight.compute.parallel.group import CrewBroken, DeviceKind, Group, form
+from spotlight.compute.parallel.group import CrewBroken, CrewGroup, DeviceKind, form
 from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.train.lora import select_trainable
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.core.types import NodeId, WorkerId
 
@@ -28,7 +28,7 @@ Spoil = Callable[[Any], None]
 
 
 @pytest.fixture
-def crew(tmp_path) -> Iterator[list[Group]]:
+def crew(tmp_path) -> Iterator[list[CrewGroup]]:
     """Two ranks in two threads of this process."""
     store = StoreThread(tmp_path / "store")
     store.open(TOKEN)
@@ -50,7 +50,7 @@ def velocity(adapter: PixelAdapter) -> Tensor:
     return adapter.velocity(x, sigma, adapter.collate(adapter.encode(PROMPTS)), None, 1.0, SIZE)
 
 
-def together(crew: list[Group], adapters: list[PixelAdapter]) -> list[Tensor]:
+def together(crew: list[CrewGroup], adapters: list[PixelAdapter]) -> list[Tensor]:
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(velocity, adapters))
 

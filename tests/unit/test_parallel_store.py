@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from store_thread import StoreThread
 
-from spotlight.compute.parallel.store import AgentStore
+from spotlight.compute.parallel.store_client import AgentStore
 from spotlight.compute.parallel.store_wire import FRAME_LIMIT, HEADER, StoreError, StoreLate, StoreRefused
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.types import NodeId
 from spotlight.node.group_store import KEYS_LIMIT, OPEN_LIMIT
 

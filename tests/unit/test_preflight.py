@@ -20,9 +20,9 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.config import load_config
 from spotlight.core.errors import EnvironmentProblem, InputError, PromptError, RewardError
 from spotlight.folder import CHECKPOINTS_KEPT
-from spotlight.preflight import Subject, checks_of, preflight
+from spotlight.preflight import PlannedRun, checks_of, preflight
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
-from spotlight.preflight.machine import (
+from spotlight.preflight.this_machine import (
     check_disk,
     check_folder,
     check_sockets,
@@ -63,11 +63,11 @@ def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     return tmp_path
 
 
-def subject(*settings: str) -> Subject:
-    return Subject.new(load_config("words-nft", settings), "words-nft")
+def subject(*settings: str) -> PlannedRun:
+    return PlannedRun.new(load_config("words-nft", settings), "words-nft")
 
 
-def remarks(check, checked: Subject) -> list[str]:
+def remarks(check, checked: PlannedRun) -> list[str]:
     return list(check(checked))
 
 
@@ -145,7 +145,7 @@ def test_held_out_prompts_are_checked_too(here):
 
 def test_prompts_that_ocr_cannot_read_and_scenes_that_geneval_cannot_find_are_refused(here):
     (here / "scene.jsonl").write_text('{"prompt": "a photo of a circle"}\n')
-    scenes = Subject.new(load_config("scenes-nft", ["data.prompts=scene.jsonl"]), "scenes-nft")
+    scenes = PlannedRun.new(load_config("scenes-nft", ["data.prompts=scene.jsonl"]), "scenes-nft")
     assert remarks(check_prompts, scenes) == []
     with pytest.raises(PromptError, match=r"scene.jsonl cannot be used by the reward 'geneval': line 1: .*no scene"):
         remarks(check_prompts_and_reward, scenes)
@@ -161,7 +161,7 @@ def test_prompts_that_repeat_or_are_held_out_as_well_are_told_and_allowed(here):
 
 def test_every_shipped_recipe_has_prompts_that_its_model_can_take():
     for recipe in ("words-nft", "words-large-nft", "scenes-nft"):
-        assert remarks(check_prompts, Subject.new(load_config(recipe), recipe)) == []
+        assert remarks(check_prompts, PlannedRun.new(load_config(recipe), recipe)) == []
 
 
 # --- machine ---
@@ -203,7 +203,7 @@ import resource, sys
 from spotlight.config import load_config
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.preflight import Subject
-from spotlight.preflight.machine import check_open_files
+from spotlight.preflight.this_machine import check_open_files
 soft, hard, spot = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:

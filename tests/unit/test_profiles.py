@@ -9,7 +9,7 @@ import pytest
 from spotlight.compute.profiling import cited
 from spotlight.control.elastic.efficiency import Efficiency
 from spotlight.control.profiles import Operation, Point, Profile, Provenance, Series, Times, derive, profile_names
-from spotlight.control.profiles.profile import LIKE
+from spotlight.control.profiles.timings import LIKE
 from spotlight.core.errors import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -3,7 +3,7 @@
 from regroup_stories import NODE, WEIGHTS, A, B, C, D, Node, a_forward, orders, refusals, relayed, replans, reports
 
 from spotlight.control.elastic.actions import CloseStore, OpenStore, Report, Send
-from spotlight.core.crews import Disband, Form, Formed, GroupToken, Prepare
+from spotlight.core.crew_messages import Disband, Form, Formed, GroupToken, Prepare
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 

@@ -4,7 +4,7 @@ import pytest
 from regroup_stories import A, B, C, D, Node, kills, orders, replans
 
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.core.crews import Disband, Formed
+from spotlight.core.crew_messages import Disband, Formed
 
 QUICK = ElasticConfig(step_floor_s=0.1, first_step_s=5.0)
 

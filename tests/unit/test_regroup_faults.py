@@ -5,7 +5,7 @@ from regroup_stories import A, B, C, D, Node, a_forward, kills, orders, refusals
 
 from spotlight.control.elastic.actions import CloseStore
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.core.crews import Disband, Formed, Prepare
+from spotlight.core.crew_messages import Disband, Formed, Prepare
 
 
 def test_loss_of_a_follower_reforms_the_survivors_with_one_order_each() -> None:

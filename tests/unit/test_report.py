@@ -13,10 +13,10 @@ from story_journal import PROMPTS, story
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import Evaluated, Record, RunStarted, RunStopped, StepCommitted
 from spotlight.surface.projections import RunView
-from spotlight.surface.report import text as words
+from spotlight.surface.report import formats as words
 from spotlight.surface.report import write_report
-from spotlight.surface.report.slots import LEFT, RIGHT, pixel_runs
 from spotlight.surface.report.svg import Scale, ticks, time_ticks
+from spotlight.surface.report.timeline_chart import LEFT, RIGHT, pixel_runs
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "rect", "line", "circle", "path", "polyline", "polygon"}
 

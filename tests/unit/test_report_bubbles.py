@@ -8,9 +8,9 @@ from market_stories import node, worked, worker
 from spotlight.core.events import AnyEvent, IterationDone, Record
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.bubbles import bubbles_section
 from spotlight.surface.report.page import STYLE
-from spotlight.surface.report.slots import LABELS
+from spotlight.surface.report.slot_time import bubbles_section
+from spotlight.surface.report.timeline_chart import LABELS
 
 TRAINS, SPOT = "reserved-1.1/0.1", "spot-1.1/0.1"
 

@@ -12,7 +12,7 @@ from spotlight.core.work import Activity, RequestId, SlotClass
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.money import busy_share, cost_section
 from spotlight.surface.report.page import STYLE
-from spotlight.surface.report.slots import LABELS, timeline_section
+from spotlight.surface.report.timeline_chart import LABELS, timeline_section
 
 ONE, TWO = WorkerId("n.1/0.1"), WorkerId("n.1/1.1")
 HOUR = 3600.0

@@ -7,8 +7,8 @@ from test_ocr import WORDS, ask, draw, misspell
 from spotlight.compute.data import scenes
 from spotlight.compute.rewards.config import RewardConfig
 from spotlight.compute.rewards.in_process import InProcessScorer, scorer
-from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.core.errors import ConfigError, RewardError
 from spotlight.core.types import Prompt
 

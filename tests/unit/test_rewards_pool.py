@@ -10,7 +10,7 @@ import pytest
 from command_line import spotlight
 
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.pool import SHARD, RewardHung, RewardPool, RewardProcessDied
+from spotlight.compute.rewards.reward_pool import SHARD, RewardHung, RewardPool, RewardProcessDied
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_models import PROMPTS, SIZE, tiny_adapter
 
-from spotlight.compute.meter import Reading
+from spotlight.compute.meter import BatchReading
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rollout import row_search
 from spotlight.compute.rollout.row_search import Rolled, search_rows
@@ -18,8 +18,8 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId, Prompt
 from spotlight.core.work import SlotClass
 from spotlight.node import equipment
+from spotlight.node.equipment import MeasuredRows
 from spotlight.node.launch import SlotDevice, WorkerLaunch
-from spotlight.node.measured_rows import MeasuredRows
 from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 MOST = 171
@@ -66,8 +66,8 @@ class ToldDevice:
     def start(self) -> None:
         self._began, self._peak = self.now, HELD
 
-    def stop(self) -> Reading:
-        return Reading(self.now - self._began, self._peak)
+    def stop(self) -> BatchReading:
+        return BatchReading(self.now - self._began, self._peak)
 
     def release(self) -> None:
         pass

@@ -1,7 +1,7 @@
 """What a simulated worker tells of its time."""
 
 from spotlight.core.work import Activity
-from spotlight.sim.spans import SimSpans
+from spotlight.sim.sim_spans import SimSpans
 
 
 def told(spans: SimSpans, now: float) -> list[tuple[str, float, float]]:

@@ -8,8 +8,8 @@ from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
 from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.numerics import HashNumerics, Numerics
+from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.trainer import SimTrainer
 
 PROMPT = Prompt(text="a harbour")
 GROUP = 2

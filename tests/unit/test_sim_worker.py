@@ -14,11 +14,11 @@ from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.moments import Moment
 from spotlight.sim.numerics import HashNumerics
 from spotlight.sim.rooms import Rooms
-from spotlight.sim.row import Row
+from spotlight.sim.row import SimRow
+from spotlight.sim.sim_trainer import SimTrainer
+from spotlight.sim.sim_worker import SimWorker
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.trainer import SimTrainer
 from spotlight.sim.virtual_loop import run_virtually
-from spotlight.sim.worker import SimWorker
 
 STEP_S = 30.0
 PROMPT = Prompt(text="a river at dawn")
@@ -36,7 +36,7 @@ class Node:
     def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.said.append((asyncio.get_running_loop().time(), message))
 
-    def finished(self, worker: SimWorker, row: Row, digest: str, blob: bytes) -> None:
+    def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
         result = m.Result(
             request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
         )
@@ -45,13 +45,13 @@ class Node:
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return load.digest
 
-    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
         return False
 
     def fails(self, request: Request, attempt: int) -> bool:
         return False
 
-    def haunts_after(self, worker: WorkerId) -> float | None:
+    def late_result_delay(self, worker: WorkerId) -> float | None:
         return None
 
     def digest_used(self, digest: str, worker: WorkerId) -> str:

@@ -19,7 +19,7 @@ from spotlight.compute.models import families
 from spotlight.compute.models.base_writer import write_base
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.results import read
-from spotlight.compute.models.sources import PACED, Kind, resolve
+from spotlight.compute.models.sources import PACED, SourceKind, resolve
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
 from spotlight.compute.weights.digest import digest
@@ -273,7 +273,7 @@ def test_evaluate_of_another_family_in_diffusers_layout_names_it_and_those_that_
 def test_folder_in_diffusers_layout_is_no_run(tmp_path):
     folder = save_tiny_model(tmp_path / "model")
     (folder / "config.json").write_text("{}")
-    assert resolve(str(folder)).kind is Kind.DIFFUSERS
+    assert resolve(str(folder)).kind is SourceKind.DIFFUSERS
 
 
 def test_training_from_a_model_in_diffusers_layout_is_refused(tmp_path):

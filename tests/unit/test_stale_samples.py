@@ -13,10 +13,10 @@ from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience
 
 from spotlight.compute.rollout import samplers
 from spotlight.compute.train import checkpoint
+from spotlight.compute.train.clip_watch import ClipWatch
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss
-from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import digest

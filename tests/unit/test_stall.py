@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotlight.controller.stall import FACTOR, LONGEST_TICK_S, Movement, Sight, StallWatch
+from spotlight.controller.stall import FACTOR, LONGEST_TICK_S, Movement, StallContext, StallWatch
 from spotlight.core.errors import Stopped
 
 ALLOWED_S = 100.0
@@ -14,7 +14,7 @@ class Watched:
     """A watch whose sights the test chooses; ticks once a second."""
 
     def __init__(self) -> None:
-        self.sight = Sight(signs=0, is_bounded_elsewhere=False, allowed_s=ALLOWED_S)
+        self.sight = StallContext(signs=0, is_bounded_elsewhere=False, allowed_s=ALLOWED_S)
         self.notes: list[str] = []
         self.now = 0.0
         self.watch = StallWatch(

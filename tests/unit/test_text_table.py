@@ -5,9 +5,8 @@ import torch
 from tiny_models import SIZE, SPEC, TEXT, tiny_adapter
 
 from spotlight.compute.data import scenes, words
-from spotlight.compute.models.scenes import SCENES
+from spotlight.compute.models.families import SCENES, WORDS
 from spotlight.compute.models.text_table import TextTable
-from spotlight.compute.models.words import WORDS
 from spotlight.core.errors import PromptError, SizeError
 from spotlight.core.types import Prompt, Size
 

@@ -273,7 +273,7 @@ class Disk:
         self.free = threading.Event()
         self.busy = threading.Lock()
 
-    def write(self, taken: checkpoint.Snapshot, folder: Path) -> None:
+    def write(self, taken: checkpoint.TrainerSnapshot, folder: Path) -> None:
         assert self.busy.acquire(blocking=False), "two checkpoints are written at once"
         assert self.free.wait(60.0)
         checkpoint.write(taken, folder)

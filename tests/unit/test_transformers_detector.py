@@ -9,7 +9,7 @@ import pytest
 
 from spotlight.compute.rewards.geneval.color_naming import GENEVAL_PALETTE, PaletteNamer
 from spotlight.compute.rewards.geneval.detection import Thresholds
-from spotlight.compute.rewards.geneval.reward import GenEvalReward
+from spotlight.compute.rewards.geneval.geneval_rewards import GenEvalReward
 from spotlight.compute.rewards.geneval.transformers_detector import TransformersDetector
 from spotlight.core.errors import InputError
 from spotlight.core.types import Clause, Prompt, SceneSpec

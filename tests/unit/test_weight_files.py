@@ -8,8 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spotlight.compute.models import families
-from spotlight.compute.models.scenes import SCENES
-from spotlight.compute.models.words import WORDS
+from spotlight.compute.models.families import SCENES, WORDS
 from spotlight.compute.weights import files
 from spotlight.compute.weights.digest import HOST_CHUNK, digest, fingerprint
 from spotlight.core.errors import InputError, WeightsError

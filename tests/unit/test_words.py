@@ -8,7 +8,7 @@ import pytest
 from spotlight.compute.data import words
 from spotlight.compute.data.glyphs import FACES, LETTERS, atlas
 from spotlight.compute.data.worlds import WORDS as WORLD
-from spotlight.compute.models.words import TEXT, WORDS, WORDS_LARGE
+from spotlight.compute.models.families import TEXT, WORDS, WORDS_LARGE
 from spotlight.core.errors import InputError, PromptError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Prompt

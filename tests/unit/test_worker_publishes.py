@@ -6,13 +6,13 @@ from pathlib import Path
 from tiny_models import RUN_SEED, OnDevice, tiny_adapter
 
 from spotlight.compute.models.config import ModelConfig
-from spotlight.compute.parallel.crew import SharedAdapter
+from spotlight.compute.parallel.crew_adapter import SharedAdapter
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
 from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
 from spotlight.core import messages as m
-from spotlight.core.crews import Adopt, AskNeighbour, Offered
+from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import SlotClass, WeightsId
 from spotlight.node.equipment import Equipment, Say

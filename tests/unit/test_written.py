@@ -1,10 +1,10 @@
 """Who wrote which weights on a node, and whether it may take them up before the file is in the node's store."""
 
-from spotlight.core.crews import Adopt
+from spotlight.core.crew_messages import Adopt
 from spotlight.core.messages import Load, PublishedWeights
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import Policy, WeightsId
-from spotlight.node.written import Written
+from spotlight.node.weight_cache import Written
 
 TRAINS, OTHER = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
 FIRST, SECOND = WeightsId(Version(1)), WeightsId(Version(2))

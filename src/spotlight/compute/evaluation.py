@@ -5,10 +5,10 @@ from functools import partial
 
 import torch
 
-from spotlight.compute.held_out import EVALUATION_SEED, Evaluation
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.rewards.protocol import Image, Scorer
 from spotlight.compute.rollout.denoise import roll_out
+from spotlight.compute.scores import EVALUATION_SEED, Evaluation
 from spotlight.core.types import Prompt, Sample, Sampling, Version
 
 

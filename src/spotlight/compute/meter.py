@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Reading:
+class BatchReading:
     """One batch."""
 
     seconds: float
@@ -24,7 +24,7 @@ class Meter(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> Reading: ...
+    def stop(self) -> BatchReading: ...
 
     def release(self) -> None:
         """After a failed allocation, or when large batches are over: give cached blocks back."""
@@ -50,11 +50,11 @@ class DeviceMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
         self._began = self._clock()
 
-    def stop(self) -> Reading:
+    def stop(self) -> BatchReading:
         if not self._counts:
-            return Reading(self._clock() - self._began, 0)
+            return BatchReading(self._clock() - self._began, 0)
         torch.cuda.synchronize(self._device)
-        return Reading(self._clock() - self._began, torch.cuda.max_memory_allocated(self._device))
+        return BatchReading(self._clock() - self._began, torch.cuda.max_memory_allocated(self._device))
 
     def release(self) -> None:
         if self._counts:

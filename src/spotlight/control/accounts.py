@@ -33,7 +33,7 @@ class Accounts:
         self._emit = emit
         self._run_clock = run_clock
 
-    def told(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
+    def add_spans(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
         """Spans told late would overlap, so none begins within the last."""
         known, run_time = self._directory.workers[worker], self._run_clock(now)
         for span in spans:

@@ -154,10 +154,10 @@ def _problems(index: int, rewards: Floats, kept: Bools) -> tuple[str, ...]:
     if not dropped.size:
         return ()
     which = ", ".join(f"sample {i}: {rewards[i]}" for i in dropped)
-    fate = "is trained on" if int(kept.sum()) >= 2 else "is dropped whole, as a baseline needs two"
+    policy = "is trained on" if int(kept.sum()) >= 2 else "is dropped whole, as a baseline needs two"
     return (
         f"Group {index} has {dropped.size} of {rewards.size} rewards that are not finite ({which}), so "
-        f"these samples are not trained on and the rest {fate}; check the reward.",
+        f"these samples are not trained on and the rest {policy}; check the reward.",
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from spotlight.control.directory import Directory
 from spotlight.control.scheduler.scheduler import Scheduler
-from spotlight.core.crews import Demand
+from spotlight.core.crew_messages import Demand
 from spotlight.core.types import NodeId
 from spotlight.core.work import Work
 

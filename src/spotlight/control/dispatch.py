@@ -21,7 +21,7 @@ from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.tag import Assist
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
-from spotlight.core import crews
+from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.events import (
@@ -274,7 +274,7 @@ class Dispatcher:
 
     def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
         self.scheduler.heard(worker, alive.progress, now)
-        self._accounts.told(worker, alive.spans, now)
+        self._accounts.add_spans(worker, alive.spans, now)
         self._recall_doomed(worker, now)
 
     def _hand_back(self, worker: WorkerId, given: m.HandBack, blob: bytes, now: float) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spotlight.core.work import RequestId
 
 
-class _Part(NamedTuple):
+class _FlightPart(NamedTuple):
     step: int
     blob: bytes
 
@@ -24,7 +24,7 @@ class Flights:
     """Kept as bytes that only workers understand."""
 
     def __init__(self) -> None:
-        self._flights: dict[RequestId, tuple[_Part, ...]] = {}
+        self._flights: dict[RequestId, tuple[_FlightPart, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -42,7 +42,7 @@ class Flights:
         known = self._flights.get(request, ())
         if not known or step > known[-1].step:
             base = known if not known or known[-1].step <= since else [part for part in known if part.step <= since]
-            self._flights[request] = (*base, _Part(step, blob))
+            self._flights[request] = (*base, _FlightPart(step, blob))
 
     def at(self, request: RequestId, step: int) -> bytes | None:
         """The whole flight that goes on from this step: its parts, one after the other."""

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spotlight.compute.held_out import Evaluation, estimate
 from spotlight.compute.rewards.protocol import JUDGE, Scores
 from spotlight.compute.rollout.config import EvalConfig
+from spotlight.compute.scores import Evaluation, estimate
 from spotlight.control.ledger import SampleState
 from spotlight.control.run_state import RunState
 from spotlight.controller.hub import Hub

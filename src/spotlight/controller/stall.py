@@ -31,7 +31,7 @@ class Movement(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sight:
+class StallContext:
     """What the watch sees at a tick."""
 
     signs: int
@@ -46,7 +46,11 @@ class StallWatch:
     """Owned by the hub, which calls `tick`."""
 
     def __init__(
-        self, look: Callable[[], Sight], waits_for: Callable[[], str], note: Callable[[str, str], None], logs: str
+        self,
+        look: Callable[[], StallContext],
+        waits_for: Callable[[], str],
+        note: Callable[[str, str], None],
+        logs: str,
     ) -> None:
         """`note` journals a problem under a source; `logs` is the folder that an error names."""
         self._look = look

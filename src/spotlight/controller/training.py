@@ -18,7 +18,7 @@ from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub
 from spotlight.controller.payloads import Storage
 from spotlight.controller.rollouts import Rollouts
-from spotlight.controller.update import Schedule, Steps, Taken
+from spotlight.controller.update import OptimizerSteps, Schedule, Taken
 from spotlight.core.errors import Stopped
 from spotlight.core.events import AnyEvent, Published
 from spotlight.core.types import Version
@@ -46,7 +46,7 @@ class Training:
         self._emit = emit
         self._updates = schedule.updates
         self._gap = schedule.pipeline.gap
-        self._taker = Steps(hub, gang, rollouts, schedule)
+        self._taker = OptimizerSteps(hub, gang, rollouts, schedule)
 
     async def ready(self) -> None:
         """A gang that is where the ledger is, and the current weights within everybody's reach."""

@@ -16,7 +16,7 @@ import msgspec
 from spotlight.control.ledger import InvariantBroken
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.gap import Awaited, Part, Parts, groups_by_update, turns
-from spotlight.control.pipeline.tag import Foreseen
+from spotlight.control.pipeline.tag import NextPart
 from spotlight.control.scheduler.booking import Turn, by_number
 from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub
@@ -85,7 +85,7 @@ class Taken:
 
 
 @dataclass
-class _Underway:
+class _OrderedStep:
     """What was ordered of a step."""
 
     orders: int = 0
@@ -93,7 +93,7 @@ class _Underway:
     """By group and place."""
 
 
-class Steps:
+class OptimizerSteps:
     """Orders steps from the gang."""
 
     def __init__(self, hub: Hub, gang: Gang, rollouts: Rollouts, schedule: Schedule) -> None:
@@ -106,7 +106,7 @@ class Steps:
 
     async def take(self, step: int) -> Taken:
         """All of the step's samples, then one optimizer step; GangLost leaves nothing of it."""
-        underway = _Underway()
+        underway = _OrderedStep()
         if self._schedule.pipeline.gap:
             stepped = await self._take_parts(step, underway)
         else:
@@ -137,13 +137,13 @@ class Steps:
         """Nothing of this step, which is of rollouts that are about to be issued, can be trained yet."""
         self._wait(step, lambda: self._parts(self._groups(step)))
 
-    async def _take_whole(self, step: int, underway: _Underway) -> m.Stepped:
+    async def _take_whole(self, step: int, underway: _OrderedStep) -> m.Stepped:
         groups = self._groups(step)
         order = self._order(step, sorted(groups), groups, underway)
         self._check_any(step, underway)
         return await self._gang.step(order)
 
-    async def _take_parts(self, step: int, underway: _Underway) -> m.Stepped:
+    async def _take_parts(self, step: int, underway: _OrderedStep) -> m.Stepped:
         groups = self._groups(step)
         parts = self._parts(groups)
         announced = sum(len(requests) for requests in groups.values())
@@ -187,19 +187,19 @@ class Steps:
         assist, now = self._hub.dispatcher.assist, self._hub.clock.now()
         assist.wait(lambda: self._foreseen(step, parts().awaited()), now)
 
-    def _foreseen(self, step: int, awaited: Awaited) -> Foreseen:
+    def _foreseen(self, step: int, awaited: Awaited) -> NextPart:
         iteration, update = divmod(step, self._schedule.updates)
         groups = self._rollouts.requests_by_group(iteration)
         if not self._rollouts.has_scale(iteration):
             # Nothing is trained before all is compared.
-            return Foreseen([[request.id for group in groups for request in group]], 1, None)
+            return NextPart([[request.id for group in groups for request in group]], 1, None)
         later = range(step + 1, step + self._schedule.updates - update)
         left = [*awaited.left, *(group for after in later for group in self._schedule.groups(after, len(groups)))]
         awaited_ids = [self._rollouts.awaited(iteration, groups[group]) for group in awaited.groups]
         if self._sample_s is None:
-            return Foreseen(awaited_ids, awaited.count, None)
+            return NextPart(awaited_ids, awaited.count, None)
         train_s = self._sample_s * sum(len(groups[group]) for group in left)
-        return Foreseen(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
+        return NextPart(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
 
     def _measure(self, order: m.Train, began: float) -> None:
         """Seconds that one sample takes to train."""
@@ -217,7 +217,7 @@ class Steps:
         return {group: groups[group] for group in self._schedule.groups(step, len(groups))}
 
     def _order(
-        self, step: int, wanted: Sequence[int], groups: dict[int, list[Request]], underway: _Underway
+        self, step: int, wanted: Sequence[int], groups: dict[int, list[Request]], underway: _OrderedStep
     ) -> m.Train:
         iteration, ledger = step // self._schedule.updates, self._hub.dispatcher.ledger
         items = {}
@@ -236,7 +236,7 @@ class Steps:
         prompt = self._hub.dispatcher.directory.prompts[request.sample.prompt]
         return m.TrainItem(request=request, prompt=prompt, payload=accepted.payload, advantage=advantage, kept=kept)
 
-    def _check_any(self, step: int, underway: _Underway) -> None:
+    def _check_any(self, step: int, underway: _OrderedStep) -> None:
         if not underway.items:
             iteration, update = divmod(step, self._schedule.updates)
             last = self._hub.dispatcher.setbacks.last
@@ -249,6 +249,6 @@ class Steps:
             )
 
 
-def _part(order: m.Train, underway: _Underway, samples: int, is_final: bool) -> m.Train:
+def _part(order: m.Train, underway: _OrderedStep, samples: int, is_final: bool) -> m.Train:
     """`samples` of a step that is not whole yet are those that were asked for: some may be given up later."""
     return msgspec.structs.replace(order, part=underway.orders, samples=samples, is_final=is_final)

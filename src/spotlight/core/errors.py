@@ -18,7 +18,7 @@
     |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
     |-- WireError                 bytes on a socket that are no frame of ours (core/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
-    |-- StaleForward              a step of a crew of the past (compute/parallel/crew.py)
+    |-- StaleForward              a step of a crew of the past (compute/parallel/crew_adapter.py)
     `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)
 
 A message is one sentence in three parts: what is wrong, with the values; why; what to do.
@@ -102,6 +102,6 @@ def suggestion(wrong: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"choose one of: {', '.join(names)}."
 
 
-def told(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """For a message to another process: our own sentences as they are, other errors with their class."""
     return str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ bytes. Unknown fields are refused, and a `Hello` of another schema or code versi
     agent  -> controller   NodeHello, Gone, Warned, Noted
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
-    within a node          what `core/crews.py` lists
+    within a node          what `core/crew_messages.py` lists
 
 An agent relays its workers' messages with their id (`Envelope`), and never changes them, but for `Result`: that one it
 scores on the way.
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from spotlight.core import crews
+from spotlight.core import crew_messages as crews
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId, Work

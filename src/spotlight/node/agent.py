@@ -31,7 +31,7 @@ from spotlight import __version__
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core import wire
-from spotlight.core.crews import AskNeighbour, Crewed, Demand, Offered
+from spotlight.core.crew_messages import AskNeighbour, Crewed, Demand, Offered
 from spotlight.core.errors import EnvironmentProblem, RewardError, SpotlightError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
@@ -39,20 +39,19 @@ from spotlight.core.work import RequestId, Work
 from spotlight.node.crews import NodeCrews
 from spotlight.node.group_store import GroupStore
 from spotlight.node.judge import Judge, Picture, unpack, unscored
-from spotlight.node.launch import AgentLaunch, AnyOrder, GiveNotice, KillWorker
+from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker
 from spotlight.node.leases import Leases
-from spotlight.node.lineage import die_with_parent
+from spotlight.node.nursery import die_with_parent
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
 from spotlight.node.slot import Slot
-from spotlight.node.weight_cache import WeightCache
-from spotlight.node.written import Written
+from spotlight.node.weight_cache import WeightCache, Written
 
 VERDICTS_S = 5.0
 """How long the news of a death waits for verdicts on what the worker had finished; they spare doing it again."""
 
 log = logging.getLogger("spotlight.agent")
-_ORDER = msgspec.json.Decoder(AnyOrder)
+_ORDER = msgspec.json.Decoder(AnyAgentOrder)
 
 
 class Agent:
@@ -265,7 +264,7 @@ class Agent:
         for slot in self._slots:
             if slot.worker is None or worker not in (None, slot.worker):
                 continue
-            self._leases.told(slot.worker, message)
+            self._leases.observe(slot.worker, message)
             if isinstance(message, m.Load):
                 self._crews.dropped((message.weights, *message.keep))
             slot.tell(message, blob)

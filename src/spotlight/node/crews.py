@@ -23,7 +23,7 @@ from spotlight.control.elastic.formation import Layout
 from spotlight.control.elastic.layout import Decision, LayoutPlanner, RowView, Situation, SlotView, Waiting
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.core import messages as m
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
     Broke,
     Crewed,
     Demand,
@@ -44,7 +44,7 @@ ANSWER_S = 0.2
 """How long who has room again may wait to be given work: a layout that was chosen before would be undone over it."""
 
 
-class Household(Protocol):
+class NodeActions(Protocol):
     """What crews need from their node."""
 
     def tell(self, worker: WorkerId, message: m.AnyMessage) -> None: ...
@@ -67,7 +67,7 @@ class _Nobody:
         pass
 
 
-class Meeting(Protocol):
+class Rendezvous(Protocol):
     """The group store, or what stands for it."""
 
     def open(self, token: GroupToken) -> None: ...
@@ -76,7 +76,7 @@ class Meeting(Protocol):
 
 
 @dataclass
-class _Seat:
+class MemberInfo:
     """What is known of one worker."""
 
     since: float
@@ -99,8 +99,8 @@ class NodeCrews:
         heads: int,
         token_pixels: int,
         store: str,
-        household: Household,
-        meeting: Meeting,
+        household: NodeActions,
+        rendezvous: Rendezvous,
         leases: Callable[[WorkerId], Mapping[RequestId, m.Granted]],
         heartbeat_s: float = 0.5,
     ) -> None:
@@ -108,12 +108,12 @@ class NodeCrews:
         self._token_pixels = token_pixels
         """Pixels of the picture that one token stands for."""
         self._household = household
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._leases = leases
         self._efficiency = config.efficiency()
         self._planner = LayoutPlanner(config, self._efficiency)
         self._regroup = Regroup(node, store, config, max(1.0, 2 * heartbeat_s))
-        self._seats: dict[WorkerId, _Seat] = {}
+        self._members: dict[WorkerId, MemberInfo] = {}
         self._sets: frozenset[WeightsId] = frozenset()
         """Weights that every worker here is to hold."""
         self._loaders: tuple[WorkerId, ...] = ()
@@ -139,7 +139,7 @@ class NodeCrews:
 
     def heard(self, worker: WorkerId, message: m.AnyMessage) -> bool:
         """Whatever a worker says; True where it concerned crews alone and goes no further."""
-        seat = self._seats.get(worker)
+        info = self._members.get(worker)
         now = self._loop.time()
         if isinstance(message, Prepared | Formed | Broke | Disbanded | Forward | ForwardDone):
             self._do(self._regroup.heard(worker, message, now))
@@ -147,30 +147,30 @@ class NodeCrews:
         match message:
             # A worker that trains is the gang's: no crew may keep it from its orders.
             case m.Hello() if not message.trains:
-                self._seats[worker] = _Seat(since=now, kind=message.kind)
+                self._members[worker] = MemberInfo(since=now, kind=message.kind)
                 self._do(self._regroup.joined(worker, now))
-            case m.Held() if seat is not None:
-                seat.holds.add(message.weights)
+            case m.Held() if info is not None:
+                info.holds.add(message.weights)
                 self._do(self._regroup.held(worker, message.weights, now))
-            case m.Pull() if seat is not None:
+            case m.Pull() if info is not None:
                 if self._degree(worker) == 1:
-                    seat.speed = message.row_steps_per_s or seat.speed
-            case m.Alive() if seat is not None:
+                    info.speed = message.row_steps_per_s or info.speed
+            case m.Alive() if info is not None:
                 self._regroup.seen(worker, now)
-                seat.steps = {each.request: each.step for each in message.progress}
+                info.steps = {each.request: each.step for each in message.progress}
                 if message.gain is not None:
                     self._learn(worker, message.gain)
         return False
 
     def holder(self, weights: WeightsId, other_than: WorkerId) -> WorkerId | None:
         """Somebody who can give a newcomer a copy; its own kind first."""
-        kind = self._seats[other_than].kind if other_than in self._seats else ""
-        holders = [worker for worker, seat in self._seats.items() if weights in seat.holds and worker != other_than]
-        return min(holders, key=lambda worker: (self._seats[worker].kind != kind, worker), default=None)
+        kind = self._members[other_than].kind if other_than in self._members else ""
+        holders = [worker for worker, info in self._members.items() if weights in info.holds and worker != other_than]
+        return min(holders, key=lambda worker: (self._members[worker].kind != kind, worker), default=None)
 
     def changed(self) -> None:
         """Leases came or went: somebody may have become idle, or busy."""
-        if len(self._seats) < 2:
+        if len(self._members) < 2:
             return
         busy = self._busy()
         if busy < self._was_busy:
@@ -185,9 +185,9 @@ class NodeCrews:
     def dropped(self, keep: Collection[WeightsId]) -> None:
         """Only these sets are still held, and whoever lacks one is about to load it."""
         self._sets = frozenset(keep)
-        for seat in self._seats.values():
-            seat.holds &= self._sets
-        self._loaders = tuple(worker for worker in sorted(self._seats) if self._is_loading(worker))
+        for info in self._members.values():
+            info.holds &= self._sets
+        self._loaders = tuple(worker for worker in sorted(self._members) if self._is_loading(worker))
         if any(self._is_loading(worker) for crew in self._regroup.crews for worker in crew):
             # Before they hear of it: a crew in which somebody loads would take that one for hung.
             self._decide("weights are to be loaded")
@@ -200,13 +200,13 @@ class NodeCrews:
         """The whole node goes: its crews end at their next boundary."""
         if kind is NoticeKind.IMMINENT:
             now = self._loop.time()
-            for worker in sorted(self._seats):
-                self._seats[worker].notice = now + seconds
-            for worker in sorted(self._seats):
+            for worker in sorted(self._members):
+                self._members[worker].notice = now + seconds
+            for worker in sorted(self._members):
                 self._do(self._regroup.noticed(worker, now + seconds, now))
 
     def died(self, worker: WorkerId, why: str) -> None:
-        if self._seats.pop(worker, None) is not None:
+        if self._members.pop(worker, None) is not None:
             self._do(self._regroup.gone(worker, why, self._loop.time()))
 
     def leave(self) -> None:
@@ -225,12 +225,12 @@ class NodeCrews:
                         self._household.tell(worker, message)
                 case act.Kill(worker, why):
                     log.warning("%s is killed: it %s", worker, why)
-                    self._seats.pop(worker, None)
+                    self._members.pop(worker, None)
                     self._household.kill_worker(worker, why)
                 case act.OpenStore(token):
-                    self._meeting.open(token)
+                    self._rendezvous.open(token)
                 case act.CloseStore(token):
-                    self._meeting.close(token)
+                    self._rendezvous.close(token)
                 case act.Report(crewed):
                     log.info("epoch %d: crews %s (%s)", crewed.epoch, crewed.crews, crewed.reason)
                     self._household.report(crewed)
@@ -246,7 +246,7 @@ class NodeCrews:
         self._was_busy = self._busy()
         last = self._after_load(now)
         # Where slots never share nobody sits, and the node is told of demand all the same.
-        is_idle = last is not None and not last.layout and not self._seats
+        is_idle = last is not None and not last.layout and not self._members
         decision = last if last is not None and is_idle else self._choose(last, now)
         self._decision = decision
         settled = decision.changed_at + self._hysteresis_s
@@ -255,7 +255,7 @@ class NodeCrews:
 
     def _choose(self, last: Decision | None, now: float) -> Decision:
         situation = Situation(
-            slots=tuple(self._view(worker, now) for worker in sorted(self._seats)),
+            slots=tuple(self._view(worker, now) for worker in sorted(self._members)),
             waiting=self._waiting,
             heads=self._heads,
             apart=self._regroup.apart(),
@@ -264,7 +264,7 @@ class NodeCrews:
         decision = replace(decision, layout=self._as_they_are(decision.layout))
         if last is not None and sorted(decision.layout) == sorted(last.layout):
             decision = replace(decision, changed_at=last.changed_at)
-        elif last is not None and any(worker not in self._seats for members in last.layout for worker in members):
+        elif last is not None and any(worker not in self._members for members in last.layout for worker in members):
             # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
             # soon as one of them has it.
             decision = replace(decision, changed_at=-inf)
@@ -303,26 +303,26 @@ class NodeCrews:
         return tuple(crews)
 
     def _view(self, worker: WorkerId, now: float) -> SlotView:
-        seat = self._seats[worker]
+        info = self._members[worker]
         rows = []
         for request, granted in self._own_leases(worker).items():
             sampling = granted.request.sample.sampling
-            done = max(granted.step, seat.steps.get(request, 0))
+            done = max(granted.step, info.steps.get(request, 0))
             tokens = sampling.size.height * sampling.size.width // self._token_pixels
             rows.append(RowView(max(1, sampling.steps - done), tokens, granted.request.weights))
         return SlotView(
             worker=worker,
-            kind=seat.kind,
-            speed=self._speed(seat) / max(self._speed(other) for other in self._seats.values()),
-            age_s=now - seat.since,
+            kind=info.kind,
+            speed=self._speed(info) / max(self._speed(other) for other in self._members.values()),
+            age_s=now - info.since,
             rows=tuple(rows),
-            holds=frozenset() if self._is_loading(worker) else frozenset(seat.holds),
-            notice=seat.notice,
+            holds=frozenset() if self._is_loading(worker) else frozenset(info.holds),
+            notice=info.notice,
         )
 
     def _busy(self) -> frozenset[WorkerId]:
         """Who has samples of its own."""
-        return frozenset(worker for worker in self._seats if self._own_leases(worker))
+        return frozenset(worker for worker in self._members if self._own_leases(worker))
 
     def _own_leases(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
         """What it works on; nothing where it follows.
@@ -336,14 +336,14 @@ class NodeCrews:
 
     def _is_loading(self, worker: WorkerId) -> bool:
         """Whether it lacks weights: in a crew it would keep the others from stepping."""
-        return worker in self._seats and not self._sets <= self._seats[worker].holds
+        return worker in self._members and not self._sets <= self._members[worker].holds
 
-    def _speed(self, seat: _Seat) -> float:
+    def _speed(self, info: MemberInfo) -> float:
         """A slot that was not measured is taken for the usual one of its kind, or else of the node."""
-        if seat.speed is not None:
-            return seat.speed
-        measured = [(other.kind, other.speed) for other in self._seats.values() if other.speed is not None]
-        alike = [speed for kind, speed in measured if kind == seat.kind] or [speed for _, speed in measured]
+        if info.speed is not None:
+            return info.speed
+        measured = [(other.kind, other.speed) for other in self._members.values() if other.speed is not None]
+        alike = [speed for kind, speed in measured if kind == info.kind] or [speed for _, speed in measured]
         return median(alike) if alike else 1.0
 
     def _degree(self, worker: WorkerId) -> int:

@@ -6,19 +6,22 @@ will need later: the published sets that it is to hold and, where it trains, gra
 trainer.
 """
 
+import fcntl
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+import msgspec
 import torch
 
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.models.devices import usable_device
-from spotlight.compute.parallel.crew import SharedAdapter
+from spotlight.compute.models.families import usable_device
+from spotlight.compute.parallel.crew_adapter import SharedAdapter
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.rollout.row_search import Rolled, search_rows
 from spotlight.compute.train.lora import select_trainable
@@ -29,8 +32,29 @@ from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Size
 from spotlight.core.work import Policy
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.measured_rows import MeasuredRows
 from spotlight.node.worker_settings import RowsSettings, WorkerSettings
+
+
+class MeasuredRows:
+    """The file of one device."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        name = f"rows-{device.replace(':', '-')}"
+        self._path = folder / f"{name}.json"
+        self._lock = folder / f"{name}.lock"
+
+    def of(self, kind: str, measure: Callable[[], int]) -> int:
+        """What was measured for this kind of slot; measured now if nothing was."""
+        with self._lock.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known: dict[str, int] = msgspec.json.decode(self._path.read_bytes()) if self._path.exists() else {}
+            if kind not in known:
+                known[kind] = measure()
+                scratch = self._path.with_suffix(".part")
+                scratch.write_bytes(msgspec.json.encode(known))
+                os.replace(scratch, self._path)
+            return known[kind]
+
 
 SETS_HELD = 3
 """Current behaviour, the average that is evaluated, and the next behaviour while it is loaded, or the one before while

@@ -19,7 +19,7 @@ from spotlight.compute.parallel.store_wire import (
     Answer,
     Get,
     Late,
-    Refused,
+    Refusal,
     Request,
     Set,
     StoreError,
@@ -28,7 +28,7 @@ from spotlight.compute.parallel.store_wire import (
     length_of,
     request_of,
 )
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 
 OPEN_LIMIT = 64
 """Tokens open at a time: a node has at most 16 slots, each in one crew that serves and one that forms."""
@@ -155,7 +155,7 @@ class GroupStore:
 
 def _written(room: _Room, key: str, value: bytes) -> Answer:
     if key not in room.values and len(room.values) >= KEYS_LIMIT:
-        return Refused(
+        return Refusal(
             f"'{key}' was not kept, because its group has {KEYS_LIMIT} keys already, far more than one needs to form; "
             "disband it."
         )
@@ -167,12 +167,12 @@ def _added(room: _Room, key: str, amount: int) -> Answer:
     try:
         total = int(room.values.get(key, b"0")) + amount
     except ValueError:
-        return Refused(f"{amount} cannot be added to '{key}', because that is no number; give the counter its own key.")
+        return Refusal(f"{amount} cannot be added to '{key}', because that is no number; give the counter its own key.")
     return _written(room, key, str(total).encode())
 
 
-def _refusal(token: GroupToken) -> Refused:
-    return Refused(
+def _refusal(token: GroupToken) -> Refusal:
+    return Refusal(
         f"group {token} is refused by its store, because it neither forms nor serves any more; drop it and wait for "
         "the agent's next order."
     )

@@ -22,8 +22,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from spotlight.compute.rewards.pool import RewardHung, RewardProcessDied
 from spotlight.compute.rewards.protocol import JUDGE, Image, Scores
+from spotlight.compute.rewards.reward_pool import RewardHung, RewardProcessDied
 from spotlight.core.errors import RewardError
 from spotlight.core.messages import Score
 from spotlight.core.types import Prompt

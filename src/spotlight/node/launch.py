@@ -116,19 +116,19 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+class AgentOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """What the pool tells a running agent, as lines of JSON on its stdin; the end of stdin ends the node."""
 
 
-class GiveNotice(Order, frozen=True, kw_only=True):
+class GiveNotice(AgentOrder, frozen=True, kw_only=True):
     """The machine will be taken."""
 
     kind: NoticeKind
     seconds: float
 
 
-class KillWorker(Order, frozen=True, kw_only=True):
+class KillWorker(AgentOrder, frozen=True, kw_only=True):
     worker: WorkerId
 
 
-AnyOrder = GiveNotice | KillWorker
+AnyAgentOrder = GiveNotice | KillWorker

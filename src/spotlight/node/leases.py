@@ -20,7 +20,7 @@ class Leases:
     def of(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
         return self._held.get(worker, {})
 
-    def told(self, worker: WorkerId, message: m.AnyMessage) -> None:
+    def observe(self, worker: WorkerId, message: m.AnyMessage) -> None:
         """The controller's word, on its way to the worker."""
         match message:
             case m.Grant():

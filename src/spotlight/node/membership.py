@@ -15,11 +15,12 @@ the newest one seen is refused; a group is dropped before its end is told; a fol
 import time
 from collections.abc import Callable
 
-from spotlight.compute.parallel.crew import SharedAdapter, StaleForward
-from spotlight.compute.parallel.group import CrewBroken, Group, form
+from spotlight.compute.parallel.crew_adapter import SharedAdapter, StaleForward
+from spotlight.compute.parallel.group import CrewBroken, CrewGroup, form
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.weights.resident import Resident
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
+    BROKEN_S,
     Broke,
     Disband,
     Disbanded,
@@ -27,15 +28,15 @@ from spotlight.core.crews import (
     Formed,
     Forward,
     GroupToken,
+    MemberState,
     Prepare,
     Prepared,
 )
 from spotlight.core.errors import SpotlightError
 from spotlight.core.messages import AnyMessage
 from spotlight.core.types import WorkerId
-from spotlight.node.standing import BROKEN_S, Standing
 
-Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str], Group | None]
+Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str], CrewGroup | None]
 """Token, members, rank, the store's path."""
 
 
@@ -62,7 +63,7 @@ class Membership:
         self._resident = resident
         self._tell = tell
         self._clock = clock
-        self._standing = Standing.ALONE
+        self._standing = MemberState.ALONE
         self._token: GroupToken | None = None
         self._members: tuple[WorkerId, ...] = (me,)
         self._until = 0.0
@@ -70,20 +71,20 @@ class Membership:
     @property
     def degree(self) -> int:
         """Slots that a step of this worker takes."""
-        return len(self._members) if self._standing is Standing.MEMBER else 1
+        return len(self._members) if self._standing is MemberState.MEMBER else 1
 
     @property
     def follows(self) -> bool:
         """Whether this worker is another's, or about to be: it takes no samples of its own then."""
-        return self._standing is not Standing.ALONE and self._members[0] != self._me
+        return self._standing is not MemberState.ALONE and self._members[0] != self._me
 
     def seconds_still(self) -> float:
         """How long no step may begin; 0 where nothing is waited for. Ends by itself."""
-        if self._standing not in (Standing.PREPARED, Standing.BROKEN):
+        if self._standing not in (MemberState.PREPARED, MemberState.BROKEN):
             return 0.0
         left = self._until - self._clock()
         if left <= 0:
-            gave_up, token = self._standing is Standing.PREPARED, self._token
+            gave_up, token = self._standing is MemberState.PREPARED, self._token
             self._stand_alone()
             if gave_up and token is not None:
                 self._tell(Broke(token=token, problem=f"{self._me} was prepared, and no order came"))
@@ -110,7 +111,7 @@ class Membership:
         token = self._token
         assert token is not None
         self._shared.bind(None)
-        self._standing = Standing.BROKEN
+        self._standing = MemberState.BROKEN
         self._until = self._clock() + BROKEN_S
         waited_for = error.waited_for if isinstance(error, CrewBroken) else None
         self._tell(Broke(token=token, problem=str(error), waited_for=waited_for))
@@ -124,7 +125,7 @@ class Membership:
             problem = f"{self._me} is not among the members"
         elif order.members[0] != self._me and self._engine.progress():
             problem = f"{self._me} was to follow but has {len(self._engine.progress())} samples in flight"
-        self._standing = Standing.ALONE if problem else Standing.PREPARED
+        self._standing = MemberState.ALONE if problem else MemberState.PREPARED
         self._until = self._clock() + self._patience_s
         self._tell(
             Prepared(
@@ -138,14 +139,14 @@ class Membership:
 
     def _form(self, order: Form) -> None:
         try:
-            if self._standing is not Standing.PREPARED or order.members != self._members:
+            if self._standing is not MemberState.PREPARED or order.members != self._members:
                 raise CrewBroken(f"{self._me} is not prepared for {order.token}; it is {self._standing.value}.")
             rank = order.members.index(self._me)
             self._shared.bind(self._connect(order.token, order.members, rank, order.store))
         except SpotlightError as error:
             self.broke(error)
             return
-        self._standing = Standing.MEMBER
+        self._standing = MemberState.MEMBER
         self._tell(Formed(token=order.token))
 
     def _disband(self, order: Disband) -> None:
@@ -153,7 +154,7 @@ class Membership:
         self._tell(Disbanded(token=order.token))
 
     def _follow(self, forward: Forward) -> None:
-        if self._standing is not Standing.MEMBER or not self.follows:
+        if self._standing is not MemberState.MEMBER or not self.follows:
             return
         try:
             with self._resident.use(forward.weights, forward.is_exact):
@@ -165,5 +166,5 @@ class Membership:
 
     def _stand_alone(self) -> None:
         self._shared.bind(None)
-        self._standing = Standing.ALONE
+        self._standing = MemberState.ALONE
         self._members = (self._me,)

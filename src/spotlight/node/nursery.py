@@ -14,6 +14,7 @@ every lock that others hold.
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -31,7 +32,26 @@ from typing import NoReturn, TypeAlias
 import msgspec
 
 from spotlight.core.types import WorkerId
-from spotlight.node.lineage import die_with_parent, outlive_parent
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when the thread that started it ends. Does not pass on to children."""
+    _set_parent_death_signal(signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Undo `die_with_parent`, for a process that watches its owner's pipe and has something to end first."""
+    _set_parent_death_signal(0)
+
+
+def _set_parent_death_signal(number: int) -> None:
+    if _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, "prctl(PR_SET_PDEATHSIG) failed")
+
 
 PACKET_LIMIT = 128 << 10
 """Bytes of one packet; the kernel's default send buffer takes a packet of about 200 KiB."""
@@ -55,7 +75,7 @@ class Spawn(Packet, frozen=True, kw_only=True):
     """File that its output is appended to."""
 
 
-class Kill(Packet, frozen=True, kw_only=True):
+class KillChild(Packet, frozen=True, kw_only=True):
     """SIGKILL to a child of the asking agent; nothing if it is gone. The parent can never hit a reused pid."""
 
     pid: int
@@ -79,7 +99,7 @@ class Exited(Packet, frozen=True, kw_only=True):
     """Exit code; negative is the signal that killed it."""
 
 
-Asked: TypeAlias = Spawn | Kill
+Asked: TypeAlias = Spawn | KillChild
 Told: TypeAlias = Spawned | Unborn | Exited
 
 _ASKED = msgspec.msgpack.Decoder(Asked)
@@ -175,9 +195,9 @@ class Nursery:
         match asked:
             case Spawn() if descriptors:
                 return self._spawn(client, asked, descriptors[0])
-            case Kill() if asked.pid in client.children:
+            case KillChild() if asked.pid in client.children:
                 os.kill(asked.pid, signal.SIGKILL)
-            case Kill():
+            case KillChild():
                 pass
             case _:
                 self._end(client)

@@ -12,7 +12,7 @@ import msgspec
 
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import WorkerId
-from spotlight.node.nursery import PACKET_LIMIT, Asked, Exited, Kill, Spawn, Spawned, Told, Unborn
+from spotlight.node.nursery import PACKET_LIMIT, Asked, Exited, KillChild, Spawn, Spawned, Told, Unborn
 
 _TOLD = msgspec.msgpack.Decoder(Told)
 
@@ -52,7 +52,7 @@ class NurseryClient:
     async def kill(self, child: Child) -> None:
         """SIGKILL; `child.exited` tells when it is gone."""
         if not child.exited.done():
-            await self._ask(Kill(pid=child.pid), [])
+            await self._ask(KillChild(pid=child.pid), [])
 
     async def _ask(self, asked: Asked, descriptors: list[int]) -> None:
         packet = _packet(asked)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from spotlight.compute.rewards.pool import RewardHung, RewardPool, RewardProcessDied
+from spotlight.compute.rewards.reward_pool import RewardHung, RewardPool, RewardProcessDied
 from spotlight.node.judge import Picture, Scored
 
 TRACEBACKS_LOGGED = 20

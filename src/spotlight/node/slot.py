@@ -35,7 +35,7 @@ GOOD_LIFE_S = 20.0
 """A life this long was no failed start."""
 
 
-class Household(Protocol):
+class SlotActions(Protocol):
     """What a slot needs from its agent."""
 
     async def heard(self, worker: WorkerId, message: AnyMessage, blob: bytes) -> None: ...
@@ -64,7 +64,7 @@ class _Life:
 class Slot:
     """Waits for the end of its worker; nursery, socket and clock wake it."""
 
-    def __init__(self, number: int, launch: AgentLaunch, nursery: NurseryClient, household: Household) -> None:
+    def __init__(self, number: int, launch: AgentLaunch, nursery: NurseryClient, household: SlotActions) -> None:
         self._number = number
         self._launch = launch
         self._nursery = nursery

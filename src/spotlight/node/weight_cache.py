@@ -9,6 +9,14 @@ over. A file under its final name has the size of the published one; what its
 bytes say is checked by the worker, which can compute the digest. A file that is no longer wanted is deleted only when
 every worker that was given its path has gone past it, so that none finds it missing. Free of torch: the agent only
 moves bytes.
+
+`Written` remembers which worker wrote which weights: it applies its own copy before the file is in the node's store.
+
+    PublishedWeights --> written --Load comes, nothing older is on its way--> Adopt, to the worker that wrote them
+                            `--a newer version is written, or its writer is gone--> forgotten
+
+Invariant: `Adopt` overtakes no announcement of other sets. Each says what is to be kept, so a later one would make the
+worker drop what it has just applied and reported (tests/unit/test_written.py).
 """
 
 import asyncio
@@ -22,11 +30,46 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.core.crew_messages import Adopt
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.file_copy import copy_file
-from spotlight.core.messages import Load
+from spotlight.core.messages import Load, PublishedWeights
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
+
+
+class Written:
+    """As the node's agent hears of it."""
+
+    def __init__(self) -> None:
+        self._by: dict[WeightsId, WorkerId] = {}
+        """Of the newest version, until they are taken up."""
+        self._on_their_way: list[Load] = []
+        """Announcements that no worker was told of yet."""
+
+    def wrote(self, worker: WorkerId, published: PublishedWeights) -> None:
+        version = published.weights.version
+        self._by = {weights: writer for weights, writer in self._by.items() if weights.version == version}
+        self._by[published.weights] = worker
+
+    def gone(self, worker: WorkerId) -> None:
+        self._by = {weights: writer for weights, writer in self._by.items() if writer != worker}
+
+    def announced(self, load: Load) -> tuple[WorkerId, Adopt] | None:
+        """Whom to tell what at once; the others hear of it when the file is here, which `arrived` says."""
+        overtakes = any(_kept(other) != _kept(load) for other in self._on_their_way)
+        self._on_their_way.append(load)
+        writer = None if overtakes else self._by.pop(load.weights, None)
+        return None if writer is None else (writer, Adopt(weights=load.weights, digest=load.digest, keep=load.keep))
+
+    def arrived(self, load: Load) -> None:
+        """Its file is here, or will not come."""
+        self._on_their_way.remove(load)
+
+
+def _kept(load: Load) -> set[WeightsId]:
+    return {load.weights, *load.keep}
+
 
 log = logging.getLogger(__name__)
 

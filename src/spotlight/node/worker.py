@@ -29,9 +29,9 @@ from spotlight import __version__
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Finished, decode_images
 from spotlight.compute.weights.store import NodeStore
-from spotlight.core import crews
+from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.errors import SpotlightError, exit_code_of, told
+from spotlight.core.errors import SpotlightError, describe, exit_code_of
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection, Disconnected
@@ -39,8 +39,8 @@ from spotlight.core.work import Activity, RequestId, Work
 from spotlight.node.equipment import Equip, TrainingOrder, equip
 from spotlight.node.judge import IMAGE, PAYLOAD
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.loading import Loading
 from spotlight.node.membership import Membership
+from spotlight.node.neighbours import Loading
 from spotlight.node.spans import SpanLog
 from spotlight.node.step_speed import StepSpeed
 from spotlight.node.worker_settings import WorkerSettings
@@ -95,7 +95,7 @@ class Worker:
         except Exception as error:
             # The next worker of this slot would fail in the same way: the controller counts, and stops the run.
             with contextlib.suppress(Disconnected):
-                self._send(m.Failed(problem=told(error), fatal=True, exit_code=exit_code_of(error)))
+                self._send(m.Failed(problem=describe(error), fatal=True, exit_code=exit_code_of(error)))
             raise
 
     # -- the model's thread --------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Worker:
         except Exception as error:
             # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
             traceback.print_exc()
-            reply = m.Failed(problem=told(error), exit_code=exit_code_of(error))
+            reply = m.Failed(problem=describe(error), exit_code=exit_code_of(error))
         if isinstance(reply, m.PublishedWeights):
             self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:

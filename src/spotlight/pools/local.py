@@ -28,13 +28,12 @@ from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
-from spotlight.node.launch import AgentLaunch, GiveNotice, KillWorker, Order
+from spotlight.node.launch import AgentLaunch, AgentOrder, GiveNotice, KillWorker
 from spotlight.node.nursery import READY
 from spotlight.pools.config import ClusterConfig
 from spotlight.pools.devices import DeviceTable
-from spotlight.pools.incarnations import Incarnations
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
-from spotlight.pools.process_groups import REAP_S, close_stdin, group_is_dead, kill_group, wait_or_kill
+from spotlight.pools.processes import REAP_S, Incarnations, close_stdin, group_is_dead, kill_group, wait_or_kill
 
 SHARED_MEMORY = Path("/dev/shm")
 SPILL = "store"
@@ -354,7 +353,7 @@ class LocalPool:
     def _find(self, node: NodeId) -> _Node | None:
         return next((here for here in self._nodes.values() if here.node == node), None)
 
-    def _order(self, node: NodeId, order: Order) -> None:
+    def _order(self, node: NodeId, order: AgentOrder) -> None:
         if (here := self._find(node)) is not None and here.process.stdin is not None:
             # A node that is going needs no orders, and one that reads none must not stop the controller.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):

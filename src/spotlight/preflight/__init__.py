@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 from spotlight.pools.devices import DeviceTable
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
-from spotlight.preflight.machine import check_disk, check_folder, check_open_files, check_sockets
-from spotlight.preflight.subject import Check, Subject
+from spotlight.preflight.planned_run import Check, PlannedRun
+from spotlight.preflight.this_machine import check_disk, check_folder, check_open_files, check_sockets
 from spotlight.run import devices_of
 
-__all__ = ["Check", "Subject", "preflight"]
+__all__ = ["Check", "PlannedRun", "preflight"]
 
 PATIENCE_S = 2.0
 """A check that takes longer is announced."""
@@ -32,12 +32,12 @@ OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
 )
 
 
-def checks_of(subject: Subject) -> tuple[Check, ...]:
+def checks_of(subject: PlannedRun) -> tuple[Check, ...]:
     is_paced = subject.config.cluster.pace is not None
     return OF_PROCESSES if is_paced else (*OF_PROCESSES, *OF_WHAT_IS_COMPUTED)
 
 
-def preflight(subject: Subject, tell: Callable[[str], None]) -> DeviceTable:
+def preflight(subject: PlannedRun, tell: Callable[[str], None]) -> DeviceTable:
     """Raise for the first thing that is wrong; `tell` gets a line for every remark, and for checks that take long.
 
     Returns the devices of the run's slots, which it had to find.

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from spotlight.compute.data.prompts import PromptSet
-from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rewards.protocol import Image
+from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.rewards.tracebacks import named_tracebacks
 from spotlight.core.errors import PromptError
 from spotlight.core.types import Prompt, Size
-from spotlight.preflight.subject import Subject
+from spotlight.preflight.planned_run import PlannedRun
 
 SPELT_OUT, NAMED = 3, 10
 """Bad prompts whose problem is told in full, and those whose place is told."""
@@ -18,7 +18,7 @@ SCORED = 3
 """Prompts of each set that a picture is scored for."""
 
 
-def check_prompts(subject: Subject) -> Iterator[str]:
+def check_prompts(subject: PlannedRun) -> Iterator[str]:
     """The model's text encoder can take every prompt."""
     vocabulary = subject.facts.world.vocabulary
 
@@ -46,7 +46,7 @@ def check_prompts(subject: Subject) -> Iterator[str]:
         )
 
 
-def check_prompts_and_reward(subject: Subject) -> Iterator[str]:
+def check_prompts_and_reward(subject: PlannedRun) -> Iterator[str]:
     """The reward can be loaded, takes every prompt, and gives a finite number for pictures of the first ones; so does
     the second judge, of held-out prompts."""
     settings, size = subject.config.reward, subject.facts.world.size

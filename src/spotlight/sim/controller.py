@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from enum import StrEnum
 
-from spotlight.chronicle import Chronicle
 from spotlight.config import RunConfig
 from spotlight.core.clock import Clock
 from spotlight.core.errors import Stopped
@@ -17,7 +16,8 @@ from spotlight.core.journal import Disk
 from spotlight.core.node_spec import NodeSpec
 from spotlight.folder import RunFolder
 from spotlight.loop import Limits
-from spotlight.sim.world import World
+from spotlight.run_log import RunLog
+from spotlight.sim.sim_world import SimWorld
 from spotlight.wiring import Wired, wire
 
 
@@ -45,7 +45,7 @@ class Controller:
         self,
         config: RunConfig,
         folder: RunFolder,
-        world: World,
+        world: SimWorld,
         clock: Clock,
         disk: Disk | None = None,
         recipe: str = "storm",
@@ -55,15 +55,15 @@ class Controller:
         self.reason = ""
         """Why it stopped."""
         if folder.config.exists():
-            self.chronicle = Chronicle.reopen(config, folder, clock, disk)
+            self.run_log = RunLog.reopen(config, folder, clock, disk)
         else:
-            self.chronicle = Chronicle.begin(config, recipe, folder, clock, disk)
+            self.run_log = RunLog.begin(config, recipe, folder, clock, disk)
 
     async def live(self, specs: Sequence[NodeSpec], ready: Callable[[Wired], None]) -> Ending:
         """`ready` is called with everything in place, before the first message."""
-        world, chronicle = self._world, self.chronicle
+        world, run_log = self._world, self.run_log
         try:
-            wired = wire(chronicle, world.send, world.storage, self.limits)
+            wired = wire(run_log, world.send, world.storage, self.limits)
             ready(wired)
             world.failed = wired.hub.fail
             world.plug(wired.hub, specs)
@@ -72,20 +72,20 @@ class Controller:
             finally:
                 # Whoever still waits for something in the background waits no more.
                 wired.hub.fail(Stopped("this life of the controller is over"))
-            chronicle.emit(RunStopped(reason="all iterations are done", finished=True))
+            run_log.emit(RunStopped(reason="all iterations are done", finished=True))
             return Ending.FINISHED
         except PowerCut:
             return Ending.DIED
         except Stopped as stopped:
             self.reason = str(stopped)
             try:
-                chronicle.emit(RunStopped(reason=str(stopped)))
+                run_log.emit(RunStopped(reason=str(stopped)))
             except (Stopped, PowerCut):
                 return Ending.DIED
             return Ending.STOPPED
         finally:
             world.unplug()
-            chronicle.close()
+            run_log.close()
 
 
 async def _first(*jobs: Coroutine[None, None, None]) -> None:

@@ -23,10 +23,10 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.sim.controller import PowerCut
 from spotlight.sim.fakes import Streams, mark
-from spotlight.sim.fate import Calm, Tempo
+from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.moments import Moment
+from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.world import World
 
 
 class Fault(StrEnum):
@@ -107,7 +107,7 @@ REPEATABLE = (m.Pull, m.Commit, m.HandBack, m.Result, m.Held, m.Failed, m.Gone)
 """What a worker that tries again might say twice; the training worker's replies and greetings are said once."""
 
 
-class Storm(Calm):
+class Storm(NoFaults):
     """Answers by chance until it is over."""
 
     def __init__(self, seed: int, tempo: Tempo) -> None:
@@ -152,7 +152,7 @@ class Storm(Calm):
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)
 
-    def struck(self, moment: Moment, worker: WorkerId) -> bool:
+    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
         deaths = sum(self.fired[each] for order in ORDERS if moment in order for each in order)
         return deaths < DEATHS_FORGIVEN and self.happens(moment, FREQUENT.get(moment, 0.4))
 
@@ -167,7 +167,7 @@ class Storm(Calm):
     def is_unscorable(self, request: Request) -> bool:
         return self._is_cursed(Fault.UNSCORABLE, request, 0.08)
 
-    def haunts_after(self, worker: WorkerId) -> float | None:
+    def late_result_delay(self, worker: WorkerId) -> float | None:
         delay_s = self._streams["haunting"].uniform(0.0, 6.0)
         return delay_s if self.happens(Fault.HAUNTED, 0.6) else None
 
@@ -200,10 +200,10 @@ class Undisturbed(Storm):
         self.is_over = True
 
 
-class Weather:
+class MachineFaults:
     """Strikes machines at times."""
 
-    def __init__(self, storm: Storm, world: World) -> None:
+    def __init__(self, storm: Storm, world: SimWorld) -> None:
         self._storm = storm
         self._world = world
         self._acts: dict[Fault, Callable[[random.Random], None]] = {

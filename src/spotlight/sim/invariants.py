@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from spotlight.chronicle import Chronicle
 from spotlight.control.explore.planner import Planner
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.ledger.audit import Auditor
@@ -42,7 +41,8 @@ from spotlight.core.events import (
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
-from spotlight.sim.world import World
+from spotlight.run_log import RunLog
+from spotlight.sim.sim_world import SimWorld
 
 Edge = tuple[SampleState, SampleState]
 OUTSTANDING = (SampleState.QUEUED, SampleState.LEASED)
@@ -57,7 +57,7 @@ class Broken(AssertionError):
 class Invariants:
     """One per run, over all lives of its controller."""
 
-    def __init__(self, world: World, bounds: Bounds) -> None:
+    def __init__(self, world: SimWorld, bounds: Bounds) -> None:
         self._world = world
         self._auditor = Auditor(bounds)
         self._seen = -1
@@ -83,12 +83,12 @@ class Invariants:
         """Of the event in progress."""
         self._told: set[tuple[type[object], int]] = set()
 
-    def watch(self, chronicle: Chronicle, hub: Hub) -> None:
+    def watch(self, run_log: RunLog, hub: Hub) -> None:
         """From now on, this life of the controller; what it told while it opened the journal is made up for."""
-        for record in read(chronicle.folder.journal, after=self._seen):
+        for record in read(run_log.folder.journal, after=self._seen):
             self.see(record)
-        chronicle.observers.append(self.see)
-        self._meter = chronicle.meter
+        run_log.observers.append(self.see)
+        self._meter = run_log.meter
         self._hub = hub
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -233,24 +233,24 @@ class Invariants:
 
     # -- restarts ------------------------------------------------------------------------------------------------------
 
-    def compare(self, chronicle: Chronicle) -> None:
+    def compare(self, run_log: RunLog) -> None:
         """The folds of a controller that is gone against those that its journal gives."""
         meter, self._meter, self._hub = self._meter, None, None
-        records = list(read(chronicle.folder.journal))
+        records = list(read(run_log.folder.journal))
         events = [record.event for record in records]
         state = RunState.replay(events)
-        planner = Planner.replay(chronicle.config.explore, events)
-        if repr(state) != repr(chronicle.state):
-            self.problems.append(f"the journal gives the state {state}, but it was {chronicle.state}")
-        if repr(planner.state) != repr(chronicle.planner.state):
-            self.problems.append(f"the journal gives the planner {planner.state}, but it was {chronicle.planner.state}")
+        planner = Planner.replay(run_log.config.explore, events)
+        if repr(state) != repr(run_log.state):
+            self.problems.append(f"the journal gives the state {state}, but it was {run_log.state}")
+        if repr(planner.state) != repr(run_log.planner.state):
+            self.problems.append(f"the journal gives the planner {planner.state}, but it was {run_log.planner.state}")
         if meter is not None and meter != CostMeter.replay(records):
             self.problems.append("the journal gives other slot-seconds than the meter had")
-        live = self._facts(chronicle.ledger, chronicle.ledger)
+        live = self._facts(run_log.ledger, run_log.ledger)
         # A process that dies between telling and doing has told one event more than it has done.
         replays = [Ledger.replay(events), Ledger.replay(events[:-1])]
-        if live not in [self._facts(replay, chronicle.ledger) for replay in replays]:
-            found = self._facts(replays[0], chronicle.ledger)
+        if live not in [self._facts(replay, run_log.ledger) for replay in replays]:
+            found = self._facts(replays[0], run_log.ledger)
             differ = [(mine, other) for mine, other in zip(live, found, strict=False) if mine != other][:3]
             self.problems.append(f"the journal gives another ledger than there was: {differ}")
         if self.problems:

@@ -8,14 +8,14 @@ from spotlight.config import RunConfig
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass
-from spotlight.sim.fate import Calm, Tempo
+from spotlight.sim.fault_policy import NoFaults, Tempo
 
 LATENCY_S = 0.001
 REWARD = Operation.REWARD
 """Looked up once, because every picture needs it."""
 
 
-class ProfiledFate(Calm):
+class ProfiledPolicy(NoFaults):
     """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
 
     is_calm = True

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.evaluation import to_images
-from spotlight.compute.held_out import EVALUATION_SEED
 from spotlight.compute.models import families
 from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
+from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer

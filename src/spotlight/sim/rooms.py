@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.types import WorkerId
 
 
@@ -28,7 +28,7 @@ class Exchange(StrEnum):
 
 
 @dataclass
-class _Room:
+class _SimRoom:
     connected: set[WorkerId] = field(default_factory=set)
     arrived: dict[tuple[int, Exchange], set[WorkerId]] = field(default_factory=dict)
     """Who has come to an exchange, by the number of its forward."""
@@ -44,10 +44,10 @@ class Rooms:
     """One node's; stands for its group store and for the sockets between its workers."""
 
     def __init__(self) -> None:
-        self._rooms: dict[GroupToken, _Room] = {}
+        self._rooms: dict[GroupToken, _SimRoom] = {}
 
     def open(self, token: GroupToken) -> None:
-        self._rooms[token] = _Room()
+        self._rooms[token] = _SimRoom()
 
     def close(self, token: GroupToken) -> None:
         self._break(token)
@@ -95,7 +95,7 @@ class Rooms:
         if room is None or room.is_broken:
             raise RoomBroken("a member is gone")
 
-    async def _until(self, room: _Room, done: Callable[[], bool], bound_s: float) -> None:
+    async def _until(self, room: _SimRoom, done: Callable[[], bool], bound_s: float) -> None:
         try:
             async with asyncio.timeout(bound_s):
                 while not done() and not room.is_broken:

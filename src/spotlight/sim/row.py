@@ -24,7 +24,7 @@ def prompt_id(prompt: Prompt) -> PromptId:
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class SimRow:
     """Where it is, and what the controller knows of that."""
 
     granted: m.Granted
@@ -84,7 +84,7 @@ class Row:
         return commit if every and commit < ahead else ahead
 
 
-def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> Row | str:
+def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> SimRow | str:
     """The row of a sample that was granted, at the end of its flight, if one came along; or what is wrong."""
     request = granted.request
     if prompt_id(granted.prompt) != request.sample.prompt:
@@ -94,6 +94,6 @@ def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Nume
     sample = request.sample
     sampling = sample.sampling
     passes = 1 if sampling.guidance == 1.0 else 2
-    row = Row(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
+    row = SimRow(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
     problem = row.go_on(blob, numerics) if blob is not None else ""
     return problem or row

@@ -7,7 +7,7 @@ from spotlight.control.explore.config import Baseline, ExploreConfig, PlanKind
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.work import SlotClass
 from spotlight.sim.fakes import Streams
-from spotlight.sim.fate import Tempo
+from spotlight.sim.fault_policy import Tempo
 
 SLOTS = 4
 SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]

@@ -7,8 +7,10 @@ on the recipe, the profile, the trace and the numerics alone (tests/storm/test_s
 """
 
 import asyncio
+import errno
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,19 +24,119 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import IterationDone, Record
+from spotlight.core.journal import Disk
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.segments import list_segments
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind
 from spotlight.folder import RunFolder
 from spotlight.pools.market import StandIns, bring_spot
+from spotlight.pools.pool import PoolEvent
 from spotlight.sim.controller import Controller, Ending
-from spotlight.sim.gathered import Gathering
-from spotlight.sim.machines import SimPool
+from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.numerics import Numerics
-from spotlight.sim.profiled import ProfiledFate
+from spotlight.sim.profiled import ProfiledPolicy
+from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.trace import Trace as Events
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
-from spotlight.sim.world import World
 from spotlight.wiring import Wired
+
+GATHERED = 1 << 16
+"""Bytes that wait at most between two writes; a disk that fails takes them and the record that was to follow."""
+
+
+class Gathering:
+    """One file at a time, which is all that a journal has open."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._is_torn = False
+        """Not all of what was gathered is in the file."""
+
+    def disk(self) -> Disk:
+        return Disk(write=self._write, sync=self._flush, close=self._close)
+
+    def _write(self, handle: int, data: bytes | memoryview) -> int:
+        before = len(self._waiting)
+        try:
+            self._waiting += data
+            if len(self._waiting) > GATHERED:
+                self._flush(handle)
+        except BaseException:
+            # The journal takes this record for not written, and may write another of its number.
+            self._waiting = self._waiting[:before]
+            raise
+        return len(data)
+
+    def _flush(self, handle: int) -> None:
+        if not self._waiting:
+            return
+        if self._is_torn:
+            raise OSError(errno.EIO, "an earlier write was not finished")
+        self._is_torn = True
+        rest, self._waiting = memoryview(self._waiting), bytearray()
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        self._is_torn = False
+
+    def _close(self, handle: int) -> None:
+        try:
+            self._flush(handle)
+        finally:
+            os.close(handle)
+
+
+class SimPool:
+    """`runtime.pool.Pool` over a world: a node that is taken stays away until it is added again."""
+
+    def __init__(self, world: SimWorld, drain_s: float) -> None:
+        self._world = world
+        self._drain_s = drain_s
+
+    async def start(self) -> None:
+        pass
+
+    async def events(self) -> AsyncIterator[PoolEvent]:
+        """None: the controller learns of nodes from their connections."""
+        none: tuple[PoolEvent, ...] = ()
+        for event in none:
+            yield event
+
+    async def add_node(self, spec: NodeSpec) -> NodeId:
+        self._world.add(spec)
+        return self._world.nodes[spec.name].id
+
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(self._world.nodes[name].id for name in self._world.names())
+
+    def current(self, name: str) -> NodeId | None:
+        known = self._world.nodes.get(name)
+        return None if known is None else known.id
+
+    async def warn(self, node: NodeId, kind: NoticeKind, seconds: float) -> None:
+        self._world.warn(_name(node), kind, seconds)
+
+    async def kill_node(self, node: NodeId) -> None:
+        self._world.remove(_name(node))
+        self._world.kill(_name(node))
+
+    async def drain_node(self, node: NodeId) -> None:
+        self._world.remove(_name(node))
+        here = self._world.nodes.get(_name(node))
+        if here is not None:
+            await here.drain(self._drain_s)
+            self._world.kill(_name(node))
+
+    async def kill_worker(self, worker: WorkerId) -> None:
+        self._world.kill_worker(worker)
+
+    async def stop(self) -> None:
+        self._world.unplug()
+
+
+def _name(node: NodeId) -> str:
+    return node.rpartition(".")[0]
+
 
 HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
 """Virtual workers are never silent without being lost, so that signs of life may be rare."""
@@ -52,7 +154,7 @@ class Simulation:
     progress: Callable[[int], None] = lambda iteration: None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a simulated run ended."""
 
     folder: str
@@ -79,7 +181,7 @@ def simulated(config: RunConfig, profile: Profile) -> RunConfig:
     return RunConfig.model_validate(settings)
 
 
-def simulate(simulation: Simulation, folder: RunFolder) -> Outcome:
+def simulate(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     """From the first record to the end of the run, or to the end of its budget."""
     check(simulation.config, simulation.profile, simulation.recipe)
     return run_virtually(_run(simulation, folder))
@@ -97,15 +199,15 @@ def check(config: RunConfig, profile: Profile, recipe: str) -> None:
         )
 
 
-async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
+async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     loop, config = asyncio.get_running_loop(), simulation.config
-    fate = ProfiledFate(simulation.profile, config)
-    events = Events(is_kept=False)
-    world = World(
-        fate, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
+    policy = ProfiledPolicy(simulation.profile, config)
+    events = MessageTrace(is_kept=False)
+    world = SimWorld(
+        policy, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
     )
     controller = Controller(config, folder, world, VirtualClock(loop), Gathering().disk(), simulation.recipe)
-    chronicle = controller.chronicle
+    run_log = controller.run_log
     pool = SimPool(world, config.cluster.drain_s)
     stand_ins = StandIns.of(config.cluster, config.market, pool)
     iterations = 0
@@ -117,20 +219,20 @@ async def _run(simulation: Simulation, folder: RunFolder) -> Outcome:
             simulation.progress(iterations)
 
     def dollars() -> float:
-        return settle(chronicle.meter.tallies(), simulation.prices, config.cluster.reserved).dollars
+        return settle(run_log.meter.tallies(), simulation.prices, config.cluster.reserved).dollars
 
     def ready(wired: Wired) -> None:
-        chronicle.watchers += [observe, stand_ins.observe]
+        run_log.watchers += [observe, stand_ins.observe]
         simulation.numerics.attend(wired.hub.dispatcher.ledger.iteration)
         wired.hub.tick_s = TICK_S
 
-    controller.limits = Budget(config.budget, lambda: chronicle.run_time() / 3600, dollars, folder.name)
+    controller.limits = Budget(config.budget, lambda: run_log.run_time() / 3600, dollars, folder.name)
     market = asyncio.create_task(_market(config, pool, stand_ins))
     ending = await controller.live(config.cluster.reserved_nodes(config.market.reserved_price), ready)
     market.cancel()
     with suppress(asyncio.CancelledError):
         await market
-    return Outcome(
+    return SimulationEnd(
         folder=str(folder.path),
         ending=ending,
         reason=controller.reason,

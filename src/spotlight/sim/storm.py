@@ -14,13 +14,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
-from spotlight.control.ledger import SampleState
 from spotlight.control.ledger.findings import Bounds
+from spotlight.control.ledger.states import EDGES, SampleState
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import NothingToDo, Stopped
 from spotlight.core.events import Record
@@ -28,15 +29,76 @@ from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
-from spotlight.sim.faults import MACHINES, Fault, Storm, StormyDisk, Undisturbed, Weather, spoil
-from spotlight.sim.invariants import Broken, Invariants
+from spotlight.sim.faults import KINDS, MACHINES, Fault, MachineFaults, Storm, StormyDisk, Undisturbed, spoil
+from spotlight.sim.invariants import Broken, Edge, Invariants
+from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.setting import Setting, draw_setting
+from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.tally import Outcome, Tally
-from spotlight.sim.trace import Trace
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
-from spotlight.sim.world import World
 from spotlight.wiring import Wired
+
+UNUSED: frozenset[Edge] = frozenset({(SampleState.ACCEPTED, SampleState.DROPPED)})
+"""Drawn, but nothing in the product gives up a sample that it has."""
+
+
+@dataclass
+class SeedOutcome:
+    """What one seed was."""
+
+    seed: int
+    events: int
+    seconds: float
+    """Of virtual time."""
+    restarts: int
+    crews: int
+    theta: str
+    trace: str
+    """Hash of everything that happened."""
+    fired: Counter[str] = field(default_factory=Counter)
+    edges: Counter[Edge] = field(default_factory=Counter)
+
+
+@dataclass
+class StormTally:
+    """The sum of outcomes."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    restarts: int = 0
+    crews: int = 0
+    fired: Counter[str] = field(default_factory=Counter)
+    edges: Counter[Edge] = field(default_factory=Counter)
+
+    def add(self, outcome: SeedOutcome) -> None:
+        self.seeds += 1
+        self.events += outcome.events
+        self.seconds += outcome.seconds
+        self.restarts += outcome.restarts
+        self.crews += outcome.crews
+        self.fired += outcome.fired
+        self.edges += outcome.edges
+
+    def untried(self) -> list[str]:
+        """Kinds of faults that never struck, and edges that no sample took."""
+        drawn = [(start, end) for start, ends in EDGES.items() for end in sorted(ends)]
+        edges = [f"{start.value} -> {end.value}" for start, end in drawn if not self._took(start, end)]
+        return [kind.value for kind in KINDS if not self.fired[kind]] + edges
+
+    def sentences(self) -> list[str]:
+        faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(self.fired.items()))
+        edges = ", ".join(f"{a.value} -> {b.value}: {count}" for (a, b), count in sorted(self.edges.items()))
+        return [
+            f"{self.seeds} seeds held: {self.events} events in {self.seconds / 3600:.1f} virtual hours, the controller "
+            f"came back {self.restarts} times, nodes told of {self.crews} crews.",
+            f"Faults: {faults}.",
+            f"Edges: {edges}.",
+        ]
+
+    def _took(self, start: SampleState, end: SampleState) -> bool:
+        return bool(self.edges[start, end]) or (start, end) in UNUSED
+
 
 ENOUGH_SEEDS = 60
 """From so many on, every kind of fault and every edge of a sample's states must have been tried."""
@@ -60,15 +122,15 @@ class Tempest:
         self._setting = setting
         self._storm = storm
         self._folder = RunFolder(folder)
-        self.trace = Trace()
+        self.trace = MessageTrace()
         self.storage = SimStorage()
         self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.02)
-        self.world = World(storm, self.storage, self.trace, config.deterministic, config.cluster.elastic)
+        self.world = SimWorld(storm, self.storage, self.trace, config.deterministic, config.cluster.elastic)
         self.invariants = Invariants(self.world, bounds)
         self.restarts = 0
 
-    async def run(self) -> Outcome:
-        weather = Weather(self._storm, self.world)
+    async def run(self) -> SeedOutcome:
+        weather = MachineFaults(self._storm, self.world)
         tasks = [asyncio.create_task(weather.rage(kind)) for kind in MACHINES]
         tasks.append(asyncio.create_task(self._calm_down()))
         bound = self._storm.safety_s + LIVENESS_S
@@ -80,7 +142,7 @@ class Tempest:
             for task in tasks:
                 task.cancel()
         self.invariants.finish()
-        return Outcome(
+        return SeedOutcome(
             seed=self._setting.seed,
             events=self.world.events,
             seconds=self._loop.time(),
@@ -114,9 +176,9 @@ class Tempest:
                     broken.set_exception(error)
 
         def ready(wired: Wired) -> None:
-            self.invariants.watch(controller.chronicle, wired.hub)
-            controller.chronicle.observers.append(note)
-            controller.chronicle.observers.append(disk.record_written)
+            self.invariants.watch(controller.run_log, wired.hub)
+            controller.run_log.observers.append(note)
+            controller.run_log.observers.append(disk.record_written)
             self.world.checked = check
 
         def note(record: Record) -> None:
@@ -127,7 +189,7 @@ class Tempest:
                 self._setting.config, self._folder, self.world, VirtualClock(self._loop), disk.disk()
             )
             ending = await _unless(broken, controller.live(self._setting.nodes, ready))
-            self.invariants.compare(controller.chronicle)
+            self.invariants.compare(controller.run_log)
             if controller.reason and not self._disk_was_full():
                 raise Broken(f"the run stopped, though its disk was never full: {controller.reason}")
         except PowerCut:
@@ -169,7 +231,7 @@ async def _unless(broken: "asyncio.Future[None]", life: Coroutine[None, None, En
         raise
 
 
-def weather_one(seed: int, logs: Path | None = None) -> Outcome:
+def weather_one(seed: int, logs: Path | None = None) -> SeedOutcome:
     """One seed, and its undisturbed twin where weights must be equal; raises StormFailed."""
     setting = draw_setting(seed)
     stormy = _survive(setting, Storm(seed, setting.tempo), logs)
@@ -183,10 +245,10 @@ def weather_one(seed: int, logs: Path | None = None) -> Outcome:
     return stormy
 
 
-def _survive(setting: Setting, storm: Storm, logs: Path | None) -> Outcome:
+def _survive(setting: Setting, storm: Storm, logs: Path | None) -> SeedOutcome:
     tempests: list[Tempest] = []
 
-    async def main(folder: Path) -> Outcome:
+    async def main(folder: Path) -> SeedOutcome:
         tempests.append(Tempest(setting, storm, folder))
         return await tempests[0].run()
 
@@ -210,7 +272,7 @@ def _scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _log(seed: int, trace: Trace, error: Exception, logs: Path | None) -> Path:
+def _log(seed: int, trace: MessageTrace, error: Exception, logs: Path | None) -> Path:
     path = (logs or Path(tempfile.gettempdir())) / f"storm-{seed}.log"
     path.write_text("\n".join([*trace.lines, f"{type(error).__name__}: {error}", ""]))
     return path
@@ -223,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--logs", type=Path, help="where storm-SEED.log of a failure goes; the temporary folder")
     options = parser.parse_args(arguments)
-    console, tally, failed = Console(highlight=False), Tally(), []
+    console, tally, failed = Console(highlight=False), StormTally(), []
     for seed in track(range(options.start, options.start + options.seeds), "storms", console=console):
         try:
             tally.add(weather_one(seed, options.logs))

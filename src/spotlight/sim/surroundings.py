@@ -8,8 +8,8 @@ from spotlight.core.work import Request
 from spotlight.sim.moments import Moment
 
 if TYPE_CHECKING:
-    from spotlight.sim.row import Row
-    from spotlight.sim.worker import SimWorker
+    from spotlight.sim.row import SimRow
+    from spotlight.sim.sim_worker import SimWorker
 
 
 class Surroundings(Protocol):
@@ -17,18 +17,18 @@ class Surroundings(Protocol):
 
     def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None: ...
 
-    def finished(self, worker: "SimWorker", row: "Row", digest: str, blob: bytes) -> None:
+    def finished(self, worker: "SimWorker", row: "SimRow", digest: str, blob: bytes) -> None:
         """A picture for the judges, and the weights that it is said to be made with."""
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         """Digest of the bytes that were really applied."""
 
-    def struck(self, moment: Moment, worker: WorkerId) -> bool: ...
+    def should_crash(self, moment: Moment, worker: WorkerId) -> bool: ...
 
     def fails(self, request: Request, attempt: int) -> bool:
         """Whether this attempt raises."""
 
-    def haunts_after(self, worker: WorkerId) -> float | None:
+    def late_result_delay(self, worker: WorkerId) -> float | None:
         """After how many seconds it tells of a sample as finished that it had handed back; None: never."""
 
     def digest_used(self, digest: str, worker: WorkerId) -> str:

@@ -18,12 +18,12 @@ from rich.text import Text
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import Evaluated, IterationDone, ProblemNoted, Record, RunStopped
 from spotlight.core.work import SlotClass
+from spotlight.surface.liveness import RunStanding
 from spotlight.surface.projections import RunView
+from spotlight.surface.report.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.report.previews import done_of
-from spotlight.surface.report.text import count, dollars, duration, percent, score, score_name
-from spotlight.surface.run_state import RunStanding
 from spotlight.surface.startup import Startup
-from spotlight.surface.timeline import Row, SlotState
+from spotlight.surface.timeline import SlotRow, SlotState
 
 REFRESH_HZ = 4
 STRIP = 24
@@ -121,14 +121,14 @@ class Lines:
         self.view.apply(record)
         if self._startup.apply(record.event):
             self._tell(self._startup.line())
-        self._tell(told(self.view, record, self._iterations, self._prices))
+        self._tell(line_of_record(self.view, record, self._iterations, self._prices))
 
     def _tell(self, line: str | None) -> None:
         if line is not None:
             self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-def told(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
+def line_of_record(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
     """The line that a record is worth, if any."""
     match record.event:
         case IterationDone() as done:
@@ -232,7 +232,7 @@ def _scores(view: RunView) -> Text:
     return words.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else words
 
 
-def _strip(view: RunView, rows: list[Row]) -> Text:
+def _strip(view: RunView, rows: list[SlotRow]) -> Text:
     states = [view.timeline.state(row) for row in rows]
     strip = Text()
     if len(rows) <= STRIP:

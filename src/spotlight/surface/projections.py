@@ -39,7 +39,7 @@ from spotlight.core.events import (
 from spotlight.core.types import PromptId
 from spotlight.core.work import SlotClass, Work
 from spotlight.surface.sample_counts import SampleCounts, work_of
-from spotlight.surface.staleness import StaleView
+from spotlight.surface.stale_rows import StaleView
 from spotlight.surface.timeline import Timeline
 from spotlight.surface.training_figures import TrainingView
 
@@ -87,21 +87,21 @@ class IterationView(msgspec.Struct, kw_only=True):
     figures: dict[str, float] = {}
 
 
-class Score(msgspec.Struct):
+class ScoreInterval(msgspec.Struct):
     """A value and its 95 % interval."""
 
     value: float
     low: float
     high: float
 
-    def differs_from(self, other: "Score") -> bool:
+    def differs_from(self, other: "ScoreInterval") -> bool:
         return self.low > other.high or self.high < other.low
 
 
 class EvaluationView(msgspec.Struct, kw_only=True):
     iteration: int
     at: float
-    scores: dict[str, Score]
+    scores: dict[str, ScoreInterval]
 
 
 class ExplorationView(msgspec.Struct, kw_only=True):
@@ -121,7 +121,7 @@ class ExplorationView(msgspec.Struct, kw_only=True):
     figures: dict[str, float] = {}
 
 
-class Picture(msgspec.Struct, kw_only=True):
+class HeldOutPicture(msgspec.Struct, kw_only=True):
     """A picture of a held-out prompt, by one policy."""
 
     iteration: int
@@ -155,7 +155,7 @@ class RunView(msgspec.Struct, kw_only=True):
     training: TrainingView = msgspec.field(default_factory=TrainingView)
     prompts: dict[str, PromptId] = {}
     """Of issued evaluations whose picture may still come, by request."""
-    gallery: list[Picture] = []
+    gallery: list[HeldOutPicture] = []
     meter: CostMeter = msgspec.field(default_factory=CostMeter)
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     problems: list[ProblemView] = []
@@ -196,7 +196,7 @@ class RunView(msgspec.Struct, kw_only=True):
         names = {name for evaluation in self.evaluations for name in evaluation.scores}
         return next((name for name in (*HEADLINES, *sorted(names)) if name in names), None)
 
-    def curve(self, name: str) -> list[tuple[int, Score]]:
+    def curve(self, name: str) -> list[tuple[int, ScoreInterval]]:
         return [(seen.iteration, seen.scores[name]) for seen in self.evaluations if name in seen.scores]
 
     def bill(self, prices: PriceTable) -> Bill:
@@ -252,7 +252,9 @@ class RunView(msgspec.Struct, kw_only=True):
                 )
             case Evaluated() as seen:
                 self.evaluations = [old for old in self.evaluations if old.iteration < seen.iteration]
-                scores = {name: Score(*score) for name, score in seen.scores.items() if all(map(math.isfinite, score))}
+                scores = {
+                    name: ScoreInterval(*score) for name, score in seen.scores.items() if all(map(math.isfinite, score))
+                }
                 self.evaluations.append(EvaluationView(iteration=seen.iteration, at=record.at, scores=scores))
             case _:
                 pass
@@ -289,7 +291,7 @@ class RunView(msgspec.Struct, kw_only=True):
             return
         _, iteration, group, seed = accepted.request.split("/")
         self.gallery.append(
-            Picture(
+            HeldOutPicture(
                 iteration=int(iteration),
                 group=int(group),
                 seed=int(seed),

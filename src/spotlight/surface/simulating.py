@@ -28,7 +28,7 @@ class NumericsKind(StrEnum):
     """The recipe's own tiny model really draws, is judged and trains, in this process."""
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return "co-simulated" if self is NumericsKind.REAL else "simulated with drawn rewards"
 
 

@@ -6,6 +6,7 @@ from spotlight.control.market.bubbles import bubbles_of
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
+from spotlight.surface.liveness import RunStanding, State, standing_of
 from spotlight.surface.projections import (
     EvaluationView,
     ExplorationView,
@@ -14,7 +15,6 @@ from spotlight.surface.projections import (
     RunFacts,
     RunView,
 )
-from spotlight.surface.run_state import RunStanding, State, standing_of
 from spotlight.surface.timeline import row_name
 
 

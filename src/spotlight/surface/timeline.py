@@ -59,7 +59,7 @@ class SlotState(StrEnum):
     IDLE = "idle"
 
 
-class Span(msgspec.Struct):
+class TimelineSpan(msgspec.Struct):
     """One thing done, in run seconds."""
 
     activity: Activity
@@ -75,7 +75,7 @@ class NoticeSpan(msgspec.Struct):
     kind: NoticeKind
 
 
-class Life(msgspec.Struct):
+class WorkerStay(msgspec.Struct):
     """One worker on the slot; open while `end` is None."""
 
     worker: WorkerId
@@ -83,13 +83,13 @@ class Life(msgspec.Struct):
     end: float | None = None
 
 
-class Row(msgspec.Struct, kw_only=True):
+class SlotRow(msgspec.Struct, kw_only=True):
     """One slot through the whole run."""
 
     name: str
     slot_class: SlotClass
-    lives: list[Life] = []
-    spans: list[Span] = []
+    lives: list[WorkerStay] = []
+    spans: list[TimelineSpan] = []
     notices: list[NoticeSpan] = []
     losses: list[tuple[float, bool]] = []
     """Instant of a loss, and whether it was announced."""
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, kw_only=True):
     """When it joined the crew that it is in."""
 
     @property
-    def live(self) -> Life | None:
+    def live(self) -> WorkerStay | None:
         return self.lives[-1] if self.lives and self.lives[-1].end is None else None
 
     def crewed_until(self, at: float) -> float:
@@ -120,7 +120,7 @@ class Timeline(msgspec.Struct, kw_only=True):
     """Rows by name, in the order of first appearance."""
 
     at: float = 0.0
-    rows: dict[str, Row] = {}
+    rows: dict[str, SlotRow] = {}
     preemptions: list[Preemption] = []
     progressed: float = 0.0
     """When the run itself last went on: everything but machines coming and going."""
@@ -139,7 +139,7 @@ class Timeline(msgspec.Struct, kw_only=True):
             case WorkerJoined(worker=worker, slot_class=slot_class):
                 row = self._row(worker, slot_class)
                 self._end_life(row, at)
-                row.lives.append(Life(worker, at))
+                row.lives.append(WorkerStay(worker, at))
             case NoticeGiven(worker=worker, kind=kind, seconds=seconds):
                 row = self._row(worker, SlotClass.SPOT)
                 row.notices.append(NoticeSpan(at, at + seconds, kind))
@@ -171,11 +171,11 @@ class Timeline(msgspec.Struct, kw_only=True):
         """Losses of reserved workers: not expected, not preemptions."""
         return sum(len(row.losses) for row in self.rows.values() if row.slot_class is SlotClass.RESERVED)
 
-    def ordered(self) -> list[Row]:
+    def ordered(self) -> list[SlotRow]:
         """Reserved rows first, then spot, each by name."""
         return sorted(self.rows.values(), key=lambda row: (row.slot_class is SlotClass.SPOT, row.name))
 
-    def state(self, row: Row) -> SlotState:
+    def state(self, row: SlotRow) -> SlotState:
         """What the slot was last heard to be at; a notice outshines what its worker does."""
         if row.live is None:
             return SlotState.AWAY
@@ -185,11 +185,11 @@ class Timeline(msgspec.Struct, kw_only=True):
             return SlotState.START
         return SlotState(row.spans[-1].activity.value) if self.at - row.spans[-1].end <= RECENT_S else SlotState.IDLE
 
-    def _row(self, worker: str, slot_class: SlotClass) -> Row:
+    def _row(self, worker: str, slot_class: SlotClass) -> SlotRow:
         name = row_name(worker)
-        return self.rows.setdefault(name, Row(name=name, slot_class=slot_class))
+        return self.rows.setdefault(name, SlotRow(name=name, slot_class=slot_class))
 
-    def _rows_of(self, node: str) -> list[Row]:
+    def _rows_of(self, node: str) -> list[SlotRow]:
         """Rows of slots that this incarnation of a node fills now."""
         return [row for row in self.rows.values() if row.live and row.live.worker.startswith(f"{node}/")]
 
@@ -214,7 +214,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         if last and last.activity is worked.activity and start - last.end <= JOIN_S:
             last.end = worked.end
         else:
-            row.spans.append(Span(worked.activity, start, worked.end))
+            row.spans.append(TimelineSpan(worked.activity, start, worked.end))
 
     def _lose(self, worker: WorkerId, at: float, noticed: bool, cause: str) -> None:
         row = self.rows.get(row_name(worker))
@@ -240,7 +240,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         for row in self.rows.values():
             row.losses = [(at, noticed) for at, noticed in row.losses if at <= after]
 
-    def _end_life(self, row: Row, at: float) -> None:
+    def _end_life(self, row: SlotRow, at: float) -> None:
         if row.live is not None:
             row.live.end = at
         row.crewed_s, row.crewed_since = row.crewed_until(at), None
@@ -259,5 +259,5 @@ def row_name(worker: str) -> str:
     return f"{node.rpartition('.')[0] or node}/{process.partition('.')[0]}"
 
 
-def _warned(row: Row, at: float) -> bool:
+def _warned(row: SlotRow, at: float) -> bool:
     return bool(row.live and row.notices and row.live.start <= row.notices[-1].start <= at)

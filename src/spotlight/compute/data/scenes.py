@@ -84,7 +84,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _NamedPrompt:
     """A prompt and the name of its scene, which is the same for both ways to say it."""
 
     prompt: Prompt
@@ -96,22 +96,22 @@ def article(phrase: str) -> str:
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
-def _entry(task: Task, text: str, include: tuple[Clause, ...], key: str = "") -> _Entry:
+def _entry(task: Task, text: str, include: tuple[Clause, ...], key: str = "") -> _NamedPrompt:
     exclude: tuple[Clause, ...] = ()
     if task is Task.COUNTING:
         exclude = tuple(Clause(class_name=c.class_name, count=c.count + 1) for c in include)
     scene = SceneSpec(tag=task.value, include=include, exclude=exclude)
     text = f"a photo of {text}"
-    return _Entry(Prompt(text=text, scene=scene), key or text)
+    return _NamedPrompt(Prompt(text=text, scene=scene), key or text)
 
 
-def _pair(task: Task, first: Clause, second: Clause) -> _Entry:
+def _pair(task: Task, first: Clause, second: Clause) -> _NamedPrompt:
     names = [f"{c.color} {c.class_name}" if c.color else c.class_name for c in (first, second)]
     text = " and ".join(article(name) for name in names)
     return _entry(task, text, (first, second), " and ".join(sorted(names)))
 
 
-def _position(subject: str, relation: str, reference: str) -> _Entry:
+def _position(subject: str, relation: str, reference: str) -> _NamedPrompt:
     # GenEval lists the reference first, so that `position` can name its index.
     include = (Clause(class_name=reference, count=1), Clause(class_name=subject, count=1, position=(relation, 0)))
     mirrored = f"{reference} {_OPPOSITE[relation]} {subject}"
@@ -119,7 +119,7 @@ def _position(subject: str, relation: str, reference: str) -> _Entry:
     return _entry(Task.POSITION, f"{article(subject)} {relation} {article(reference)}", include, key)
 
 
-def _entries(task: Task) -> Iterator[_Entry]:
+def _entries(task: Task) -> Iterator[_NamedPrompt]:
     """Every prompt of one task, in a fixed order."""
     pairs = list(itertools.permutations(SHAPES, 2))
     if task is Task.SINGLE_OBJECT:
@@ -139,7 +139,7 @@ def _entries(task: Task) -> Iterator[_Entry]:
             yield _pair(task, Clause(class_name=a, count=1, color=p), Clause(class_name=b, count=1, color=q))
 
 
-def _test_keys(task: Task, entries: list[_Entry]) -> frozenset[str]:
+def _test_keys(task: Task, entries: list[_NamedPrompt]) -> frozenset[str]:
     """The scenes held out: those with the smallest hashes, until the share of prompts is reached."""
     least = 1 if task is Task.SINGLE_OBJECT else 3
     wanted = max(least, round(TEST_SHARE * len(entries)))

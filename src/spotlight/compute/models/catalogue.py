@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import World, world
-from spotlight.compute.models.sources import Kind, resolve
+from spotlight.compute.models.sources import SourceKind, resolve
 from spotlight.compute.weights.header import read_shapes
 from spotlight.core.errors import InputError, suggestion
 
@@ -44,7 +44,7 @@ class ModelFacts:
 def facts_of(name: str) -> ModelFacts:
     """Of anything that `sources.resolve` knows and a run can train."""
     source = resolve(name)
-    if source.kind is Kind.DIFFUSERS:
+    if source.kind is SourceKind.DIFFUSERS:
         raise InputError(
             f"'{name}' would be a model in diffusers layout, which can be evaluated but not trained yet; name a model "
             f"family, a weights file, a run or a checkpoint: {suggestion(name, PATCHES)}"

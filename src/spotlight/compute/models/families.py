@@ -2,16 +2,44 @@
 
 import torch
 
+from spotlight.compute.data import scenes, words
 from spotlight.compute.data.worlds import World, world
-from spotlight.compute.models.devices import usable_device
+from spotlight.compute.models.config import CUDA, device_of
 from spotlight.compute.models.pixels import PixelAdapter, PixelSpec
 from spotlight.compute.models.results import check_fit, read
-from spotlight.compute.models.scenes import SCENES
 from spotlight.compute.models.sources import resolve
-from spotlight.compute.models.words import WORDS, WORDS_LARGE
+from spotlight.compute.models.text_table import TextTable
 from spotlight.compute.weights import files
-from spotlight.core.errors import InputError, suggestion
+from spotlight.core.errors import EnvironmentProblem, InputError, suggestion
 
+
+def usable_device(name: str) -> torch.device:
+    """`cpu`, `cuda` or `cuda:N`, if this machine has it."""
+    kind, number = device_of(name)
+    if kind == CUDA and torch.cuda.device_count() <= (number or 0):
+        raise EnvironmentProblem(
+            f"the device '{name}' was asked for, but torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
+            "devices here; use cpu, or install a CUDA build of torch and free a GPU."
+        )
+    return torch.device(name)
+
+
+LETTERS = TextTable.of(words.VOCABULARY)
+WORDS = PixelSpec(family="words", size=words.SIZE, patch=8, layers=4, head_dim=14, rope_axes=(2, 6, 6), text=LETTERS)
+WORDS_LARGE = PixelSpec(
+    family="words-large", size=words.SIZE, patch=4, layers=6, head_dim=16, rope_axes=(4, 6, 6), text=LETTERS
+)
+"""A picture of a given word, spelt by a character table."""
+SCENES = PixelSpec(
+    family="scenes",
+    size=scenes.SIZE,
+    patch=8,
+    layers=4,
+    head_dim=14,
+    rope_axes=(2, 6, 6),
+    text=TextTable.of(scenes.VOCABULARY),
+)
+"""Coloured shapes that follow GenEval's six tasks, described in a closed vocabulary."""
 SPECS = {spec.family: spec for spec in (WORDS, WORDS_LARGE, SCENES)}
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from spotlight.compute.data.worlds import WORLD_OF_FAMILY
-from spotlight.compute.models.sources import Kind, Source, base_of, run_settings
+from spotlight.compute.models.sources import Source, SourceKind, base_of, run_settings
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.weights import files, shards
 from spotlight.compute.weights.digest import digest
@@ -21,13 +21,13 @@ from spotlight.core.errors import InputError, WeightsError
 def read(source: Source) -> files.WeightFile:
     """The verified weights of one place."""
     match source.kind:
-        case Kind.FILE:
+        case SourceKind.FILE:
             return files.read(source.path)
-        case Kind.PUBLISHED:
+        case SourceKind.PUBLISHED:
             tensors: Mapping[str, Tensor] = read_set(source.path).tensors
-        case Kind.CHECKPOINT:
+        case SourceKind.CHECKPOINT:
             tensors = _averaged(source)
-        case Kind.DIFFUSERS:
+        case SourceKind.DIFFUSERS:
             raise InputError(
                 f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are asked "
                 "for; name some."

@@ -31,7 +31,7 @@ PACED = "paced-"
 """Begins the base digest of a run whose workers waited instead of computing."""
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """How the weights are stored."""
 
     FILE = "file"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 class Source:
     """One set of weights, at one place."""
 
-    kind: Kind
+    kind: SourceKind
     location: str
     """Absolute path of a file or folder; or a hub id."""
     family: str
@@ -87,7 +87,9 @@ def resolve(name: str) -> Source:
             f"model_index.json and no transformer/; name {inside or 'another folder'}."
         )
     if path.is_dir() or _is_hub_id(name):
-        return Source(kind=Kind.DIFFUSERS, location=str(path.resolve()) if path.is_dir() else name, family=QWEN_IMAGE)
+        return Source(
+            kind=SourceKind.DIFFUSERS, location=str(path.resolve()) if path.is_dir() else name, family=QWEN_IMAGE
+        )
     siblings = _kept(path)
     if siblings:
         raise InputError(f"there is no checkpoint {path}, and its run keeps {siblings} only; name one of them.")
@@ -118,7 +120,7 @@ def base_of(run: Path) -> Source:
     own = run / BASE
     name = str(own) if own.is_file() else str(run_settings(run, "model").get("name"))
     source = resolve(name)
-    if source.kind is not Kind.FILE:
+    if source.kind is not SourceKind.FILE:
         raise WeightsError(
             f"the run {run} says that it trains from '{name}', which is no weights file, so its adapters have no base; "
             f"put its {BASE} back."
@@ -158,11 +160,11 @@ def _file(path: Path) -> Source:
         )
     facts, location = read_facts(path), str(path.resolve())
     if isinstance(facts, FileFacts):
-        return Source(kind=Kind.FILE, location=location, family=facts.family, digest=facts.digest)
+        return Source(kind=SourceKind.FILE, location=location, family=facts.family, digest=facts.digest)
     _check_computed(path, facts.base_digest)
     parts = (facts.base_digest, facts.fingerprint)
     return Source(
-        kind=Kind.PUBLISHED,
+        kind=SourceKind.PUBLISHED,
         location=location,
         family=facts.family,
         digest=_named(*parts) if facts.has_adapters else facts.fingerprint,
@@ -175,7 +177,7 @@ def _checkpoint(folder: Path) -> Source:
     index = read_index(folder)
     _check_computed(folder, index.base_digest)
     return Source(
-        kind=Kind.CHECKPOINT,
+        kind=SourceKind.CHECKPOINT,
         location=str(folder.resolve()),
         family=index.family,
         digest=index.identity(),

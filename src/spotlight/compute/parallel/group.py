@@ -23,10 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spotlight.compute.parallel.links import Failure, GlooLink, Link, NcclLink, bury
-from spotlight.compute.parallel.store import AgentStore
+from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, bury
+from spotlight.compute.parallel.store_client import AgentStore
 from spotlight.compute.parallel.store_wire import StoreError
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError, EnvironmentProblem, SpotlightError
 from spotlight.core.types import WorkerId
 
@@ -51,7 +51,7 @@ class CrewBroken(SpotlightError):
         self.waited_for = waited_for
 
 
-class Group:
+class CrewGroup:
     """One rank's place in a formed group; exchanges belong to one thread, `drop` to any."""
 
     def __init__(self, token: GroupToken, members: tuple[WorkerId, ...], rank: int, link: Link, limit_s: float) -> None:
@@ -120,10 +120,10 @@ class Group:
             self.drop()
             raise self._broken(operation, failure)
 
-    def _attempt(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Failure | None:
+    def _attempt(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> ExchangeFailure | None:
         link = self._link
         if link is None:
-            return Failure(None, "this worker had dropped the group")
+            return ExchangeFailure(None, "this worker had dropped the group")
         on_device = any(tensor.is_cuda for tensor in (*sends.values(), *receives.values()))
         if not (link.host_only and on_device):
             return link.exchange(sends, receives, self.limit_s)
@@ -134,7 +134,7 @@ class Group:
                 tensor.copy_(arrived[peer], non_blocking=True)
         return failure
 
-    def _broken(self, operation: str, failure: Failure) -> CrewBroken:
+    def _broken(self, operation: str, failure: ExchangeFailure) -> CrewBroken:
         waited_for = None if failure.peer is None else self.members[failure.peer]
         return CrewBroken(
             f"rank {self.rank} of group {self.token} failed in {operation}"
@@ -154,7 +154,7 @@ def form(
     timeout_s: float = FORM_TIMEOUT_S,
     limit_s: float = OPERATION_LIMIT_S,
     first_limit_s: float | None = None,
-) -> Group | None:
+) -> CrewGroup | None:
     """Connect with the other members over the store at this path and try the group once; None for a crew of one.
 
     `limit_s` bounds one exchange, `first_limit_s` those of the first forward, for which members may have to compile.
@@ -180,13 +180,13 @@ def form(
 
 def _connected(
     token: GroupToken, members: tuple[WorkerId, ...], rank: int, path: str, kind: DeviceKind, timeout_s: float
-) -> Group:
+) -> CrewGroup:
     link_class: type[GlooLink] | type[NcclLink] = NcclLink if kind is DeviceKind.NCCL else GlooLink
     problem = ""
     try:
         store = AgentStore(path, token, timeout_s)
         try:
-            return Group(token, members, rank, link_class(store, rank, len(members), timeout_s), timeout_s)
+            return CrewGroup(token, members, rank, link_class(store, rank, len(members), timeout_s), timeout_s)
         finally:
             if kind is DeviceKind.GLOO:
                 store.close()
@@ -198,7 +198,7 @@ def _connected(
     )
 
 
-def _try_once(group: Group, device: str) -> None:
+def _try_once(group: CrewGroup, device: str) -> None:
     """One number to and from everybody, to know that each connection ends where it should."""
     numbers = [torch.tensor([_number(group, group.rank, peer)], device=device) for peer in range(group.degree)]
     received = group.all_to_all(numbers, [(1,)] * group.degree)
@@ -212,7 +212,7 @@ def _try_once(group: Group, device: str) -> None:
         )
 
 
-def _number(group: Group, sender: int, receiver: int) -> int:
+def _number(group: CrewGroup, sender: int, receiver: int) -> int:
     return (group.token.epoch * group.degree + sender) * group.degree + receiver
 
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spotlight.compute.parallel.store import AgentStore
+from spotlight.compute.parallel.store_client import AgentStore
 
 LOOPBACK = "127.0.0.1"
 """A crew never spans nodes."""
@@ -32,7 +32,7 @@ TEARDOWN_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Failure:
+class ExchangeFailure:
     """Whom an exchange was waiting for, and what the library said; no peer where it does not tell."""
 
     peer: int | None
@@ -43,7 +43,9 @@ class Link(Protocol):
     host_only: bool
     """Whether tensors on a device must be copied to the host on the way."""
 
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float) -> Failure | None:
+    def exchange(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
+    ) -> ExchangeFailure | None:
         """Contiguous tensors to and from peers; returns once all are there."""
 
     def abort(self) -> None:
@@ -65,7 +67,9 @@ class GlooLink:
         # The library keeps only its own half of the store.
         self._store = store
 
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float) -> Failure | None:
+    def exchange(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
+    ) -> ExchangeFailure | None:
         deadline = time.monotonic() + limit_s
         started: list[tuple[int, Any]] = []
         waiting_for = None
@@ -78,7 +82,7 @@ class GlooLink:
                 # One limit for all of it; the library takes no less than a millisecond.
                 work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
         except RuntimeError as error:
-            return Failure(waiting_for, _first_line(error))
+            return ExchangeFailure(waiting_for, _first_line(error))
         return None
 
     def abort(self) -> None:
@@ -101,7 +105,9 @@ class NcclLink:
         self._group: Any = group_class(store, rank, size, options)
         self._store = store
 
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float) -> Failure | None:
+    def exchange(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
+    ) -> ExchangeFailure | None:
         try:
             self._group._start_coalescing()
             for peer, tensor in receives.items():
@@ -111,10 +117,10 @@ class NcclLink:
             work = self._group._end_coalescing()
             # Waits on the host: a step that hangs must raise here, not at the next copy.
             if not work.wait(timedelta(seconds=limit_s)):
-                return Failure(None, f"the exchange did not end within {limit_s:g} s")
+                return ExchangeFailure(None, f"the exchange did not end within {limit_s:g} s")
             torch.cuda.current_stream().synchronize()
         except RuntimeError as error:
-            return Failure(None, _first_line(error))
+            return ExchangeFailure(None, _first_line(error))
         return None
 
     def abort(self) -> None:

@@ -26,7 +26,7 @@ from diffusers.models.transformers.transformer_flux import FluxAttnProcessor
 from diffusers.models.transformers.transformer_qwenimage import QwenDoubleStreamAttnProcessor2_0, apply_rotary_emb_qwen
 from torch import Tensor, nn
 
-from spotlight.compute.parallel.group import Group
+from spotlight.compute.parallel.group import CrewGroup
 from spotlight.compute.parallel.splits import TOKEN_MULTIPLE, check_degree, spans, split_sizes
 from spotlight.core.errors import ConfigError
 
@@ -37,7 +37,7 @@ Attend = Callable[..., Tensor]
 class Plan:
     """How one forward is split; the same on all ranks."""
 
-    group: Group
+    group: CrewGroup
     tokens: tuple[int, ...]
     heads: tuple[int, ...]
 
@@ -61,14 +61,14 @@ class Sharding:
         self._layers = [module for _, module in transformer.named_modules() if _is_attention(module)]
         self._stock = [_checked_processor(layer, family) for layer in self._layers]
         self._sharded = family.processor(self)
-        self._group: Group | None = None
+        self._group: CrewGroup | None = None
         self._plan: Plan | None = None
         getattr(model, family.entry).register_forward_pre_hook(self._enter)
         model.pos_embed.register_forward_hook(family.shard_positions(self))
         model.proj_out.register_forward_hook(self._leave)
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> CrewGroup | None:
         return self._group
 
     @property
@@ -81,7 +81,7 @@ class Sharding:
             )
         return self._plan
 
-    def bind(self, group: Group | None) -> None:
+    def bind(self, group: CrewGroup | None) -> None:
         """Run the next forwards over this group, or alone; nothing of the model is touched or moved."""
         if group is not None:
             check_degree(group.degree, self.heads, slots=group.degree)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from spotlight.core.crews import GroupToken
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import SpotlightError
 
 HEADER = struct.Struct("<I")
@@ -49,14 +49,14 @@ class Late(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The key did not come in time."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Refusal(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The token is not forming or serving, or a limit is reached."""
 
     problem: str
 
 
 Request: TypeAlias = Set | Get | Add
-Answer: TypeAlias = Value | Late | Refused
+Answer: TypeAlias = Value | Late | Refusal
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS = msgspec.msgpack.Decoder(Request)

@@ -10,18 +10,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spotlight.compute.data.worlds import world
+from spotlight.compute.evaluation import evaluate
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.families import spec_of
 from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.pretrain.bank import PictureBank
 from spotlight.compute.pretrain.config import PretrainConfig
+from spotlight.compute.rewards.reward_pool import RewardPool
+from spotlight.compute.scores import picture_grid
+from spotlight.compute.weights import files
 from spotlight.core.errors import ConfigError, WeightsError
 from spotlight.core.rng import Purpose, derive_key, generator
+from spotlight.core.types import Sampling
+
+EVALUATION_STEPS = 10
+GRID_PICTURES, GRID_COLUMNS = 48, 6
+
+
+class PretrainCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Held-out scores of the EMA weights at one step; `strict` is exact match, or GenEval's overall."""
+
+    step: int
+    strict: float | None
+    graded: float
+    digest: str
+
 
 STATE_FILE = "state.safetensors"
 SMALLEST_SIGMA = 0.05
@@ -176,3 +196,24 @@ def _fixed_settings(family: str, config: PretrainConfig) -> str:
     """The settings that must not change on resume; how long to train may."""
     free = {"steps", "until", "evaluate_every", "evaluation_prompts"}
     return f"{family} {config.model_dump_json(exclude=free)}"
+
+
+def write_checkpoint(trainer: Pretrainer, folder: Path, pool: RewardPool) -> PretrainCheckpoint:
+    """Save what resuming needs, then the EMA weights with a grid of held-out drawings and their scores."""
+    trainer.save(folder)
+    family = trainer.spec.family
+    adapter = trainer.ema_adapter()
+    path = folder / f"{family}-{trainer.step:06d}.safetensors"
+    weights = {name: tensor.bfloat16() for name, tensor in adapter.transformer.state_dict().items()}
+    digest = files.write(path, family, weights)
+    shown = world(family)
+    prompts = shown.held_out(trainer.config.evaluation_prompts)
+    sampling = Sampling(steps=EVALUATION_STEPS, size=trainer.spec.size)
+    scored = evaluate(adapter, prompts, sampling, [shown.reward], pool)
+    picture_grid(scored.images[:GRID_PICTURES], GRID_COLUMNS).save(path.with_suffix(".png"))
+    checkpoint = PretrainCheckpoint(
+        step=trainer.step, strict=scored.strict, graded=scored.estimate().value, digest=digest
+    )
+    with (folder / "evaluations.jsonl").open("ab") as log:
+        log.write(msgspec.json.encode(checkpoint) + b"\n")
+    return checkpoint

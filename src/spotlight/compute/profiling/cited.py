@@ -4,7 +4,7 @@ Invariant: they are the figures of the files that they cite (tests/unit/test_pro
 """
 
 from spotlight.control.profiles import Point, Provenance, Series, Times
-from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
+from spotlight.control.profiles.timings import BY_BATCH, ONE_FIGURE
 
 REGROUP = (0.07278055000097083, 0.1536908449998009)
 """p50 and p99, from the loss of a rank to the survivors' next step (docs/results/regroup.json)."""

@@ -12,8 +12,8 @@ import signal
 import sys
 
 from spotlight.compute.profiling.company import REST, WORK
-from spotlight.compute.profiling.machine import use_threads
-from spotlight.compute.profiling.slot import SlotAtWork
+from spotlight.compute.profiling.provenance import use_threads
+from spotlight.compute.profiling.slot_at_work import SlotAtWork
 from spotlight.compute.profiling.subject import tiny_subject
 
 ROWS = 8

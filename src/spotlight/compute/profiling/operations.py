@@ -20,12 +20,12 @@ import torch
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.profiling import cited
 from spotlight.compute.profiling.company import Company
-from spotlight.compute.profiling.slot import SlotAtWork
+from spotlight.compute.profiling.slot_at_work import SlotAtWork
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
-from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, Subject
+from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, ProfiledModel
 from spotlight.compute.profiling.workload import STEPS, backward, node_folder, published, samples, sigmas
 from spotlight.compute.profiling.writing import write_beside
-from spotlight.compute.rewards.pool import RewardPool
+from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Place, advance
 from spotlight.compute.train import checkpoint
@@ -34,7 +34,7 @@ from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
-from spotlight.control.profiles.curve import BY_BATCH, ONE_FIGURE
+from spotlight.control.profiles.timings import BY_BATCH, ONE_FIGURE
 from spotlight.core.errors import EnvironmentProblem, InputError, SpotlightError
 from spotlight.core.file_copy import copy_file
 from spotlight.core.types import Version
@@ -48,11 +48,11 @@ class LeftOut:
     why: str
 
 
-Measure = Callable[[Subject, Stopwatch], Times]
+Measure = Callable[[ProfiledModel, Stopwatch], Times]
 
 
 def measurements(
-    subject: Subject, watch: Stopwatch, wanted: Sequence[Operation], company: Company | None = None
+    subject: ProfiledModel, watch: Stopwatch, wanted: Sequence[Operation], company: Company | None = None
 ) -> Iterator[tuple[Operation, Times | LeftOut]]:
     """One operation after the other, in the order of `MEASURES`: cheap and important ones first."""
     for operation, measure in MEASURES.items():
@@ -66,7 +66,7 @@ def measurements(
             yield operation, LeftOut(str(problem))
 
 
-def _in(company: Company, operation: Operation, subject: Subject, watch: Stopwatch) -> Times:
+def _in(company: Company, operation: Operation, subject: ProfiledModel, watch: Stopwatch) -> Times:
     """As a run has it: the other slots of the machine work or rest, and this slot's judge works when it does."""
     measure = denoising if operation is Operation.DENOISE_STEP else MEASURES[operation]
     if operation not in BUSY:
@@ -84,13 +84,13 @@ def _in(company: Company, operation: Operation, subject: Subject, watch: Stopwat
 # -- on the device -----------------------------------------------------------------------------------------------------
 
 
-def denoise_step(subject: Subject, watch: Stopwatch) -> Times:
+def denoise_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
     points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
     how = f"One step of the rollout engine without guidance, eager{_adapters(subject)}."
     return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
 
 
-def preview_step(subject: Subject, watch: Stopwatch) -> Times:
+def preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.trainer.train_config.lora is None:
         raise InputError("all weights are of one type, so a preview's step takes as long as any other")
     with subject.resident.use(WeightsId(Version(0)), is_exact=False):
@@ -99,7 +99,7 @@ def preview_step(subject: Subject, watch: Stopwatch) -> Times:
     return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
 
 
-def _forward(subject: Subject, batch: int) -> Callable[[], object]:
+def _forward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
     """One step of so many rows, ready to be taken."""
     drawn, schedule = samples(subject, batch), sigmas(subject)
     x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
@@ -108,7 +108,7 @@ def _forward(subject: Subject, batch: int) -> Callable[[], object]:
     return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
 
 
-def denoising(subject: Subject, watch: Stopwatch) -> Times:
+def denoising(subject: ProfiledModel, watch: Stopwatch) -> Times:
     """Whole samples, so that what happens at their beginning and end is part of every figure."""
     if subject.world is None:
         raise InputError(f"'{subject.model}' has no judge of its own that could work; measure it without --beside.")
@@ -124,7 +124,7 @@ def denoising(subject: Subject, watch: Stopwatch) -> Times:
     return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
 
 
-def train_timestep(subject: Subject, watch: Stopwatch) -> Times:
+def train_timestep(subject: ProfiledModel, watch: Stopwatch) -> Times:
     points = _by_batch(subject, watch, Operation.TRAIN_TIMESTEP, lambda batch: backward(subject, batch))
     subject.trainer.optimizer.zero_grad(set_to_none=True)
     how = (
@@ -134,7 +134,7 @@ def train_timestep(subject: Subject, watch: Stopwatch) -> Times:
     return _timed_by_batch(how, points)
 
 
-def optimizer_step(subject: Subject, watch: Stopwatch) -> Times:
+def optimizer_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
     trainer = subject.trainer
     backward(subject, 1)()
 
@@ -153,7 +153,7 @@ def optimizer_step(subject: Subject, watch: Stopwatch) -> Times:
     return Times(interpolation=ONE_FIGURE, series=series)
 
 
-def decode(subject: Subject, watch: Stopwatch) -> Times:
+def decode(subject: ProfiledModel, watch: Stopwatch) -> Times:
     @torch.no_grad()
     def draw(x0_BSC: torch.Tensor) -> None:
         to_images(subject.adapter.decode(x0_BSC, subject.size))
@@ -168,7 +168,7 @@ def decode(subject: Subject, watch: Stopwatch) -> Times:
     )
 
 
-def role_switch(subject: Subject, watch: Stopwatch) -> Times:
+def role_switch(subject: ProfiledModel, watch: Stopwatch) -> Times:
     with published(subject) as (store, stored):
         subject.resident.load(store.open(stored.weights))
 
@@ -184,7 +184,7 @@ def role_switch(subject: Subject, watch: Stopwatch) -> Times:
 # -- weights on their way ----------------------------------------------------------------------------------------------
 
 
-def publish(subject: Subject, watch: Stopwatch) -> Times:
+def publish(subject: ProfiledModel, watch: Stopwatch) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         store, versions = NodeStore(Path(folder)), count(1)
         state = subject.trainer.sets[WeightSet.OLD]
@@ -199,7 +199,7 @@ def publish(subject: Subject, watch: Stopwatch) -> Times:
     return _one(how, seconds)
 
 
-def node_fetch(subject: Subject, watch: Stopwatch) -> Times:
+def node_fetch(subject: ProfiledModel, watch: Stopwatch) -> Times:
     with published(subject) as (_, stored), node_folder() as folder:
         node = NodeStore(folder)
 
@@ -214,7 +214,7 @@ def node_fetch(subject: Subject, watch: Stopwatch) -> Times:
     return _one(how, seconds)
 
 
-def adopt(subject: Subject, watch: Stopwatch) -> Times:
+def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.adapter.device.type == "cpu":
         raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like everybody else")
     state, weights = subject.trainer.sets[WeightSet.OLD], WeightsId(Version(1))
@@ -229,7 +229,7 @@ def adopt(subject: Subject, watch: Stopwatch) -> Times:
     )
 
 
-def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
+def peer_copy(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.model == QWEN_IMAGE:
         return cited.peer_copy_of_qwen_image()
     with published(subject) as (store, stored):
@@ -242,7 +242,7 @@ def peer_copy(subject: Subject, watch: Stopwatch) -> Times:
     return _one("Taken from the node's shared memory, where a neighbour's copy is, and read back.", seconds)
 
 
-def _make_moments(subject: Subject) -> None:
+def _make_moments(subject: ProfiledModel) -> None:
     """A trainer has them from its first step on; here it may not have taken one."""
     optimizer = subject.trainer.optimizer
     if not optimizer.state:
@@ -251,7 +251,7 @@ def _make_moments(subject: Subject) -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
-def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
+def take_snapshot(subject: ProfiledModel, watch: Stopwatch) -> Times:
     _make_moments(subject)
     step = backward(subject, subject.batches[Operation.TRAIN_TIMESTEP][-1])
     step()
@@ -265,7 +265,7 @@ def take_snapshot(subject: Subject, watch: Stopwatch) -> Times:
     return _one(how, [written.held_s + written.lost_s])
 
 
-def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
+def save_checkpoint(subject: ProfiledModel, watch: Stopwatch) -> Times:
     _make_moments(subject)
     with tempfile.TemporaryDirectory() as folder:
         step = Path(folder) / "step"
@@ -276,7 +276,7 @@ def save_checkpoint(subject: Subject, watch: Stopwatch) -> Times:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def worker_start(subject: Subject, watch: Stopwatch) -> Times:
+def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
     """One process at a time; the first finds the cache of files as it is, so none is a warm-up."""
     command = [
         sys.executable, "-m", "spotlight.compute.profiling.start", subject.model, str(subject.adapter.device),
@@ -303,7 +303,7 @@ def worker_start(subject: Subject, watch: Stopwatch) -> Times:
     return cited.one_figure(Provenance.DERIVED, how, p50, p99)
 
 
-def reward(subject: Subject, watch: Stopwatch) -> Times:
+def reward(subject: ProfiledModel, watch: Stopwatch) -> Times:
     world = subject.world
     if world is None:
         return cited.reading()
@@ -320,7 +320,7 @@ def reward(subject: Subject, watch: Stopwatch) -> Times:
     return _timed_by_batch(f"'{world.reward}' of rendered pictures, in one reward process with one thread.", points)
 
 
-def regroup(subject: Subject, watch: Stopwatch) -> Times:
+def regroup(subject: ProfiledModel, watch: Stopwatch) -> Times:
     return cited.regroup_on_devices() if subject.adapter.device.type == "cuda" else cited.regroup_of_tiny()
 
 
@@ -352,7 +352,7 @@ BUSY = frozenset(
 
 
 def _by_batch(
-    subject: Subject, watch: Stopwatch, operation: Operation, prepared: Callable[[int], Callable[[], object]]
+    subject: ProfiledModel, watch: Stopwatch, operation: Operation, prepared: Callable[[int], Callable[[], object]]
 ) -> list[Point]:
     """Ascending batches, up to the largest that fits the device."""
     points: list[Point] = []
@@ -378,7 +378,7 @@ def _one(how: str, seconds: Sequence[float]) -> Times:
     return Times(interpolation=ONE_FIGURE, series=(_measured(how, [point(seconds)]),))
 
 
-def _adapters(subject: Subject) -> str:
+def _adapters(subject: ProfiledModel) -> str:
     lora = subject.trainer.train_config.lora
     if lora is None:
         return ""

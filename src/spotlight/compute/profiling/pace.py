@@ -8,8 +8,8 @@ reference of a KL term) are charged as denoising steps, a change of role when it
 for the snapshot and is written beside other work; its own time contains the snapshot.
 
 A worker that wrote weights is charged `adopt_s` from their announcement on, however long the node copies the file: it
-applies them from its own memory (`node/written.py`), and the Load that follows finds them held. In the simulator one
-Load stands for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
+applies them from its own memory (`node/weight_cache.py`), and the Load that follows finds them held. In the simulator
+one Load stands for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
 """
 
 from dataclasses import dataclass

@@ -12,13 +12,13 @@ import sys
 def main(model: str, device: str) -> None:
     import torch
 
-    from spotlight.compute.models.devices import usable_device
-    from spotlight.compute.parallel import crew
+    from spotlight.compute.models.families import usable_device
+    from spotlight.compute.parallel import crew_adapter
     from spotlight.compute.profiling.subject import QWEN_IMAGE, tiny_subject
     from spotlight.compute.rollout import engine
     from spotlight.compute.train import role
 
-    _ = (crew, engine, role)
+    _ = (crew_adapter, engine, role)
     if model == QWEN_IMAGE:
         from spotlight.compute.models import qwen_image
 

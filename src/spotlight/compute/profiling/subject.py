@@ -37,7 +37,7 @@ class QwenImageShape:
     vae: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Subject:
+class ProfiledModel:
     """A model with its trainer; the two share weights, as in a reserved worker."""
 
     def __init__(
@@ -68,13 +68,13 @@ class Subject:
         return self.adapter.collate([self._text] * batch)
 
 
-def tiny_subject(model: str, device: str, batches: Batches | None = None) -> Subject:
+def tiny_subject(model: str, device: str, batches: Batches | None = None) -> ProfiledModel:
     """A shipped family by name, or a weights file of one."""
     content = families.read_weights(model)
     adapter = families.build(content, device)
     world = families.world_of(adapter)
     most = max((batches or TINY_BATCHES)[Operation.TRAIN_TIMESTEP])
-    return Subject(
+    return ProfiledModel(
         model, adapter, adapter.native_size, adapter.encode(world.held_out(1))[0], content.digest,
         TrainConfig(micro_batch=most), batches or TINY_BATCHES, world,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def random_qwen_image(
     shape: QwenImageShape | None = None,
     batches: Batches | None = None,
     algorithm: AlgorithmConfig | None = None,
-) -> Subject:
+) -> ProfiledModel:
     """The whole transformer and VAE with random weights, made on the device."""
     from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 
@@ -111,7 +111,7 @@ def random_qwen_image(
     text = Conditioning(torch.randn(TEXT_TOKENS, int(transformer.config.joint_attention_dim)))
     # Adapters too are drawn on the device: on the host hundreds of millions of normals take longer than all else.
     with torch.device(device):
-        return Subject(QWEN_IMAGE, adapter, size, text, "random", train, batches, algorithm=algorithm)
+        return ProfiledModel(QWEN_IMAGE, adapter, size, text, "random", train, batches, algorithm=algorithm)
 
 
 TINY_BATCHES: Batches = {

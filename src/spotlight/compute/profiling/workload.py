@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from spotlight.compute.profiling.subject import RUN_SEED, Subject
+from spotlight.compute.profiling.subject import RUN_SEED, ProfiledModel
 from spotlight.compute.rollout.denoise import Rollout
 from spotlight.compute.train.config import FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
@@ -22,7 +22,7 @@ STEPS = 10
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def samples(subject: Subject, batch: int) -> list[Sample]:
+def samples(subject: ProfiledModel, batch: int) -> list[Sample]:
     """Trained on at step 1 of their schedule; step 0, which is timed for denoising, draws no noise."""
     window = Window(1, 1)
     sampling = Sampling(steps=STEPS, size=subject.size, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=window)
@@ -31,12 +31,12 @@ def samples(subject: Subject, batch: int) -> list[Sample]:
     ]
 
 
-def sigmas(subject: Subject) -> list[float]:
+def sigmas(subject: ProfiledModel) -> list[float]:
     sigmas: list[float] = subject.adapter.schedule(subject.size, STEPS).tolist()
     return sigmas
 
 
-def backward(subject: Subject, batch: int) -> Callable[[], object]:
+def backward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
     """Adds the gradients of one timestep of `batch` samples, as the trainer does."""
     flow_grpo = objective(FlowGrpoConfig(), RUN_SEED)
     experience = _experience(subject, batch)
@@ -49,7 +49,7 @@ def backward(subject: Subject, batch: int) -> Callable[[], object]:
     return run
 
 
-def _experience(subject: Subject, batch: int) -> Experience:
+def _experience(subject: ProfiledModel, batch: int) -> Experience:
     """Finished samples, half of them liked."""
     device, shape = subject.adapter.device, subject.adapter.latent_shape(subject.size)
     path_BKSC = torch.randn(batch, 2, *shape, device=device)
@@ -71,7 +71,7 @@ def _experience(subject: Subject, batch: int) -> Experience:
 
 
 @contextmanager
-def published(subject: Subject) -> Iterator[tuple[NodeStore, StoredWeights]]:
+def published(subject: ProfiledModel) -> Iterator[tuple[NodeStore, StoredWeights]]:
     """The weights that roll out, as the trainer publishes them."""
     with tempfile.TemporaryDirectory() as folder:
         store = NodeStore(Path(folder))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from spotlight.compute.profiling.subject import Subject
+from spotlight.compute.profiling.subject import ProfiledModel
 from spotlight.compute.train import checkpoint
 
 ALONE = 6
@@ -17,7 +17,7 @@ ALONE = 6
 
 
 @dataclass(frozen=True)
-class Written:
+class TimedCheckpoint:
     """One checkpoint, and steps of training before it and beside its writing."""
 
     alone_s: list[float]
@@ -41,11 +41,11 @@ class Written:
         return statistics.mean(self.beside_s) / self.step_s
 
 
-def write_beside(subject: Subject, train: Callable[[], object], folder: Path) -> Written:
+def write_beside(subject: ProfiledModel, train: Callable[[], object], folder: Path) -> TimedCheckpoint:
     """Trains until the checkpoint is on disk, as a run that has enough to do would."""
     device = subject.adapter.device
     alone_s = [_timed(device, train) for _ in range(ALONE)]
-    taken: list[checkpoint.Snapshot] = []
+    taken: list[checkpoint.TrainerSnapshot] = []
     held_s = _timed(device, lambda: taken.append(checkpoint.snapshot(subject.trainer, subject.base_digest)))
     ended: list[float] = []
 
@@ -60,7 +60,7 @@ def write_beside(subject: Subject, train: Callable[[], object], folder: Path) ->
     while writing.is_alive():
         beside_s.append(_timed(device, train))
     writing.join()
-    return Written(alone_s, beside_s, held_s, ended[0] - began)
+    return TimedCheckpoint(alone_s, beside_s, held_s, ended[0] - began)
 
 
 def _timed(device: torch.device, action: Callable[[], object]) -> float:

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, closing
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked, joined, paired, raised
 from spotlight.compute.rewards.config import RewardConfig
-from spotlight.compute.rewards.pool import RewardPool
 from spotlight.compute.rewards.protocol import Image, Reward, Scorer, Scores, UsesDevice
+from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.core.errors import SpotlightError
 from spotlight.core.types import Prompt
 

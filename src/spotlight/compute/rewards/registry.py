@@ -21,12 +21,12 @@ ENTRY_POINT_GROUP = "spotlight.rewards"
 FOLDER_VARIABLE = "SPOTLIGHT_REWARD_FOLDER"
 """Environment variable that carries the reward folder to agents and to the reward processes that they start."""
 BUILT_IN = {
-    "ocr": "spotlight.compute.rewards.ocr.reward:ocr",
-    "ocr_exact": "spotlight.compute.rewards.ocr.reward:ocr_exact",
-    "ocr_graded": "spotlight.compute.rewards.ocr.reward:ocr_graded",
-    "ocr_judge": "spotlight.compute.rewards.ocr.reward:ocr_judge",
-    "geneval": "spotlight.compute.rewards.geneval.reward:geneval",
-    "geneval_strict": "spotlight.compute.rewards.geneval.reward:geneval_strict",
+    "ocr": "spotlight.compute.rewards.ocr.ocr_rewards:ocr",
+    "ocr_exact": "spotlight.compute.rewards.ocr.ocr_rewards:ocr_exact",
+    "ocr_graded": "spotlight.compute.rewards.ocr.ocr_rewards:ocr_graded",
+    "ocr_judge": "spotlight.compute.rewards.ocr.ocr_rewards:ocr_judge",
+    "geneval": "spotlight.compute.rewards.geneval.geneval_rewards:geneval",
+    "geneval_strict": "spotlight.compute.rewards.geneval.geneval_rewards:geneval_strict",
     "jpeg": "spotlight.compute.rewards.jpeg:jpeg",
 }
 

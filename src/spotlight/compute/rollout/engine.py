@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 
 from spotlight.compute.evaluation import to_images
-from spotlight.compute.held_out import EVALUATION_SEED
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rollout.denoise import check_finite, check_window
@@ -29,6 +28,7 @@ from spotlight.compute.rollout.flight import Flight, Payload
 from spotlight.compute.rollout.live import LiveRow, joined_conditions
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Advanced, advance
+from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.weights.resident import Resident
 from spotlight.core.errors import ConfigError
 from spotlight.core.messages import Progress

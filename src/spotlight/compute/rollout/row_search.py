@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spotlight.compute.meter import Meter, Reading
+from spotlight.compute.meter import BatchReading, Meter
 from spotlight.compute.models.adapter import Adapter, Conditioning
 from spotlight.control.batch_size import SizeSearch
 from spotlight.core.errors import EnvironmentProblem, PromptError
@@ -111,9 +111,9 @@ class _Forwards:
         return None if spare is None else before + spare - decoding
 
     @torch.no_grad()
-    def timed(self, rows: int) -> list[Reading] | None:
+    def timed(self, rows: int) -> list[BatchReading] | None:
         """Forwards of so many rows, the first of which do not count; None where they do not fit the device."""
-        readings: list[Reading] = []
+        readings: list[BatchReading] = []
         least, most = TIMED
         try:
             while len(readings) < WARM_UPS + most:
@@ -149,5 +149,5 @@ def _encoded(adapter: Adapter, prompt: Prompt) -> Conditioning:
         return adapter.unconditional()
 
 
-def _peak(readings: list[Reading]) -> int:
+def _peak(readings: list[BatchReading]) -> int:
     return max(reading.peak for reading in readings)

@@ -45,7 +45,7 @@ class _Header(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
     labels: _Labels
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _SealedTensor(msgspec.Struct, frozen=True):
     """What the header says of one tensor, or of the labels, which have no place of their own."""
 
     data_offsets: tuple[int, int] = (0, 0)
@@ -91,7 +91,7 @@ def _first_size(data: memoryview) -> int:
     """Bytes of the first part, by its own word; all of them where it makes no sense, for the seal to find out."""
     begin = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     try:
-        entries = msgspec.json.decode(data[LENGTH_BYTES:begin], type=dict[str, _Entry])
+        entries = msgspec.json.decode(data[LENGTH_BYTES:begin], type=dict[str, _SealedTensor])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return len(data)
     size = begin + max(entry.data_offsets[1] for entry in entries.values()) if entries else 0

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from spotlight.compute.meter import Meter, Reading
+from spotlight.compute.meter import BatchReading, Meter
 from spotlight.control.batch_size import SizeSearch
 
 Made = TypeVar("Made")
@@ -53,7 +53,7 @@ class BatchSearch:
         self._parameters = list(parameters)
         self._meter = meter
         self._sizes = SizeSearch()
-        self._readings: list[Reading] = []
+        self._readings: list[BatchReading] = []
 
     @property
     def chosen(self) -> int:
@@ -90,7 +90,7 @@ class BatchSearch:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
 
-    def _note(self, reading: Reading) -> None:
+    def _note(self, reading: BatchReading) -> None:
         self._readings.append(reading)
         if len(self._readings) < WARM_UPS + TIMED:
             return

@@ -40,7 +40,7 @@ SPARE = 2 << 30
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TrainerSnapshot:
     """A trainer's state of one moment, in memory of its own; it is written once."""
 
     state: dict[str, Tensor]
@@ -66,11 +66,11 @@ class Snapshot:
         yield on_host
 
 
-def snapshot(trainer: Trainer, base_digest: str) -> Snapshot:
+def snapshot(trainer: Trainer, base_digest: str) -> TrainerSnapshot:
     """On the trainer's device where there is room, which takes no time to speak of, or else in the host's memory."""
     state, device, family = _state(trainer), trainer.adapter.device, trainer.adapter.family
     if device.type != "cuda":
-        return Snapshot(_copied(state), family, base_digest)
+        return TrainerSnapshot(_copied(state), family, base_digest)
     if _has_room(state, device):
         try:
             copy = _copied(state)
@@ -79,9 +79,9 @@ def snapshot(trainer: Trainer, base_digest: str) -> Snapshot:
         else:
             copied = torch.cuda.Event()
             copied.record(torch.cuda.current_stream(device))
-            return Snapshot(copy, family, base_digest, copied)
+            return TrainerSnapshot(copy, family, base_digest, copied)
     on_host = {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
-    return Snapshot(on_host, family, base_digest)
+    return TrainerSnapshot(on_host, family, base_digest)
 
 
 def _has_room(state: Mapping[str, Tensor], device: torch.device) -> bool:
@@ -95,7 +95,7 @@ def save(trainer: Trainer, folder: Path, base_digest: str) -> None:
     write(snapshot(trainer, base_digest), folder)
 
 
-def write(taken: Snapshot, folder: Path) -> None:
+def write(taken: TrainerSnapshot, folder: Path) -> None:
     """Under its final name when it is whole and durable; what killed writers left half written is swept."""
     # A name of this process: what is renamed is what it wrote, though another may be writing the same step.
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}.part")

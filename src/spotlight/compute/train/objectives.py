@@ -18,13 +18,13 @@ from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.denoise import recorded_steps
 from spotlight.compute.rollout.noise import normals
+from spotlight.compute.train.clip_watch import ClipWatch
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss, log_ratio
 from spotlight.compute.train.losses.nft import nft_loss, noised, preference
-from spotlight.compute.train.staleness import ClipWatch
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
-from spotlight.control.pipeline import staleness as stale_figures
+from spotlight.control.pipeline import staleness
 from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
@@ -93,9 +93,9 @@ class NftObjective:
         figures = {"drift": terms.drift_B, "kl": terms.kl_B}
         if self.takes_stale:
             figures |= {
-                stale_figures.DRIFT_FRESH: terms.drift_B[~stale_B],
-                stale_figures.DRIFT_STALE: terms.drift_B[stale_B],
-                stale_figures.STALE_SHARE: stale_B.float(),
+                staleness.DRIFT_FRESH: terms.drift_B[~stale_B],
+                staleness.DRIFT_STALE: terms.drift_B[stale_B],
+                staleness.STALE_SHARE: stale_B.float(),
             }
         return LossRows(terms.loss_B, figures)
 
@@ -168,10 +168,10 @@ class FlowGrpoObjective:
         }
         if self.takes_stale:
             figures |= {
-                stale_figures.CLIPPED_FRESH: terms.strayed_B[~stale_B].float(),
-                stale_figures.CLIPPED_STALE: terms.strayed_B[stale_B].float(),
-                stale_figures.STALE_SHARE: stale_B.float(),
-                stale_figures.DECOUPLED_SHARE: (stale_B & (proximal_B is not None)).float(),
+                staleness.CLIPPED_FRESH: terms.strayed_B[~stale_B].float(),
+                staleness.CLIPPED_STALE: terms.strayed_B[stale_B].float(),
+                staleness.STALE_SHARE: stale_B.float(),
+                staleness.DECOUPLED_SHARE: (stale_B & (proximal_B is not None)).float(),
             }
         return LossRows(terms.loss_B, figures)
 

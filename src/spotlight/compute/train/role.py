@@ -24,8 +24,8 @@ from torch import Tensor
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.rollout.flight import join_payloads
 from spotlight.compute.train import checkpoint
+from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.experience import Experience, joined, on_device
-from spotlight.compute.train.staleness import check_versions
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -36,7 +36,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId, WeightsId
 
 HOST = torch.device("cpu")
-Write: TypeAlias = Callable[[checkpoint.Snapshot, Path], None]
+Write: TypeAlias = Callable[[checkpoint.TrainerSnapshot, Path], None]
 
 
 @dataclass
@@ -190,12 +190,12 @@ class TrainingRole:
             self._writing.join()
             self._writing = None
 
-    def _written(self, taken: checkpoint.Snapshot, order: m.Save) -> None:
+    def _written(self, taken: checkpoint.TrainerSnapshot, order: m.Save) -> None:
         try:
             self._write(taken, self._run_folder / order.path)
         except Exception as error:
             traceback.print_exc()
-            self._say(m.Failed(problem=errors.told(error), exit_code=errors.exit_code_of(error)))
+            self._say(m.Failed(problem=errors.describe(error), exit_code=errors.exit_code_of(error)))
         else:
             self._say(m.Saved(step=order.step, path=order.path))
 

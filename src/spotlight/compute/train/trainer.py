@@ -19,16 +19,37 @@ from torch import Tensor
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
+from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
-from spotlight.compute.train.staleness import check_versions
-from spotlight.compute.train.tally import Tally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.pipeline.gap import groups_by_update
 from spotlight.control.pipeline.tsp import Pair, runs_of
 from spotlight.core.errors import Diverged
+
+
+@dataclass
+class UpdateTally:
+    """Sums over the rows of an update, whatever batches and parts they came in."""
+
+    loss: float = 0.0
+    rows: int = 0
+    _sums: dict[str, Tensor] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, loss: Tensor, part: LossRows) -> None:
+        """A batch, with its share of the update's loss."""
+        self.loss += float(loss.detach())
+        self.rows += len(part.loss_B)
+        for name, values in part.figures.items():
+            self._sums[name] = self._sums.get(name, torch.zeros(())) + values.detach().sum().cpu()
+            self._counts[name] = self._counts.get(name, 0) + len(values)
+
+    def means(self) -> dict[str, float]:
+        """Of the figures that had a row."""
+        return {name: float(total) / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,7 @@ class UpdateReport:
 
 
 @dataclass
-class _Underway:
+class _OpenUpdate:
     """An update that was begun."""
 
     samples: int
@@ -51,7 +72,7 @@ class _Underway:
     """What the gradient is divided by on the way: `places` as announced, or as the first part foretells it."""
     places: int = 0
     """Rows of the samples added so far, kept or not: what it is divided by in the end."""
-    tally: Tally = field(default_factory=Tally)
+    tally: UpdateTally = field(default_factory=UpdateTally)
 
 
 class Trainer:
@@ -86,7 +107,7 @@ class Trainer:
         self.updates = torch.zeros((), dtype=torch.int64)
         """Optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
         self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
-        self._underway: _Underway | None = None
+        self._underway: _OpenUpdate | None = None
 
     @property
     def behaviour(self) -> WeightSet | None:
@@ -127,7 +148,7 @@ class Trainer:
         scaled in the end where it was not, or where other samples came than were announced.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        self._underway = _Underway(samples, denominator=places)
+        self._underway = _OpenUpdate(samples, denominator=places)
 
     def add(self, experience: Experience, samples: Sequence[int]) -> None:
         """Add the gradient of these samples; a part that fails half-way drops the update."""
@@ -170,11 +191,11 @@ class Trainer:
         self, experience: Experience, rows: Sequence[Pair], denominator: float
     ) -> tuple[float, dict[str, float]]:
         """Add the gradient of these rows, micro-batch by micro-batch; their loss and figures."""
-        tally = Tally()
+        tally = UpdateTally()
         self._accumulate(experience, rows, denominator, tally)
         return tally.loss, tally.means()
 
-    def _accumulate(self, experience: Experience, rows: Sequence[Pair], denominator: float, tally: Tally) -> None:
+    def _accumulate(self, experience: Experience, rows: Sequence[Pair], denominator: float, tally: UpdateTally) -> None:
         sizes = self._rows_per_forward()
         for run in runs_of(rows, self.train_config.batches_over):
             start = 0
@@ -196,7 +217,7 @@ class Trainer:
         rows = self.train_config.micro_batch
         return self._search if rows == AUTO else FixedRows(rows)
 
-    def _begun(self) -> _Underway:
+    def _begun(self) -> _OpenUpdate:
         if self._underway is None:
             raise ValueError("no update is under way, so there is nothing to add to or to finish; begin one first.")
         return self._underway

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.weights import upload
-from spotlight.compute.weights.upload import Piece, bytes_of, loads
+from spotlight.compute.weights.upload import BufferPiece, bytes_of, loads
 from spotlight.core.errors import WeightsError
 
 DTYPES = {
@@ -63,7 +63,7 @@ def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return arrived
 
 
-def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[Piece]]]:
+def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[BufferPiece]]]:
     """All bytes in order; a buffer may be written over when the next but one is asked for."""
     device = next(iter(sources.values())).device
     buffers = [torch.empty(upload.BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -71,7 +71,7 @@ def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, li
     stream = torch.cuda.Stream(device)
     # What kernels under way still write to these weights belongs to them.
     stream.wait_stream(torch.cuda.current_stream(device))
-    before: list[Piece] = []
+    before: list[BufferPiece] = []
     for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, len(buffers[0]))):
         with torch.cuda.stream(stream):
             for piece in load:

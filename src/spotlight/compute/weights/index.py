@@ -32,7 +32,7 @@ Counts: TypeAlias = tuple[Count, ...]
 FileName: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{5}\.safetensors$")]
 
 
-class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One box of a tensor, under the tensor's name in one of the files."""
 
     file: FileName
@@ -42,13 +42,13 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crc32: Count
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor."""
 
     dtype: str
     """As safetensors spells it."""
     shape: Counts
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorBox, ...]
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     family: str
     base_digest: str
     """Of the weights that the run trains from: what a LoRA run does not hold is theirs."""
-    tensors: dict[str, Entry]
+    tensors: dict[str, IndexedTensor]
 
     @property
     def has_adapters(self) -> bool:
@@ -117,7 +117,7 @@ def way_out(folder: Path) -> str:
     return f"start a new run from the weights that this one published, with `spotlight train RECIPE --model.name {run}`"
 
 
-def _check_filled(name: str, entry: Entry) -> None:
+def _check_filled(name: str, entry: IndexedTensor) -> None:
     for piece in entry.pieces:
         places = zip(piece.offsets, piece.shape, entry.shape, strict=True)
         if not all(offset + size <= whole for offset, size, whole in places):

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from spotlight.compute.weights import download
-from spotlight.compute.weights.index import Entry, Index, Piece, overlap
+from spotlight.compute.weights.index import Index, IndexedTensor, TensorBox, overlap
 from spotlight.compute.weights.upload import bytes_of
 
 DTYPES = {name: dtype for dtype, name in download.DTYPES.items()}
@@ -44,14 +44,14 @@ def file_of(writer: int) -> str:
     return f"{writer:05d}.safetensors"
 
 
-def write(path: Path, shards: Mapping[str, Shard]) -> dict[str, Entry]:
+def write(path: Path, shards: Mapping[str, Shard]) -> dict[str, IndexedTensor]:
     """One writer's file, from tensors in the host's memory; returns its part of the index."""
     tensors = {name: shard.data.detach().contiguous() for name, shard in shards.items()}
     entries = {
-        name: Entry(
+        name: IndexedTensor(
             dtype=download.dtype_name(name, tensors[name]),
             shape=shard.shape,
-            pieces=(Piece(path.name, shard.offsets, tuple(tensors[name].shape), _crc32(tensors[name])),),
+            pieces=(TensorBox(path.name, shard.offsets, tuple(tensors[name].shape), _crc32(tensors[name])),),
         )
         for name, shard in shards.items()
     }
@@ -59,13 +59,13 @@ def write(path: Path, shards: Mapping[str, Shard]) -> dict[str, Entry]:
     return entries
 
 
-def joined(written: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
+def joined(written: Iterable[Mapping[str, IndexedTensor]]) -> dict[str, IndexedTensor]:
     """The parts of all writers as one."""
-    tensors: dict[str, Entry] = {}
+    tensors: dict[str, IndexedTensor] = {}
     for entries in written:
         for name, entry in entries.items():
-            before = tensors.get(name, Entry(entry.dtype, entry.shape, ()))
-            tensors[name] = Entry(entry.dtype, entry.shape, (*before.pieces, *entry.pieces))
+            before = tensors.get(name, IndexedTensor(entry.dtype, entry.shape, ()))
+            tensors[name] = IndexedTensor(entry.dtype, entry.shape, (*before.pieces, *entry.pieces))
     return tensors
 
 

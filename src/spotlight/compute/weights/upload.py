@@ -19,7 +19,7 @@ FILLERS = 8
 
 
 @dataclass(frozen=True)
-class Piece:
+class BufferPiece:
     """A part of one tensor's bytes, and where it lies in a buffer."""
 
     name: str
@@ -58,9 +58,9 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
     return arrived
 
 
-def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[Piece]]:
+def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[BufferPiece]]:
     """All bytes of all tensors, in order, in loads of at most `room`; a large tensor is cut."""
-    load: list[Piece] = []
+    load: list[BufferPiece] = []
     used = 0
     for name, size in sizes.items():
         start = 0
@@ -69,17 +69,17 @@ def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[Piece]]:
                 yield load
                 load, used = [], 0
             length = min(size - start, room - used)
-            load.append(Piece(name, start, length, used))
+            load.append(BufferPiece(name, start, length, used))
             start, used = start + length, used + length
     if load:
         yield load
 
 
-def _shared_out(load: list[Piece]) -> list[Piece]:
+def _shared_out(load: list[BufferPiece]) -> list[BufferPiece]:
     """Cut further, so that all threads have about the same to do."""
     most = max(1 << 20, sum(piece.length for piece in load) // FILLERS)
     return [
-        Piece(piece.name, piece.start + cut, min(most, piece.length - cut), piece.at + cut)
+        BufferPiece(piece.name, piece.start + cut, min(most, piece.length - cut), piece.at + cut)
         for piece in load
         for cut in range(0, piece.length, most)
     ]

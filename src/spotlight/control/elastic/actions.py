@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spotlight.core.crews import (
+from spotlight.core.crew_messages import (
     Broke,
     Crewed,
     Disband,

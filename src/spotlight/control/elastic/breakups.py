@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 
-from spotlight.control.elastic.crew import suspects
-from spotlight.core.crews import GroupToken
+from spotlight.control.elastic.crew_life import suspects
+from spotlight.core.crew_messages import GroupToken
 from spotlight.core.types import WorkerId
 
 ORDER_S = 0.05

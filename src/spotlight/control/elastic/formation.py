@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from spotlight.control.elastic.actions import Action, CloseStore, Kill, Replan, Report, Send
 from spotlight.control.elastic.breakups import Breakup, Breakups
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.control.elastic.crew import Crew, CrewState
+from spotlight.control.elastic.crew_life import Crew, CrewState
 from spotlight.control.elastic.distrust import Distrust
-from spotlight.core.crews import Crewed, Disband, GroupToken, Prepare
+from spotlight.core.crew_messages import Crewed, Disband, GroupToken, Prepare
 from spotlight.core.types import NodeId, WorkerId
 
 Layout = tuple[tuple[WorkerId, ...], ...]
@@ -21,7 +21,7 @@ IN_USE = (CrewState.SERVING, CrewState.DRAINING)
 
 
 @dataclass(slots=True)
-class Slot:
+class LiveWorker:
     """A worker that is alive."""
 
     heard_at: float
@@ -41,7 +41,7 @@ class Formation:
         self._node = node
         self._config = config
         self.epoch = 0
-        self.slots: dict[WorkerId, Slot] = {}
+        self.slots: dict[WorkerId, LiveWorker] = {}
         self.crews: dict[GroupToken, Crew] = {}
         self.breakups = Breakups()
         self.distrust = Distrust()

@@ -46,11 +46,11 @@ from math import inf
 
 from spotlight.control.elastic.actions import Action, OpenStore, Refuse, Relay, Replan, Send, Word
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.control.elastic.crew import Crew, CrewState, Running, disagreement, suspects
+from spotlight.control.elastic.crew_life import Crew, CrewState, Running, disagreement, suspects
 from spotlight.control.elastic.distrust import Pair
-from spotlight.control.elastic.formation import IN_USE, Formation, Layout, Slot
+from spotlight.control.elastic.formation import IN_USE, Formation, Layout, LiveWorker
 from spotlight.control.elastic.step_times import StepTimes
-from spotlight.core.crews import Broke, Disbanded, Form, Formed, Forward, ForwardDone, GroupToken, Prepared
+from spotlight.core.crew_messages import Broke, Disbanded, Form, Formed, Forward, ForwardDone, GroupToken, Prepared
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import WeightsId
 
@@ -126,7 +126,7 @@ class Regroup:
         """It is up and stands alone."""
         if worker in self._formation.slots:
             return []
-        self._formation.slots[worker] = Slot(heard_at=now)
+        self._formation.slots[worker] = LiveWorker(heard_at=now)
         return [Replan(f"{worker} joined")]
 
     def gone(self, worker: WorkerId, why: str, now: float) -> list[Action]:

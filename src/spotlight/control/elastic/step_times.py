@@ -9,13 +9,13 @@ from math import ceil
 from typing import NamedTuple
 
 from spotlight.control.elastic.config import ElasticConfig
-from spotlight.core.crews import Forward
+from spotlight.core.crew_messages import Forward
 
 RECENT = 64
 """Forwards of one kind that are remembered: enough for a percentile, few enough to follow a change."""
 
 
-class Kind(NamedTuple):
+class StepKind(NamedTuple):
     """Forwards that take about the same time at one degree."""
 
     rows: int
@@ -28,7 +28,7 @@ class StepTimes:
 
     def __init__(self, config: ElasticConfig) -> None:
         self._config = config
-        self._recent: dict[Kind, deque[tuple[int, float]]] = {}
+        self._recent: dict[StepKind, deque[tuple[int, float]]] = {}
 
     def took(self, forward: Forward, degree: int, seconds: float) -> None:
         self._recent.setdefault(_kind(forward), deque(maxlen=RECENT)).append((degree, seconds))
@@ -43,5 +43,5 @@ class StepTimes:
         return max(self._config.step_floor_s, self._config.step_factor * p99)
 
 
-def _kind(forward: Forward) -> Kind:
-    return Kind(forward.rows, forward.tokens, forward.guided)
+def _kind(forward: Forward) -> StepKind:
+    return StepKind(forward.rows, forward.tokens, forward.guided)

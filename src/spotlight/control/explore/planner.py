@@ -68,7 +68,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.prompts) * self.group_size * self.full_steps
 
 
-class Awaited(msgspec.Struct, frozen=True):
+class AwaitedGroups(msgspec.Struct, frozen=True):
     """Groups that are being rolled out exactly."""
 
     prompts: dict[int, PromptId]
@@ -76,7 +76,7 @@ class Awaited(msgspec.Struct, frozen=True):
     steps: int
 
 
-class Drawn(msgspec.Struct, frozen=True):
+class FinishedPreviews(msgspec.Struct, frozen=True):
     """Previews that were finished when training ended."""
 
     steps: int
@@ -90,9 +90,9 @@ class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
     time: TimeModel = TimeModel()
     bandit: Bandit = Bandit()
     variances: Variances = Variances()
-    issued: dict[int, Awaited] = {}
+    issued: dict[int, AwaitedGroups] = {}
     """Iterations that were issued and not compared yet."""
-    drawn: dict[int, Drawn] = {}
+    drawn: dict[int, FinishedPreviews] = {}
     """Previews for iterations that were not compared yet."""
     open_plan: Planned | None = None
     """None also where slots came or went since: what it would have taken nobody knows."""
@@ -147,13 +147,13 @@ class Planner:
                 )
                 self._learn(issued=_joined(state.issued, event), held_out=state.held_out + held_out)
             case Previewed():
-                before = state.drawn.get(event.iteration, Drawn(event.steps, {}))
+                before = state.drawn.get(event.iteration, FinishedPreviews(event.steps, {}))
                 counts = Counter(before.counts) + Counter(event.groups)
-                self._learn(drawn=state.drawn | {event.iteration: Drawn(event.steps, dict(counts))})
+                self._learn(drawn=state.drawn | {event.iteration: FinishedPreviews(event.steps, dict(counts))})
             case Selected() if event.prompts and event.iteration in state.drawn:
                 drawn = state.drawn[event.iteration]
                 chosen = {group: drawn.counts.get(number, 0) for group, number in enumerate(event.prompts)}
-                self._learn(drawn=state.drawn | {event.iteration: Drawn(drawn.steps, chosen)})
+                self._learn(drawn=state.drawn | {event.iteration: FinishedPreviews(drawn.steps, chosen)})
             case Compared() if event.iteration in state.issued:
                 known = state.issued[event.iteration].prompts
                 prompts = tuple(known[number] for number in sorted(known))
@@ -295,7 +295,7 @@ def _after(iteration: int, known: Mapping[int, T]) -> dict[int, T]:
     return {number: value for number, value in known.items() if number > iteration}
 
 
-def _joined(known: Mapping[int, Awaited], event: Issued) -> dict[int, Awaited]:
+def _joined(known: Mapping[int, AwaitedGroups], event: Issued) -> dict[int, AwaitedGroups]:
     """With the groups that are issued here: those of an iteration may come in several events."""
     found: dict[int, dict[int, Request]] = {}
     for request in event.requests:
@@ -305,5 +305,5 @@ def _joined(known: Mapping[int, Awaited], event: Issued) -> dict[int, Awaited]:
     for iteration, groups in found.items():
         before = known[iteration].prompts if iteration in known else {}
         prompts = before | {number: request.sample.prompt for number, request in groups.items()}
-        joined[iteration] = Awaited(prompts, next(iter(groups.values())).sample.sampling.steps)
+        joined[iteration] = AwaitedGroups(prompts, next(iter(groups.values())).sample.sampling.steps)
     return joined

@@ -86,7 +86,7 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class FittingPlan(msgspec.Struct, frozen=True):
     """`previews` in all, of `steps` each."""
 
     steps: int
@@ -95,7 +95,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 def frontier(
     arms: Sequence[int], full_steps: int, time: TimeModel, budget_s: float, row_steps_per_s: float, most: int
-) -> tuple[Candidate, ...]:
+) -> tuple[FittingPlan, ...]:
     """One candidate per arm, fewest steps first; a preview with more steps than an exact rollout is never one."""
     steps = sorted(arm for arm in arms if arm <= full_steps) or [full_steps]
-    return tuple(Candidate(arm, min(most, time.fits(budget_s, arm, row_steps_per_s))) for arm in steps)
+    return tuple(FittingPlan(arm, min(most, time.fits(budget_s, arm, row_steps_per_s))) for arm in steps)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from spotlight.control.ledger import sample_checks as samples
 from spotlight.control.ledger import step_checks as steps
-from spotlight.control.ledger.findings import Bounds, Finding, Invariant, Problem, Sight
+from spotlight.control.ledger.findings import Bounds, CheckContext, Finding, Invariant, Problem
 from spotlight.control.ledger.history import History
-from spotlight.control.ledger.tally import AuditReport, Tally
+from spotlight.control.ledger.tally import AuditReport, RecordTally
 from spotlight.core.events import (
     Accepted,
     Checkpointed,
@@ -34,7 +34,7 @@ from spotlight.core.events import (
 )
 
 SomeEvent = TypeVar("SomeEvent")
-Rule: TypeAlias = tuple[Invariant, Callable[[Sight, SomeEvent], Iterator[Problem]]]
+Rule: TypeAlias = tuple[Invariant, Callable[[CheckContext, SomeEvent], Iterator[Problem]]]
 _RULES: dict[type[object], tuple[Rule[Any], ...]] = {}
 
 
@@ -119,13 +119,13 @@ class Auditor:
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = bounds or Bounds()
         self._history = History()
-        self._tally = Tally()
+        self._tally = RecordTally()
         self._findings: list[Finding] = []
 
     def see(self, record: Record) -> list[Finding]:
         """What this record breaks, given all before it."""
         found = [Finding(Invariant.SEQUENCE, record.seq, problem) for problem in _sequence(self._history, record)]
-        sight = Sight(self._history, record.at, self._bounds)
+        sight = CheckContext(self._history, record.at, self._bounds)
         for invariant, check in _RULES.get(type(record.event), ()):
             found += [Finding(invariant, record.seq, *problem) for problem in check(sight, record.event)]
         self._tally.count(record, self._history)

@@ -40,7 +40,7 @@ class Book:
     def state(self, request: RequestId) -> SampleState:
         return self._known(request).state
 
-    def fate(self, request: RequestId) -> SampleState:
+    def policy(self, request: RequestId) -> SampleState:
         """Its state; DROPPED for one that is not known, or no longer."""
         entry = self._entries.get(request)
         return SampleState.DROPPED if entry is None else entry.state

@@ -86,7 +86,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Sight:
+class CheckContext:
     """What a check sees beside the event: all that was before it, its time, and the promises."""
 
     history: History

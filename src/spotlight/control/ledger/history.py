@@ -30,7 +30,7 @@ from spotlight.core.work import NoticeKind, Policy, Request, RequestId, WeightsI
 
 
 @dataclass(slots=True)
-class Life:
+class SampleLife:
     """One sample's life up to now."""
 
     request: Request
@@ -53,12 +53,12 @@ GroupKey = tuple[int, int]
 class Step:
     """One surviving optimizer step."""
 
-    lives: list[Life]
+    lives: list[SampleLife]
     positions: list[int]
 
 
 @dataclass(slots=True)
-class Span:
+class WorkerTime:
     """Where a worker's time went, in total."""
 
     start: float
@@ -72,8 +72,8 @@ class History:
 
     next_seq: int = 0
     at: float = 0.0
-    lives: dict[RequestId, Life] = field(default_factory=dict)
-    groups: dict[GroupKey, list[Life]] = field(default_factory=dict)
+    lives: dict[RequestId, SampleLife] = field(default_factory=dict)
+    groups: dict[GroupKey, list[SampleLife]] = field(default_factory=dict)
     places: dict[GroupKey, int] = field(default_factory=dict)
     """Place of each rollout group in the prompt order."""
     claims: dict[int, GroupKey] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class History:
     deadlines: dict[WorkerId, float] = field(default_factory=dict)
     """Of imminent notices, in run seconds."""
     lost: set[WorkerId] = field(default_factory=set)
-    leased: dict[RequestId, Life] = field(default_factory=dict)
-    spans: dict[WorkerId, Span] = field(default_factory=dict)
+    leased: dict[RequestId, SampleLife] = field(default_factory=dict)
+    spans: dict[WorkerId, WorkerTime] = field(default_factory=dict)
     progress_at: float = 0.0
     """When the last step was committed, or the run (re)started."""
     finished: bool = False
@@ -138,7 +138,7 @@ class History:
             case WorkerLost() as event:
                 self.lost.add(event.worker)
             case Worked() as event:
-                span = self.spans.setdefault(event.worker, Span(event.start, event.end))
+                span = self.spans.setdefault(event.worker, WorkerTime(event.start, event.end))
                 span.start, span.end = min(span.start, event.start), max(span.end, event.end)
                 span.busy += event.end - event.start
             case RunStarted() as event:
@@ -152,7 +152,7 @@ class History:
 
     def _issue(self, event: Issued) -> None:
         for request in event.requests:
-            life = self.lives[request.id] = Life(request)
+            life = self.lives[request.id] = SampleLife(request)
             if request.work is not Work.ROLLOUT:
                 continue
             key = (request.iteration, request.group)
@@ -180,7 +180,7 @@ class History:
         surviving = (weights for weights in self.published if weights not in self.undone)
         self.newest_version = max((w.version for w in surviving if w.policy is Policy.BEHAVIOUR), default=0)
 
-    def _live_on(self, life: Life, event: Leased | Released | Accepted | Dropped | Reopened) -> None:
+    def _live_on(self, life: SampleLife, event: Leased | Released | Accepted | Dropped | Reopened) -> None:
         self.leased.pop(event.request, None)
         life.worker = None
         match event:

@@ -7,7 +7,7 @@ believed of itself is what is being checked (tests/unit/test_audit*.py provoke e
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from spotlight.control.ledger.findings import Problem, Sight, some
+from spotlight.control.ledger.findings import CheckContext, Problem, some
 from spotlight.control.ledger.states import SampleState
 from spotlight.core.events import (
     Accepted,
@@ -38,7 +38,7 @@ LEAVES: dict[type[object], frozenset[SampleState]] = {
 }
 
 
-def issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
+def issued_once(sight: CheckContext, event: Issued) -> Iterator[Problem]:
     seen = set()
     for request in event.requests:
         if request.id in sight.history.lives or request.id in seen:
@@ -46,24 +46,24 @@ def issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
         seen.add(request.id)
 
 
-def known_sample(sight: Sight, event: SampleEvent) -> Iterator[Problem]:
+def known_sample(sight: CheckContext, event: SampleEvent) -> Iterator[Problem]:
     if event.request not in sight.history.lives:
         yield f"{type(event).__name__} names {event.request}, which was never issued", (event.request,)
 
 
-def dropped_for_a_reason(sight: Sight, event: Dropped) -> Iterator[Problem]:
+def dropped_for_a_reason(sight: CheckContext, event: Dropped) -> Iterator[Problem]:
     if not event.reason:
         yield f"{event.request} is dropped without a reason", (event.request,)
 
 
-def nothing_left_to_make(sight: Sight, event: RunStopped) -> Iterator[Problem]:
+def nothing_left_to_make(sight: CheckContext, event: RunStopped) -> Iterator[Problem]:
     waiting = (SampleState.QUEUED, SampleState.LEASED)
     left = tuple(request for request, life in sight.history.lives.items() if life.state in waiting)
     if event.finished and left:
         yield f"the run is finished and {len(left)} samples are still to be made: {some(left)}", left
 
 
-def one_live_lease(sight: Sight, event: Leased) -> Iterator[Problem]:
+def one_live_lease(sight: CheckContext, event: Leased) -> Iterator[Problem]:
     life = sight.history.lives.get(event.request)
     if life is None:
         return
@@ -77,7 +77,7 @@ def one_live_lease(sight: Sight, event: Leased) -> Iterator[Problem]:
         yield problem, (event.request,)
 
 
-def only_the_live_attempt(sight: Sight, event: Accepted | Released) -> Iterator[Problem]:
+def only_the_live_attempt(sight: CheckContext, event: Accepted | Released) -> Iterator[Problem]:
     life = sight.history.lives.get(event.request)
     act = "accepted from" if isinstance(event, Accepted) else "released by"
     if life is None or life.state not in (SampleState.LEASED, SampleState.QUEUED):
@@ -90,19 +90,19 @@ def only_the_live_attempt(sight: Sight, event: Accepted | Released) -> Iterator[
         yield f"{event.request} is accepted from {event.worker}, but {life.worker} holds it", (event.request,)
 
 
-def drawn_edges(sight: Sight, event: SampleEvent) -> Iterator[Problem]:
+def drawn_edges(sight: CheckContext, event: SampleEvent) -> Iterator[Problem]:
     life = sight.history.lives.get(event.request)
     if life is not None and life.state not in LEAVES[type(event)]:
         yield f"{type(event).__name__} for {event.request}, which is {life.state.value}", (event.request,)
 
 
-def previews_stay_out(sight: Sight, event: Issued) -> Iterator[Problem]:
+def previews_stay_out(sight: CheckContext, event: Issued) -> Iterator[Problem]:
     for request in event.requests:
         if request.work is Work.PREVIEW:
             yield f"{request.id} is followed like a sample, but a preview only ranks its seed", (request.id,)
 
 
-def same_latent(sight: Sight, event: Accepted) -> Iterator[Problem]:
+def same_latent(sight: CheckContext, event: Accepted) -> Iterator[Problem]:
     life = sight.history.lives.get(event.request)
     if life is None or life.made is None or not sight.bounds.bit_exact:
         return
@@ -112,7 +112,7 @@ def same_latent(sight: Sight, event: Accepted) -> Iterator[Problem]:
         yield problem, (event.request,)
 
 
-def published_weights(sight: Sight, event: Accepted) -> Iterator[Problem]:
+def published_weights(sight: CheckContext, event: Accepted) -> Iterator[Problem]:
     life = sight.history.lives.get(event.request)
     if life is None:
         return
@@ -125,7 +125,7 @@ def published_weights(sight: Sight, event: Accepted) -> Iterator[Problem]:
         yield problem, (event.request,)
 
 
-def leased_to_who_can(sight: Sight, event: Leased) -> Iterator[Problem]:
+def leased_to_who_can(sight: CheckContext, event: Leased) -> Iterator[Problem]:
     deadline = sight.history.deadlines.get(event.worker)
     if event.worker in sight.history.lost:
         yield f"{event.request} is leased to {event.worker}, which was lost before", (event.request,)
@@ -134,13 +134,13 @@ def leased_to_who_can(sight: Sight, event: Leased) -> Iterator[Problem]:
         yield f"{event.request} is leased to {event.worker} {late:.1f} s after its deadline", (event.request,)
 
 
-def taken_back_from_the_lost(sight: Sight, event: IterationDone | RunStopped) -> Iterator[Problem]:
+def taken_back_from_the_lost(sight: CheckContext, event: IterationDone | RunStopped) -> Iterator[Problem]:
     held = tuple(request for request, life in sight.history.leased.items() if life.worker in sight.history.lost)
     if held:
         yield f"workers that were lost still hold {some(held)}", held
 
 
-def time_adds_up(sight: Sight, event: Worked) -> Iterator[Problem]:
+def time_adds_up(sight: CheckContext, event: Worked) -> Iterator[Problem]:
     if event.end < event.start or event.end > sight.at + CLOCK_SLACK_S:
         yield f"{event.worker} worked from {event.start:.3f} to {event.end:.3f} s, told at {sight.at:.3f} s", ()
         return
@@ -154,12 +154,12 @@ def time_adds_up(sight: Sight, event: Worked) -> Iterator[Problem]:
         yield f"{event.worker} was busy for {busy:.1f} s within {present:.1f} s", ()
 
 
-def attempts_within_limit(sight: Sight, event: Leased) -> Iterator[Problem]:
+def attempts_within_limit(sight: CheckContext, event: Leased) -> Iterator[Problem]:
     if event.attempt == sight.bounds.max_attempts + 1:
         yield f"{event.request} is leased for the {event.attempt}th time", (event.request,)
 
 
-def redone_within_limit(sight: Sight, event: Released) -> Iterator[Problem]:
+def redone_within_limit(sight: CheckContext, event: Released) -> Iterator[Problem]:
     limit = sight.bounds.commit_every
     preempted = event.reason in (ReleaseReason.LOST, ReleaseReason.SILENT, ReleaseReason.HANDED_BACK)
     if limit is not None and preempted and event.redone > limit:

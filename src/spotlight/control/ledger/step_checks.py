@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count, takewhile
 from typing import TypeAlias
 
-from spotlight.control.ledger.findings import Problem, Sight, some
+from spotlight.control.ledger.findings import CheckContext, Problem, some
 from spotlight.control.ledger.history import GroupKey
 from spotlight.control.ledger.states import SampleState
 from spotlight.control.pipeline.staleness import most_stale
@@ -24,13 +24,13 @@ Counting: TypeAlias = Restored | Checkpointed | Published
 """Events that say how many steps they contain."""
 
 
-def known_samples(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def known_samples(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     for request in event.requests:
         if request not in sight.history.lives:
             yield f"step {event.step} trains {request}, which was never issued", (request,)
 
 
-def trained_once(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def trained_once(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     seen = set()
     for request in event.requests:
         life = sight.history.lives.get(request)
@@ -43,20 +43,20 @@ def trained_once(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
         seen.add(request)
 
 
-def steps_in_order(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def steps_in_order(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     if event.step != len(sight.history.steps):
         yield f"step {event.step} is committed after {len(sight.history.steps)} steps", ()
     if not event.requests:
         yield f"step {event.step} trains nothing", ()
 
 
-def no_step_from_nowhere(sight: Sight, event: Counting) -> Iterator[Problem]:
+def no_step_from_nowhere(sight: CheckContext, event: Counting) -> Iterator[Problem]:
     committed = len(sight.history.steps)
     if event.step > committed:
         yield f"{type(event).__name__} claims {event.step} steps, but {committed} are committed", ()
 
 
-def all_trained(sight: Sight, event: RunStopped) -> Iterator[Problem]:
+def all_trained(sight: CheckContext, event: RunStopped) -> Iterator[Problem]:
     lost = tuple(
         request
         for request, life in sight.history.lives.items()
@@ -66,7 +66,7 @@ def all_trained(sight: Sight, event: RunStopped) -> Iterator[Problem]:
         yield f"the run is finished and {len(lost)} rollouts are neither trained nor dropped: {some(lost)}", lost
 
 
-def whole_groups(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def whole_groups(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     taken = set(event.requests)
     for iteration, number in sight.history.groups_in(event):
         lives = sight.history.groups[iteration, number]
@@ -84,7 +84,7 @@ def whole_groups(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
             yield f"step {event.step} trains group {number} of iteration {iteration} made with {digests}", ids
 
 
-def only_rollouts_in_the_loss(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def only_rollouts_in_the_loss(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     for request in event.requests:
         life = sight.history.lives.get(request)
         # A preview has no life in the journal: its name is all that is known of it.
@@ -93,7 +93,7 @@ def only_rollouts_in_the_loss(sight: Sight, event: StepCommitted) -> Iterator[Pr
             yield f"step {event.step} trains {request}, which is no rollout", (request,)
 
 
-def policy_lag_within_bound(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def policy_lag_within_bound(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     newest = sight.history.newest_version
     lives = [sight.history.lives[request] for request in event.requests if request in sight.history.lives]
     stale = [life.request for life in lives if newest - life.request.sample.version > sight.bounds.max_lag]
@@ -103,7 +103,7 @@ def policy_lag_within_bound(sight: Sight, event: StepCommitted) -> Iterator[Prob
         yield f"step {event.step} trains version {oldest} ({some(ids)}) when {newest} is the newest", ids
 
 
-def versions_within_bound(sight: Sight, event: Issued) -> Iterator[Problem]:
+def versions_within_bound(sight: CheckContext, event: Issued) -> Iterator[Problem]:
     """When a sample is issued it is known already how old it will be when it is trained on."""
     for request in event.requests:
         age = request.iteration - request.sample.version
@@ -111,7 +111,7 @@ def versions_within_bound(sight: Sight, event: Issued) -> Iterator[Problem]:
             yield f"{request.id} is issued {age} versions behind its iteration", (request.id,)
 
 
-def one_version_per_group(sight: Sight, event: Issued) -> Iterator[Problem]:
+def one_version_per_group(sight: CheckContext, event: Issued) -> Iterator[Problem]:
     drawn: dict[GroupKey, set[int]] = {}
     for request in event.requests:
         if request.work in EXACT:
@@ -122,7 +122,7 @@ def one_version_per_group(sight: Sight, event: Issued) -> Iterator[Problem]:
             yield f"group {group} of iteration {iteration} is issued with versions {sorted(versions | before)}", ()
 
 
-def stale_share_within_bound(sight: Sight, event: IterationDone) -> Iterator[Problem]:
+def stale_share_within_bound(sight: CheckContext, event: IterationDone) -> Iterator[Problem]:
     groups = [sight.history.groups[key] for key in takewhile(sight.history.groups.__contains__, _keys(event.iteration))]
     stale = sum(lives[0].request.sample.version < event.iteration for lives in groups)
     most = most_stale(len(groups), sight.bounds.max_stale_share)
@@ -134,7 +134,7 @@ def _keys(iteration: int) -> Iterator[GroupKey]:
     return ((iteration, group) for group in count())
 
 
-def places_issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
+def places_issued_once(sight: CheckContext, event: Issued) -> Iterator[Problem]:
     history = sight.history
     given = set()
     for iteration, group in {(r.iteration, r.group): 0 for r in event.requests if r.work is Work.ROLLOUT}:
@@ -150,7 +150,7 @@ def places_issued_once(sight: Sight, event: Issued) -> Iterator[Problem]:
         given.add(place)
 
 
-def frontier_is_what_was_trained(sight: Sight, event: StepCommitted) -> Iterator[Problem]:
+def frontier_is_what_was_trained(sight: CheckContext, event: StepCommitted) -> Iterator[Problem]:
     history = sight.history
     new = {history.places[key] for key in history.groups_in(event) if key in history.places}
     trained = len(history.trained_places) + len(new - history.trained_places)
@@ -171,13 +171,13 @@ def frontier_is_what_was_trained(sight: Sight, event: StepCommitted) -> Iterator
         yield problem, ()
 
 
-def published_once(sight: Sight, event: Published) -> Iterator[Problem]:
+def published_once(sight: CheckContext, event: Published) -> Iterator[Problem]:
     before = sight.history.published.get(event.weights)
     if before is not None and before.digest != event.digest and event.weights not in sight.history.undone:
         yield f"{event.weights} is published as {event.digest} after {before.digest}, and no step was undone", ()
 
 
-def steps_keep_coming(sight: Sight, event: StepCommitted | RunStopped) -> Iterator[Problem]:
+def steps_keep_coming(sight: CheckContext, event: StepCommitted | RunStopped) -> Iterator[Problem]:
     limit = sight.bounds.max_step_gap_s
     gap = sight.at - sight.history.progress_at
     if limit is not None and gap > limit:

@@ -115,7 +115,7 @@ class AuditReport:
 
 
 @dataclass
-class Tally:
+class RecordTally:
     """Counts as records pass by; each is counted before the history learns of it."""
 
     records: int = 0

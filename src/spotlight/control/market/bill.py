@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from spotlight.control.market.cost import Tally
+from spotlight.control.market.cost import SlotSeconds
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 
@@ -89,7 +89,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         return math.fsum(line.dollars for line in self.lines if line.stands_in)
 
 
-def settle(tallies: Sequence[Tally], table: PriceTable, reserved_slots: int) -> Bill:
+def settle(tallies: Sequence[SlotSeconds], table: PriceTable, reserved_slots: int) -> Bill:
     """The bill of these seconds; `reserved_slots` is how many the reserved-only run would have."""
     lines = tuple(
         BillLine(

@@ -40,7 +40,7 @@ class Supply(StrEnum):
     """Some have been missing for too long."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class StandInChange(msgspec.Struct, frozen=True):
     """Stand-ins to rent now, and to give back now, by name."""
 
     rent: tuple[str, ...] = ()
@@ -64,15 +64,15 @@ class Capacity(msgspec.Struct, kw_only=True):
                 "leave market.fallback_s out for no stand-ins."
             )
 
-    def decide(self, spot: int, rented: Collection[str], now: float) -> Order:
+    def decide(self, spot: int, rented: Collection[str], now: float) -> StandInChange:
         """What to do with so many spot nodes at work and these stand-ins rented."""
         self._observe(spot, now)
         target = self.stand_ins(now)
         numbers = sorted(int(name.rpartition("-")[2]) for name in rented)
         if target <= len(numbers):
-            return Order(give_back=tuple(NAME.format(number) for number in reversed(numbers[target:])))
+            return StandInChange(give_back=tuple(NAME.format(number) for number in reversed(numbers[target:])))
         free = (number for number in range(1, target + 1) if number not in numbers)
-        return Order(rent=tuple(NAME.format(number) for number in free)[: target - len(numbers)])
+        return StandInChange(rent=tuple(NAME.format(number) for number in free)[: target - len(numbers)])
 
     def stand_ins(self, now: float) -> int:
         """How many are wanted as far as is known."""

@@ -22,7 +22,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, SlotClass
 
 
-class Tally(msgspec.Struct, kw_only=True):
+class SlotSeconds(msgspec.Struct, kw_only=True):
     """Slot-seconds by activity of all slots of one class that are billed by one row of the price table."""
 
     slot_class: SlotClass
@@ -44,7 +44,7 @@ class Tally(msgspec.Struct, kw_only=True):
         return sum(self.seconds.values())
 
 
-class Account(Tally, kw_only=True):
+class Account(SlotSeconds, kw_only=True):
     """The part of a tally whose slots are also held for the same."""
 
     tenure: Tenure
@@ -104,11 +104,11 @@ class CostMeter(msgspec.Struct, kw_only=True):
             _account(accounts, slot.account, slot).add(activity, end - start)
         return self._settled(accounts)
 
-    def tallies(self, at: float | None = None) -> list[Tally]:
+    def tallies(self, at: float | None = None) -> list[SlotSeconds]:
         """The same by line of the bill."""
-        tallies: dict[tuple[str, str, bool], Tally] = {}
+        tallies: dict[tuple[str, str, bool], SlotSeconds] = {}
         for account in self.accounts(at):
-            empty = Tally(slot_class=account.slot_class, price=account.price, stands_in=account.stands_in)
+            empty = SlotSeconds(slot_class=account.slot_class, price=account.price, stands_in=account.stands_in)
             tally = tallies.setdefault(account.line, empty)
             for activity, seconds in account.seconds.items():
                 tally.add(activity, seconds)

@@ -39,14 +39,14 @@ ACTIVITIES = {
 }
 
 
-class Steps(msgspec.Struct):
+class StepCounts(msgspec.Struct):
     """Denoising steps of one kind of work."""
 
     done: int = 0
     redone: int = 0
 
 
-class Held(msgspec.Struct, frozen=True):
+class LeasedSteps(msgspec.Struct, frozen=True):
     """A lease: which account its steps are on, and where it began."""
 
     account: str
@@ -57,10 +57,10 @@ class Held(msgspec.Struct, frozen=True):
 class LostWork(msgspec.Struct, kw_only=True):
     """Feed it every event; `account_of` names the account that a worker's slot is on, if it is on any."""
 
-    held: dict[RequestId, Held] = {}
-    steps: dict[str, dict[Activity, Steps]] = {}
+    held: dict[RequestId, LeasedSteps] = {}
+    steps: dict[str, dict[Activity, StepCounts]] = {}
     """By account."""
-    previews: Steps = msgspec.field(default_factory=Steps)
+    previews: StepCounts = msgspec.field(default_factory=StepCounts)
     """Of the whole run; discarded ones count as redone."""
     trained: int = 0
     """Optimizer steps, also those that were undone."""
@@ -73,7 +73,7 @@ class LostWork(msgspec.Struct, kw_only=True):
             case Leased():
                 account = account_of(event.worker)
                 if account is not None:
-                    self.held[event.request] = Held(account, event.attempt, event.step)
+                    self.held[event.request] = LeasedSteps(account, event.attempt, event.step)
             case Accepted():
                 began = self._end(event.request, event.attempt)
                 if began is not None:
@@ -124,7 +124,7 @@ class LostWork(msgspec.Struct, kw_only=True):
             shares.append((Activity.TRAIN, min(1.0, self.undone / max(self.trained, 1))))
         return shares
 
-    def _end(self, request: RequestId, attempt: int) -> Held | None:
+    def _end(self, request: RequestId, attempt: int) -> LeasedSteps | None:
         held = self.held.get(request)
         if held is None or held.attempt != attempt:
             return None
@@ -136,6 +136,6 @@ class LostWork(msgspec.Struct, kw_only=True):
         by_activity = self.steps.setdefault(account, {})
         steps = by_activity.get(activity)
         if steps is None:
-            steps = by_activity[activity] = Steps()
+            steps = by_activity[activity] = StepCounts()
         steps.done += done
         steps.redone += redone

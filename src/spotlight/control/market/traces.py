@@ -56,7 +56,7 @@ class TraceEvent(msgspec.Struct, frozen=True):
     """Of a notice: until the node is taken."""
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class NodeStay(msgspec.Struct, frozen=True, kw_only=True):
     """One stay of a node, from `start_s`, when it is billed, to its loss."""
 
     node: str
@@ -104,9 +104,9 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
     def kills(self) -> list[TraceEvent]:
         return [event for event in self.events if event.event is Happening.KILL]
 
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[NodeStay]:
         """Every stay of every node in the order of coming."""
-        stays: list[Life] = []
+        stays: list[NodeStay] = []
         begun: dict[str, TraceEvent] = {}
         warned: dict[str, float] = {}
         for event in self.events:
@@ -256,8 +256,8 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
 
 
-def _life(start: TraceEvent, lost_s: float | None, warned_s: float | None) -> Life:
-    return Life(
+def _life(start: TraceEvent, lost_s: float | None, warned_s: float | None) -> NodeStay:
+    return NodeStay(
         node=start.node,
         start_s=start.time_s,
         lost_s=lost_s,

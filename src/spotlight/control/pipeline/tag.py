@@ -61,7 +61,7 @@ class AssistState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class NextPart:
     """What the next part waits for, and what is left to train then."""
 
     groups: list[list[RequestId]]
@@ -88,7 +88,7 @@ class Assist:
         self._directory = directory
         self._scheduler = scheduler
         self.state = AssistState.ASSISTING
-        self._foresee: Callable[[], Foreseen] | None = None
+        self._foresee: Callable[[], NextPart] | None = None
         """None: there is nothing to train on for now."""
         self._keeps = settings.gap or not settings.tag
         """Whether pulls of workers that train are kept."""
@@ -122,7 +122,7 @@ class Assist:
         self._passed.pop(worker, None)
         self._scheduler.pull(worker, NOTHING, now)
 
-    def wait(self, foresee: Callable[[], Foreseen], now: float) -> None:
+    def wait(self, foresee: Callable[[], NextPart], now: float) -> None:
         """No part is trainable; pulls that stand are decided about."""
         if self._foresee is None:
             self._periods.append((now, inf))
@@ -208,7 +208,7 @@ class Assist:
             self._decide_at = now + waits_s
         return is_worth_it
 
-    def _is_needed(self, foreseen: Foreseen, waits_s: float, unit_s: float, now: float) -> bool:
+    def _is_needed(self, foreseen: NextPart, waits_s: float, unit_s: float, now: float) -> bool:
         """Whether anything would be over sooner with help."""
         team = self._team()
         if foreseen.train_s is None or self._previews_follow:
@@ -228,7 +228,7 @@ class Assist:
         late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
         return max(late_s) + self._settings.switch_s
 
-    def _until_s(self, foreseen: Foreseen, team: Collection[WorkerId], now: float) -> float:
+    def _until_s(self, foreseen: NextPart, team: Collection[WorkerId], now: float) -> float:
         """Until the next part is trainable, if these roll out."""
         fetching = partial(self._fetching_s, now)
         return self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now, fetching)

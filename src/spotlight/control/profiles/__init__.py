@@ -1,6 +1,6 @@
 """How long operations take on some hardware: read by the simulator, the plan and the planner's first guess."""
 
-from spotlight.control.profiles.profile import (
+from spotlight.control.profiles.timings import (
     Operation,
     Point,
     Profile,

@@ -7,7 +7,7 @@ Invariant: what is derived is marked so, and a crew is quicker than one slot by 
 from collections.abc import Sequence
 
 from spotlight.control.elastic.efficiency import Efficiency
-from spotlight.control.profiles.profile import Point, Provenance, Series
+from spotlight.control.profiles.timings import Point, Provenance, Series
 
 DEGREES = (2, 4, 8)
 RANKS = (2, 4, 8, 12)

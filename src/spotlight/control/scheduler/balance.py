@@ -12,7 +12,7 @@ costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmark
 
 from collections.abc import Sequence
 
-from spotlight.control.scheduler.state import UNMEASURED, Backlog, Measured, Queue, Standing, Worker, usable_speed
+from spotlight.control.scheduler.state import UNMEASURED, Backlog, Measured, Queue, Standing, WorkerRecord, usable_speed
 
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
@@ -30,7 +30,7 @@ class Balance:
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
-    def measure(self, worker: Worker, reported: float | None) -> None:
+    def measure(self, worker: WorkerRecord, reported: float | None) -> None:
         """A worker says how fast it is; without a word it counts as the median of those who did."""
         measured = usable_speed(reported) if reported is not None else None
         if measured is None:
@@ -45,7 +45,7 @@ class Balance:
             self.slowest = min(self.slowest, speed)
             self.recount(worker)
 
-    def hold(self, worker: Worker, backlogs: Sequence[Backlog]) -> None:
+    def hold(self, worker: WorkerRecord, backlogs: Sequence[Backlog]) -> None:
         """The worker now holds the weights of these, and no others."""
         self._leave(worker)
         for backlog in worker.backlogs:
@@ -55,7 +55,7 @@ class Balance:
             backlog.holders += 1
         self.recount(worker)
 
-    def recount(self, worker: Worker) -> None:
+    def recount(self, worker: WorkerRecord) -> None:
         """A worker counts while it can be relied on: in service, and asking or busy."""
         counts = worker.standing is SERVING and (worker.free_rows > 0 or bool(worker.leases))
         if counts == worker.counted:
@@ -68,14 +68,14 @@ class Balance:
             backlog.team.add(worker.id, worker.speed)
             backlog.load += worker.load
 
-    def shift(self, worker: Worker, row_steps: int) -> None:
+    def shift(self, worker: WorkerRecord, row_steps: int) -> None:
         """The worker has so much more to do."""
         worker.load += row_steps
         if worker.counted:
             for backlog in worker.backlogs:
                 backlog.load += row_steps
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: WorkerRecord) -> None:
         """The worker is gone."""
         self.hold(worker, ())
         self._leave(worker)
@@ -83,12 +83,12 @@ class Balance:
 
     # -- what is decided -----------------------------------------------------------------------------------------------
 
-    def is_share(self, worker: Worker, backlog: Backlog, queue: Queue) -> bool:
+    def is_share(self, worker: WorkerRecord, backlog: Backlog, queue: Queue) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
         done_s = worker.late_s + (worker.load + queue.head().remaining) / worker.speed
         return done_s <= backlog.level_s(queue.row_steps) * ROUNDING
 
-    def is_rest(self, worker: Worker, backlog: Backlog, queue: Queue, now: float) -> bool:
+    def is_rest(self, worker: WorkerRecord, backlog: Backlog, queue: Queue, now: float) -> bool:
         """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
         if not backlog.team:
             return True
@@ -106,7 +106,7 @@ class Balance:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _leave(self, worker: Worker) -> None:
+    def _leave(self, worker: WorkerRecord) -> None:
         if not worker.counted:
             return
         worker.counted = False

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler.balance import Balance
-from spotlight.control.scheduler.state import Backlog, PullQueue, Queue, Ticket, Worker
+from spotlight.control.scheduler.state import Backlog, PullQueue, Queue, Ticket, WorkerRecord
 from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
@@ -66,7 +66,7 @@ class Booking:
         backlog.queues[rank].push(ticket)
         self.waiting += 1
 
-    def lease(self, worker: Worker, queue: Queue, now: float) -> Ticket:
+    def lease(self, worker: WorkerRecord, queue: Queue, now: float) -> Ticket:
         """The worker holds the head of the queue from now on."""
         ticket = queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
@@ -109,7 +109,7 @@ class Booking:
         ticket = self._tickets.get(request)
         if ticket is None or ticket.holder is None:
             return
-        state = self._ledger.fate(request)
+        state = self._ledger.policy(request)
         if state is LEASED:
             return
         self._take_away(ticket)

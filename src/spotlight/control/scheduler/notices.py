@@ -5,14 +5,14 @@ Invariant: a worker that leaves is never given a request that it cannot finish, 
 """
 
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import Standing, Ticket, Worker
+from spotlight.control.scheduler.state import Standing, Ticket, WorkerRecord
 from spotlight.core.work import NoticeKind
 
 SERVING = Standing.SERVING
 RANKING = (Standing.SERVING, Standing.PREVIEWS_ONLY, Standing.LEAVING, Standing.DRAINING)
 
 
-def warn(worker: Worker, kind: NoticeKind, deadline: float) -> None:
+def warn(worker: WorkerRecord, kind: NoticeKind, deadline: float) -> None:
     """A notice never makes a worker's standing better, nor its deadline later; an advisory one sets no deadline."""
     told = Standing.LEAVING if kind is NoticeKind.IMMINENT else Standing.PREVIEWS_ONLY
     worker.standing = max(worker.standing, told, key=RANKING.index)
@@ -20,14 +20,14 @@ def warn(worker: Worker, kind: NoticeKind, deadline: float) -> None:
         worker.deadline = min(worker.deadline, deadline)
 
 
-def fits(worker: Worker, remaining: int, now: float, settings: SchedulerSettings) -> bool:
+def fits(worker: WorkerRecord, remaining: int, now: float, settings: SchedulerSettings) -> bool:
     """Whether one more request, and everything that the worker holds already, is finished before its deadline."""
     longest = max([remaining, *(ticket.remaining for ticket in worker.leases.values())])
     total = max(worker.load + remaining, longest * _smallest_batch(worker, settings))
     return total <= _row_steps_left(worker, now, settings)
 
 
-def too_late(worker: Worker, now: float, settings: SchedulerSettings) -> list[Ticket]:
+def too_late(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> list[Ticket]:
     """What the worker holds and cannot finish before its deadline, if it finishes as many as it can."""
     if worker.standing is SERVING:
         return []
@@ -45,10 +45,10 @@ def too_late(worker: Worker, now: float, settings: SchedulerSettings) -> list[Ti
     return late
 
 
-def _smallest_batch(worker: Worker, settings: SchedulerSettings) -> int:
+def _smallest_batch(worker: WorkerRecord, settings: SchedulerSettings) -> int:
     return min(settings.saturating_rows, worker.rows)
 
 
-def _row_steps_left(worker: Worker, now: float, settings: SchedulerSettings) -> float:
+def _row_steps_left(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> float:
     """What the worker can do before its deadline."""
     return (worker.deadline - now - settings.commit_s) / (1 + settings.deadline_margin) * worker.speed

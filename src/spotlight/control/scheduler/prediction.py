@@ -11,7 +11,7 @@ from math import fsum, inf
 from typing import TypeAlias
 
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, Worker
+from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, WorkerRecord
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
@@ -22,7 +22,7 @@ Fetching: TypeAlias = Callable[[WorkerId, WeightsId], float]
 def seconds_until(
     groups: Iterable[Sequence[Ticket]],
     count: int,
-    team: Iterable[Worker],
+    team: Iterable[WorkerRecord],
     settings: SchedulerSettings,
     now: float,
     fetching: Fetching,
@@ -34,7 +34,7 @@ def seconds_until(
 
 
 def seconds_of_exact_work(
-    everybody: Iterable[Worker], backlogs: Iterable[Backlog], team: Iterable[Worker], fetching: Fetching
+    everybody: Iterable[WorkerRecord], backlogs: Iterable[Backlog], team: Iterable[WorkerRecord], fetching: Fetching
 ) -> float:
     """That the team takes for all that waits or is held, whoever holds it."""
     able = _able(team)
@@ -56,7 +56,7 @@ def seconds_of_exact_work(
     return (held + sum(waiting.values()) + lost) / fsum(worker.speed for worker in able)
 
 
-def _able(team: Iterable[Worker]) -> list[Worker]:
+def _able(team: Iterable[WorkerRecord]) -> list[WorkerRecord]:
     """Those that can be relied on; nobody, if nothing is known of their speed."""
     able = [worker for worker in team if worker.standing is Standing.SERVING]
     return able if any(worker.measured for worker in able) else []
@@ -65,7 +65,9 @@ def _able(team: Iterable[Worker]) -> list[Worker]:
 class _Rows:
     """The rows of a team, and when each is free for requests of some weights."""
 
-    def __init__(self, team: Sequence[Worker], settings: SchedulerSettings, now: float, fetching: Fetching) -> None:
+    def __init__(
+        self, team: Sequence[WorkerRecord], settings: SchedulerSettings, now: float, fetching: Fetching
+    ) -> None:
         self.team = team
         self._settings = settings
         self._now = now
@@ -101,7 +103,7 @@ class _Rows:
             )
         return self._frees[weights]
 
-    def _rows_free_s(self, worker: Worker) -> list[float]:
+    def _rows_free_s(self, worker: WorkerRecord) -> list[float]:
         held_s = [_left_s(ticket, self._settings, self._now) for ticket in worker.leases.values()]
         return [0.0] * (worker.rows - len(held_s)) + held_s
 

@@ -25,7 +25,7 @@ from spotlight.control.scheduler import notices
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.booking import Booking
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, PullQueue, Queue, Standing, Ticket, Worker
+from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, PullQueue, Queue, Standing, Ticket, WorkerRecord
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
@@ -53,7 +53,7 @@ class Recalled(msgspec.Struct, frozen=True, gc=False):
     requests: tuple[RequestId, ...]
 
 
-def assignments_of(worker: Worker, taken: Sequence[Ticket]) -> list[Assignment]:
+def assignments_of(worker: WorkerRecord, taken: Sequence[Ticket]) -> list[Assignment]:
     """One for each set of weights."""
     if len(taken) == 1:
         ticket = taken[0]
@@ -79,7 +79,7 @@ RANKS = {
 }
 
 
-def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
+def next_queue(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
     """The queue that the worker's next request comes from; None: nothing waits that it may have."""
     for rank in RANKS[worker.standing]:
         found: tuple[Backlog, Queue] | None = None
@@ -93,7 +93,7 @@ def next_queue(worker: Worker, now: float, settings: SchedulerSettings) -> tuple
     return None
 
 
-_Asked: TypeAlias = tuple[Worker, list[Ticket]]
+_Asked: TypeAlias = tuple[WorkerRecord, list[Ticket]]
 """A worker that asked, and what it is given."""
 
 
@@ -117,7 +117,7 @@ class Rounds:
             taken += self._take_rest(worker, now)
         return [assignment for worker, taken in asked for assignment in self._answer(worker, taken)]
 
-    def _answer(self, worker: Worker, taken: list[Ticket]) -> list[Assignment]:
+    def _answer(self, worker: WorkerRecord, taken: list[Ticket]) -> list[Assignment]:
         if not taken:
             self._pulls.set_aside(worker)
             return []
@@ -127,7 +127,7 @@ class Rounds:
         worker.assignments += len(assignments)
         return assignments
 
-    def _take_share(self, worker: Worker, now: float) -> list[Ticket]:
+    def _take_share(self, worker: WorkerRecord, now: float) -> list[Ticket]:
         taken: list[Ticket] = []
         while worker.free_rows > 0 and worker.room > 0:
             source = next_queue(worker, now, self._settings)
@@ -136,7 +136,7 @@ class Rounds:
             taken.append(self._booking.lease(worker, source[1], now))
         return taken
 
-    def _take_rest(self, worker: Worker, now: float) -> list[Ticket]:
+    def _take_rest(self, worker: WorkerRecord, now: float) -> list[Ticket]:
         source = next_queue(worker, now, self._settings) if worker.free_rows > 0 and worker.room > 0 else None
         if source is None or not self._balance.is_rest(worker, *source, now):
             return []

@@ -27,7 +27,7 @@ from spotlight.control.scheduler.booking import Booking, Turn, by_number
 from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.pulls import Assignment, Recalled, Rounds
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import PullQueue, Standing, Worker
+from spotlight.control.scheduler.state import PullQueue, Standing, WorkerRecord
 from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import WorkerId
@@ -40,7 +40,7 @@ class Scheduler:
     def __init__(self, ledger: Ledger, settings: SchedulerSettings | None = None, turn: Turn = by_number) -> None:
         self._ledger = ledger
         self._settings = settings or SchedulerSettings()
-        self._workers: dict[WorkerId, Worker] = {}
+        self._workers: dict[WorkerId, WorkerRecord] = {}
         self._balance = Balance(self._settings.saturating_rows)
         self._pulls = PullQueue()
         self._booking = Booking(ledger, self._balance, self._pulls, turn, self._settings.audits_with_groups)
@@ -57,7 +57,7 @@ class Scheduler:
         """A worker is there; one that is known already (its greeting came twice) is only heard of."""
         known = self._heard(worker, now)
         if known is None:
-            known = self._workers[worker] = Worker(worker, slot_class, rows, heard_at=now)
+            known = self._workers[worker] = WorkerRecord(worker, slot_class, rows, heard_at=now)
             self._watch.worker(known)
             self._fewest_rows = min(self._fewest_rows, rows)
             self._most_rows = max(self._most_rows, rows)
@@ -326,10 +326,10 @@ class Scheduler:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _known(self, workers: Iterable[WorkerId]) -> list[Worker]:
+    def _known(self, workers: Iterable[WorkerId]) -> list[WorkerRecord]:
         return [self._workers[worker] for worker in workers]
 
-    def _heard(self, worker: WorkerId, now: float) -> Worker | None:
+    def _heard(self, worker: WorkerId, now: float) -> WorkerRecord | None:
         known = self._workers.get(worker)
         if known is not None:
             known.heard_at = now

@@ -123,7 +123,7 @@ class Ticket:
     """When `reached` last changed."""
     named_at: float = 0.0
     """When its holder last spoke of it; one that is finished there, and still on its way, is not spoken of."""
-    holder: "Worker | None" = None
+    holder: "WorkerRecord | None" = None
     attempt: int = 0
     is_queued: bool = False
     queued_as: int = 0
@@ -236,7 +236,7 @@ class Standing(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerRecord:
     """One worker; the scheduler is the only writer."""
 
     id: WorkerId
@@ -286,7 +286,7 @@ class Worker:
         return self.late_s + (self.load + more) / self.speed
 
 
-Asking: TypeAlias = tuple[float, int, Worker]
+Asking: TypeAlias = tuple[float, int, WorkerRecord]
 """The speed of one that asks, negative so that the fastest is first; its turn; and who it is."""
 
 
@@ -297,25 +297,25 @@ class PullQueue:
         self._heap: list[Asking] = []
         self.turns: dict[WorkerId, int] = {}
         """The valid heap entry of each worker that asks and waits to be looked at; read by the scheduler."""
-        self._aside: dict[WorkerId, Worker] = {}
+        self._aside: dict[WorkerId, WorkerRecord] = {}
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self.turns) + len(self._aside)
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerRecord]:
         """All that ask, fastest first."""
         asking = [worker for _, turn, worker in self._heap if self.turns.get(worker.id) == turn]
         return iter(sorted([*asking, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
 
-    def ask(self, worker: Worker) -> None:
+    def ask(self, worker: WorkerRecord) -> None:
         """A new pull, or a refused one that is worth another look."""
         self._aside.pop(worker.id, None)
         turn = self._turn = self._turn + 1
         self.turns[worker.id] = turn
         heappush(self._heap, (-worker.speed, turn, worker))
 
-    def wake(self, worker: Worker) -> None:
+    def wake(self, worker: WorkerRecord) -> None:
         if worker.id in self._aside:
             self.ask(worker)
 
@@ -330,7 +330,7 @@ class PullQueue:
         heapify(heap)
         self._aside.clear()
 
-    def pop(self) -> Worker | None:
+    def pop(self) -> WorkerRecord | None:
         """The fastest that asks; the caller serves it or sets it aside."""
         while self._heap:
             _, turn, worker = heappop(self._heap)
@@ -339,9 +339,9 @@ class PullQueue:
                 return worker
         return None
 
-    def set_aside(self, worker: Worker) -> None:
+    def set_aside(self, worker: WorkerRecord) -> None:
         self._aside[worker.id] = worker
 
-    def forget(self, worker: Worker) -> None:
+    def forget(self, worker: WorkerRecord) -> None:
         self.turns.pop(worker.id, None)
         self._aside.pop(worker.id, None)

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from spotlight.control.scheduler.balance import ROUNDING
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, Worker
+from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, WorkerRecord
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
@@ -28,10 +28,10 @@ _speed = attrgetter("speed")
 class Spares:
     """Idle workers by the weights they hold, the one with the shortest step first, as rows are promised to them."""
 
-    def __init__(self, idle: Iterable[Worker], settings: SchedulerSettings) -> None:
+    def __init__(self, idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> None:
         self._settings = settings
         self._rows: dict[WorkerId, int] = {}
-        self._heaps: dict[WeightsId, list[tuple[float, WorkerId, Worker]]] = {}
+        self._heaps: dict[WeightsId, list[tuple[float, WorkerId, WorkerRecord]]] = {}
         for worker in idle:
             self._rows[worker.id] = 0
             for backlog in worker.backlogs:
@@ -40,11 +40,11 @@ class Spares:
         for heap in self._heaps.values():
             heapify(heap)
 
-    def best(self, backlog: Backlog, holder: Worker) -> tuple[Worker, float] | None:
+    def best(self, backlog: Backlog, holder: WorkerRecord) -> tuple[WorkerRecord, float] | None:
         """The spare with the shortest step, and that step's seconds; never the holder itself."""
         heap = self._heaps.get(backlog.weights, [])
-        own: tuple[float, WorkerId, Worker] | None = None
-        found: tuple[Worker, float] | None = None
+        own: tuple[float, WorkerId, WorkerRecord] | None = None
+        found: tuple[WorkerRecord, float] | None = None
         while heap and found is None:
             step_s, worker_id, worker = heap[0]
             if self._rows[worker_id] >= worker.room:
@@ -60,21 +60,21 @@ class Spares:
             heappush(heap, own)
         return found
 
-    def promise_row(self, worker: Worker) -> None:
+    def promise_row(self, worker: WorkerRecord) -> None:
         self._rows[worker.id] += 1
 
-    def _step_s(self, worker: Worker) -> float:
+    def _step_s(self, worker: WorkerRecord) -> float:
         return worker.step_s(len(worker.leases) + self._rows[worker.id] + 1, self._settings.saturating_rows)
 
 
 def suspects(
-    workers: Collection[Worker],
+    workers: Collection[WorkerRecord],
     backlogs: Iterable[Backlog],
     fewest_rows: int,
     most_rows: int,
     slowest: float,
     settings: SchedulerSettings,
-) -> list[Worker]:
+) -> list[WorkerRecord]:
     """Busy workers that are slow enough, or seem to be, for a move to be worth anything wherever it goes.
 
     Nobody is spare for weights that others wait for, and no spare can step faster than the fastest worker with the
@@ -99,11 +99,11 @@ def suspects(
     ]
 
 
-def _stalls(worker: Worker, seconds: float) -> bool:
+def _stalls(worker: WorkerRecord, seconds: float) -> bool:
     return any(ticket.named_at - ticket.moved_at > seconds for ticket in worker.leases.values())
 
 
-def find(busy: Sequence[Worker], idle: Iterable[Worker], settings: SchedulerSettings) -> list[Ticket]:
+def find(busy: Sequence[WorkerRecord], idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> list[Ticket]:
     """Requests worth moving, the latest first; each one moved makes its holder's others quicker."""
     spares = Spares((worker for worker in idle if worker.standing is Standing.SERVING), settings)
     held = {worker.id: _movable(worker) for worker in busy if worker.standing is Standing.SERVING}
@@ -128,7 +128,7 @@ def find(busy: Sequence[Worker], idle: Iterable[Worker], settings: SchedulerSett
     return moved
 
 
-def _movable(worker: Worker) -> list[Ticket]:
+def _movable(worker: WorkerRecord) -> list[Ticket]:
     """What is worth waiting for and not asked back yet, the one that ends last at the end."""
     tickets = [
         ticket
@@ -138,7 +138,7 @@ def _movable(worker: Worker) -> list[Ticket]:
     return sorted(tickets, key=lambda ticket: (ticket.remaining, ticket.place))
 
 
-def _here_s(worker: Worker, tickets: Sequence[Ticket], settings: SchedulerSettings) -> float:
+def _here_s(worker: WorkerRecord, tickets: Sequence[Ticket], settings: SchedulerSettings) -> float:
     """Seconds until the last of these is finished where it is.
 
     A step takes at least as long as the one in progress, by the worker's own word, has taken already.
@@ -154,22 +154,22 @@ class Watch:
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
-        self._words: list[tuple[float, int, Worker]] = []
+        self._words: list[tuple[float, int, WorkerRecord]] = []
         self._recalls: list[tuple[float, int, _Recall]] = []
         self._entries = 0
         """Tells apart entries of one deadline."""
 
-    def worker(self, worker: Worker) -> None:
+    def worker(self, worker: WorkerRecord) -> None:
         """From now on it must speak; one entry per worker, moved on only when it comes up."""
         self._await_word(worker.heard_at + self._settings.silence_s, worker)
 
-    def recall(self, ticket: Ticket, holder: Worker, now: float) -> None:
+    def recall(self, ticket: Ticket, holder: WorkerRecord, now: float) -> None:
         """The live attempt must end soon after the step that it is in: half of the time to obey, half to say so."""
         boundary = now + holder.step_s(len(holder.leases), self._settings.saturating_rows)
         obey_by = boundary + self._settings.recall_timeout_s / 2
         self._await_return(boundary + self._settings.recall_timeout_s, _Recall(ticket, ticket.attempt, obey_by))
 
-    def due(self, now: float, known: Mapping[WorkerId, Worker]) -> Iterator[Worker]:
+    def due(self, now: float, known: Mapping[WorkerId, WorkerRecord]) -> Iterator[WorkerRecord]:
         """Workers that let a deadline pass; named again after another silence, if nobody acts on it."""
         again = now + self._settings.silence_s
         while self._words and self._words[0][0] <= now:
@@ -189,7 +189,7 @@ class Watch:
                 yield ticket.holder
             self._await_return(again, recall)
 
-    def _await_word(self, deadline: float, worker: Worker) -> None:
+    def _await_word(self, deadline: float, worker: WorkerRecord) -> None:
         self._entries += 1
         heappush(self._words, (deadline, self._entries, worker))
 

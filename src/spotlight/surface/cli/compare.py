@@ -62,7 +62,7 @@ def compare(
         curves = run_all(contest, score, progress.report)
     comparison = compared(curves, contest.setups[0])
     picture = out / "compare.png"
-    title = f"{task}, {contest.kind.told} on {profile}, trace {trace}"
+    title = f"{task}, {contest.kind.label} on {profile}, trace {trace}"
     draw(curves, contest.setups[0], title, picture, contest.assumed.prices.name)
     if as_json:
         _print_json(comparison, curves, target, picture)

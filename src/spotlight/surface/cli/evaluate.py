@@ -14,7 +14,7 @@ from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
     from spotlight.compute.data.worlds import World
-    from spotlight.compute.held_out import Estimate, Evaluation
+    from spotlight.compute.scores import Estimate, Evaluation
     from spotlight.core.types import Prompt
 
 DEFAULT_COUNT = 192
@@ -51,10 +51,10 @@ def evaluate(
     with PatientProgress() as progress, _safe_path():
         progress.report("loading", 0, 1)
         from spotlight.compute.evaluation import evaluate as scored_on
-        from spotlight.compute.held_out import EVALUATION_SEED
-        from spotlight.compute.models.checkpoints import load_checkpoint, parse_size
-        from spotlight.compute.rewards.pool import RewardPool
+        from spotlight.compute.models.loaded import load_checkpoint, parse_size
+        from spotlight.compute.rewards.reward_pool import RewardPool
         from spotlight.compute.rewards.tracebacks import named_tracebacks
+        from spotlight.compute.scores import EVALUATION_SEED
         from spotlight.core.types import Sampling
 
         model = load_checkpoint(checkpoint, device, parse_size(size) if size else None)
@@ -135,7 +135,7 @@ def _check_grid(grid: Path | None) -> None:
 
 
 def _write_grid(scored: "Evaluation", path: Path) -> None:
-    from spotlight.compute.held_out import picture_grid
+    from spotlight.compute.scores import picture_grid
 
     pictures = scored.images[:GRID_PICTURES]
     picture_grid(pictures, min(GRID_COLUMNS, len(pictures))).save(path)

@@ -12,7 +12,7 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import compare, evaluate, orders, plan, pretrain, profile, report, rewards, runs, sim, train
+from spotlight.surface.cli import compare, drain, evaluate, plan, pretrain, profile, report, rewards, runs, sim, train
 from spotlight.surface.cli.overrides import SettingsCommand
 
 ANY_SETTING = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -31,8 +31,8 @@ app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
 app.command("audit")(report.audit)
-app.command("drain")(orders.drain)
-app.command("drill")(orders.drill)
+app.command("drain")(drain.drain)
+app.command("drill")(drain.drill)
 app.command("pretrain")(pretrain.pretrain)
 app.command("profile")(profile.profile)
 app.command("plan", cls=SettingsCommand)(plan.plan)

@@ -8,9 +8,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spotlight.compute.pretrain.checkpoints import Checkpoint
-    from spotlight.compute.pretrain.pretrainer import Pretrainer
-    from spotlight.compute.rewards.pool import RewardPool
+    from spotlight.compute.pretrain.pretrainer import PretrainCheckpoint, Pretrainer
+    from spotlight.compute.rewards.reward_pool import RewardPool
 
 
 def pretrain(
@@ -32,11 +31,11 @@ def pretrain(
     from rich.console import Console
 
     from spotlight.compute.data.worlds import world
-    from spotlight.compute.models.devices import usable_device
+    from spotlight.compute.models.families import usable_device
     from spotlight.compute.pretrain.bank import render_bank
     from spotlight.compute.pretrain.config import PretrainConfig
     from spotlight.compute.pretrain.pretrainer import Pretrainer, check_resumable
-    from spotlight.compute.rewards.pool import RewardPool
+    from spotlight.compute.rewards.reward_pool import RewardPool
 
     world(family)
     usable_device(device)
@@ -59,14 +58,14 @@ def pretrain(
         print(msgspec.json.encode(last).decode())
 
 
-def train(trainer: "Pretrainer", folder: Path, pool: "RewardPool", console: "Console") -> "Checkpoint | None":
+def train(trainer: "Pretrainer", folder: Path, pool: "RewardPool", console: "Console") -> "PretrainCheckpoint | None":
     """Advance from checkpoint to checkpoint until the steps are done or the score is reached."""
     from rich.progress import Progress
 
-    from spotlight.compute.pretrain.checkpoints import write_checkpoint
+    from spotlight.compute.pretrain.pretrainer import write_checkpoint
 
     config = trainer.config
-    last: Checkpoint | None = None
+    last: PretrainCheckpoint | None = None
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("pretraining", total=config.steps, completed=trainer.step)
         while trainer.step < config.steps:

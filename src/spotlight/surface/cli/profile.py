@@ -15,7 +15,7 @@ from spotlight.surface.cli.progress import PatientProgress
 if TYPE_CHECKING:
     from spotlight.compute.profiling.company import Company
     from spotlight.compute.profiling.stopwatch import Stopwatch
-    from spotlight.compute.profiling.subject import Subject
+    from spotlight.compute.profiling.subject import ProfiledModel
     from spotlight.control.profiles import Operation, Profile, Times
 
 REPEATS, QUICK_REPEATS = 7, 2
@@ -57,8 +57,8 @@ def profile(
         progress.report("loading", 0, 1)
         import msgspec
 
-        from spotlight.compute.profiling.machine import use_tf32, use_threads
         from spotlight.compute.profiling.operations import LeftOut, measurements
+        from spotlight.compute.profiling.provenance import use_tf32, use_threads
         from spotlight.compute.profiling.stopwatch import Stopwatch
 
         use_threads(threads)
@@ -111,8 +111,8 @@ def _write(found: "Profile", path: Path) -> None:
     scratch.replace(path)
 
 
-def _subject(model: str, device: str, random_weights: bool, width: int, height: int, quick: bool) -> "Subject":
-    from spotlight.compute.models.devices import usable_device
+def _subject(model: str, device: str, random_weights: bool, width: int, height: int, quick: bool) -> "ProfiledModel":
+    from spotlight.compute.models.families import usable_device
     from spotlight.compute.profiling.subject import QUICK_BATCHES, QWEN_IMAGE, random_qwen_image, tiny_subject
     from spotlight.core.types import Size
 
@@ -148,9 +148,9 @@ def _company(model: str, threads: int, beside: int) -> "AbstractContextManager[C
     return Company(model, threads, beside) if beside else nullcontext()
 
 
-def _empty(name: str, subject: "Subject", base: "Profile | None", conditions: str) -> "Profile":
+def _empty(name: str, subject: "ProfiledModel", base: "Profile | None", conditions: str) -> "Profile":
     """A profile of this machine, with what another one lends it."""
-    from spotlight.compute.profiling.machine import busyness, commit, hardware
+    from spotlight.compute.profiling.provenance import busyness, commit, hardware
     from spotlight.control.profiles import Profile
 
     here = hardware(subject.adapter.device)
@@ -179,7 +179,7 @@ def _conditions(watch: "Stopwatch", beside: int) -> str:
     return f"{watched}{others}"
 
 
-def _lent(base: "Profile", subject: "Subject", here: str) -> "dict[Operation, Times]":
+def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operation, Times]":
     """What holds at this picture size too."""
     from spotlight.control.profiles import Operation
 

@@ -44,8 +44,8 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
     """Where a run stands."""
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest
+    from spotlight.surface.liveness import standing_of
     from spotlight.surface.panel import panel
-    from spotlight.surface.run_state import standing_of
     from spotlight.surface.status import as_json as status_json
 
     folder = RunFolder.find(run)

@@ -10,8 +10,8 @@ from spotlight.surface.cli.report import AsJson
 
 if TYPE_CHECKING:
     from spotlight.folder import RunFolder
+    from spotlight.surface.liveness import RunStanding
     from spotlight.surface.projections import RunView
-    from spotlight.surface.run_state import RunStanding
 
 Folder = Annotated[str, typer.Argument(help="Folder of all runs.")]
 
@@ -21,7 +21,7 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     from spotlight.core.errors import InputError
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest
-    from spotlight.surface.run_state import standing_of
+    from spotlight.surface.liveness import standing_of
 
     root = Path(folder)
     if not root.is_dir():
@@ -71,7 +71,7 @@ def _print(found: list[dict[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from spotlight.surface.report.text import duration, score, score_name
+    from spotlight.surface.report.formats import duration, score, score_name
 
     if not found:
         typer.echo("no runs yet; start one with `spotlight train`.")

@@ -10,7 +10,7 @@ from spotlight.surface.cli.overrides import Overrides, settings_of
 if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
-    from spotlight.sim.simulate import Outcome
+    from spotlight.sim.simulate import SimulationEnd
     from spotlight.surface.simulating import NumericsKind
 
 
@@ -62,7 +62,7 @@ def numerics_kind(name: str) -> "NumericsKind":
     return NumericsKind(name)
 
 
-def _tell(outcome: "Outcome", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
+def _tell(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
     import msgspec
 
     from spotlight.surface.kept_view import latest

@@ -54,12 +54,12 @@ def train(
         # Beside the settings, not among them: standard output is one JSON object.
         dry_run_lines(config, recipe, profile, table, Console(stderr=True))
     from spotlight.compute.rewards.registry import importing_from
-    from spotlight.preflight import Subject, preflight
+    from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
 
     with importing_from(config.reward.folder):
         check(config, table)
-        devices = preflight(Subject.new(config, recipe), _remark)
+        devices = preflight(PlannedRun.new(config, recipe), _remark)
         if not dry_run:
             watched(Run.start(config, recipe, table, devices))
 
@@ -70,12 +70,12 @@ def resume(
     prices: Prices = None,
 ) -> None:
     """Go on with a run that was stopped, killed, or lost its machine."""
-    from spotlight.chronicle import nothing_left
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
-    from spotlight.preflight import Subject, preflight
+    from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
+    from spotlight.run_log import nothing_left
 
     folder = RunFolder.find(run)
     folder.check_no_links()
@@ -90,7 +90,7 @@ def resume(
         if _is_done(folder, config):
             # What the run would need is not checked, because it may be gone.
             raise nothing_left(folder, config)
-        devices = preflight(Subject.resumed(config, folder), _remark)
+        devices = preflight(PlannedRun.resumed(config, folder), _remark)
         watched(Run.resume(folder, config, table, devices))
 
 
@@ -157,8 +157,8 @@ def watched(run: "Run") -> None:
         typer.echo(str(run.devices))
     try:
         with watcher(run.config.iterations, run.prices, view) as watching:
-            run.chronicle.observers.append(watching.apply)
-            run.chronicle.projections[part_name()] = view.to_bytes
+            run.run_log.observers.append(watching.apply)
+            run.run_log.projections[part_name()] = view.to_bytes
             asyncio.run(run.execute())
     except BaseException:
         # Whatever stopped the run is what must be told; a report that cannot be written now can be made later.

@@ -58,7 +58,7 @@ class Milestone(msgspec.Struct, frozen=True, kw_only=True):
     factors: Factors | None = None
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class FinalScores(msgspec.Struct, frozen=True, kw_only=True):
     """Where the runs of one setup ended."""
 
     setup: str
@@ -78,7 +78,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     score: str
     seeds: tuple[int, ...]
     milestones: tuple[Milestone, ...]
-    endings: tuple[Ending, ...]
+    endings: tuple[FinalScores, ...]
 
     def of(self, setup: str, share: float) -> Milestone:
         found = [one for one in self.milestones if (one.setup, one.share) == (setup, share)]
@@ -183,9 +183,9 @@ def _factors(pairs: list[tuple[Reached, Reached]]) -> Factors | None:
     )
 
 
-def _ending(setup: str, runs: list[Curve]) -> Ending:
+def _ending(setup: str, runs: list[Curve]) -> FinalScores:
     lasts = [curve.points[-1] for curve in runs]
-    return Ending(
+    return FinalScores(
         setup=setup,
         seeds=len(runs),
         best=_spread([curve.best for curve in runs]),

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from spotlight.compute.rewards.protocol import JUDGE
-from spotlight.surface.projections import RunView, Score
+from spotlight.surface.projections import RunView, ScoreInterval
 from spotlight.surface.report import svg
+from spotlight.surface.report.formats import score, score_name
 from spotlight.surface.report.markup import empty, figure, section
-from spotlight.surface.report.text import score, score_name
 
 WIDTH, HEIGHT = 560, 280
 LEFT, RIGHT, TOP, BOTTOM = 46, 540, 18, 236
@@ -23,7 +23,7 @@ def score_section(view: RunView, trained_on: int = 0) -> str:
         return empty("Held-out score", "No evaluation yet: the first one appears here when it is done.")
     names = {name for evaluation in view.evaluations for name in evaluation.scores}
     ordered = sorted(names, key=lambda name: (name != headline, name != "reward", name != JUDGE, name))
-    curves: dict[str, list[tuple[int, Score]]] = {}
+    curves: dict[str, list[tuple[int, ScoreInterval]]] = {}
     for name in ordered:
         curve = view.curve(name)
         if curve not in curves.values():
@@ -39,13 +39,13 @@ def score_section(view: RunView, trained_on: int = 0) -> str:
     )
 
 
-def curve_figure(name: str, curve: Sequence[tuple[int, Score]]) -> str:
+def curve_figure(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
     first, last = curve[0][1], curve[-1][1]
     said = f"{score_name(name)}: {score(first.value)} → {score(last.value)}"
     return figure(said[:1].upper() + said[1:], _drawing(name, curve))
 
 
-def _drawing(name: str, curve: Sequence[tuple[int, Score]]) -> str:
+def _drawing(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
     low = min(point.low for _, point in curve)
     high = max(point.high for _, point in curve)
     room = max(0.04, 0.12 * (high - low))
@@ -83,7 +83,7 @@ def _drawing(name: str, curve: Sequence[tuple[int, Score]]) -> str:
     return svg.drawing(WIDTH, HEIGHT, f"{score_name(name)} by iteration", body)
 
 
-def gain_sentence(name: str, curve: Sequence[tuple[int, Score]]) -> str:
+def gain_sentence(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
     """`exact match rose from 0.40 to 0.61`, or that the change is within the error."""
     first, last = curve[0][1], curve[-1][1]
     what = f"held-out {score_name(name)}"
@@ -95,5 +95,5 @@ def gain_sentence(name: str, curve: Sequence[tuple[int, Score]]) -> str:
     return f"{what} {'rose' if last.value > first.value else 'fell'} {said}"
 
 
-def interval(point: Score) -> str:
+def interval(point: ScoreInterval) -> str:
     return f"{score(point.low)} to {score(point.high)}"

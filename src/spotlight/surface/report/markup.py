@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from spotlight.surface.report.text import safe
+from spotlight.surface.report.formats import safe
 
 
 def section(title: str, lead: str, body: str) -> str:

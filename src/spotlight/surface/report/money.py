@@ -6,9 +6,9 @@ from spotlight.control.market.bill import HOUR_S, Bill, BillLine
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.work import Activity, SlotClass
 from spotlight.surface.projections import RunView
+from spotlight.surface.report.formats import UNKNOWN, dollars, duration, percent, safe
 from spotlight.surface.report.markup import row, section, table
-from spotlight.surface.report.slots import LABELS
-from spotlight.surface.report.text import UNKNOWN, dollars, duration, percent, safe
+from spotlight.surface.report.timeline_chart import LABELS
 
 OF_NO_USE = (Activity.IDLE, Activity.START, Activity.SWITCH, Activity.REGROUP, Activity.LOST)
 

@@ -13,16 +13,16 @@ from typing import Protocol
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import IterationView, RunView
-from spotlight.surface.report.bubbles import bubbles_section
 from spotlight.surface.report.curves import gain_sentence, interval, score_section
-from spotlight.surface.report.learning import learning_section
+from spotlight.surface.report.formats import UNKNOWN, count, dollars, duration, percent, safe, score, score_name
+from spotlight.surface.report.losses import learning_section
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.money import cost_section
 from spotlight.surface.report.pictures import gallery_section
 from spotlight.surface.report.previews import done_of, mean_figure, preview_section
-from spotlight.surface.report.slots import timeline_section
+from spotlight.surface.report.slot_time import bubbles_section
 from spotlight.surface.report.stale import stale_section
-from spotlight.surface.report.text import UNKNOWN, count, dollars, duration, percent, safe, score, score_name
+from spotlight.surface.report.timeline_chart import timeline_section
 
 STYLE = Path(__file__).with_name("report.css")
 MOST_ROWS = 60
@@ -30,7 +30,7 @@ MOST_ROWS = 60
 NO_PROMPTS: Mapping[str, str] = {}
 
 
-class Verdict(Protocol):
+class AuditVerdict(Protocol):
     """What an audit of the journal says."""
 
     @property
@@ -50,7 +50,7 @@ def write_report(
     prices: PriceTable | None = None,
     prompts: Mapping[str, str] = NO_PROMPTS,
     trained_on: int = 0,
-    verdict: Verdict | None = None,
+    verdict: AuditVerdict | None = None,
 ) -> None:
     """Write the page.
 
@@ -72,7 +72,7 @@ def render(
     prices: PriceTable,
     prompts: Mapping[str, str],
     trained_on: int,
-    verdict: Verdict | None,
+    verdict: AuditVerdict | None,
 ) -> str:
     name = safe(run_folder.resolve().name)
     sections = (
@@ -98,7 +98,7 @@ def render(
     )
 
 
-def verdict_sentence(view: RunView, verdict: Verdict | None) -> str:
+def verdict_sentence(view: RunView, verdict: AuditVerdict | None) -> str:
     """The run in one sentence."""
     headline = view.headline()
     if headline is None:
@@ -136,7 +136,7 @@ def _facts(view: RunView) -> str:
     return f'{lines}<p class="facts">{" · ".join(map(safe, parts))}</p>'
 
 
-def _tiles(view: RunView, prices: PriceTable, verdict: Verdict | None) -> str:
+def _tiles(view: RunView, prices: PriceTable, verdict: AuditVerdict | None) -> str:
     taken = view.timeline.preemptions
     unannounced = sum(not one.noticed for one in taken)
     bill = view.bill(prices)
@@ -177,7 +177,7 @@ def _score_tile(view: RunView) -> tuple[str, str, str]:
     return f"Held-out {score_name(headline)}", score(last.value), f"{first}95 %: {interval(last)}"
 
 
-def _audit_word(verdict: Verdict | None) -> str:
+def _audit_word(verdict: AuditVerdict | None) -> str:
     if verdict is None:
         return "audit not run"
     if not verdict.clean:
@@ -185,7 +185,7 @@ def _audit_word(verdict: Verdict | None) -> str:
     return "audit clean: each exactly once" if verdict.whole else "each exactly once, but some are missing"
 
 
-def audit_section(view: RunView, verdict: Verdict | None) -> str:
+def audit_section(view: RunView, verdict: AuditVerdict | None) -> str:
     """Where every rollout is, what was refused, and what the audit says."""
     samples = view.samples
     rollouts = samples.rollouts()

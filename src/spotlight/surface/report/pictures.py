@@ -4,9 +4,9 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 
-from spotlight.surface.projections import Picture, RunView
+from spotlight.surface.projections import HeldOutPicture, RunView
+from spotlight.surface.report.formats import safe, score
 from spotlight.surface.report.markup import section
-from spotlight.surface.report.text import safe, score
 
 MOST_PAIRS = 12
 LARGEST_BYTES = 4 * 2**20
@@ -28,9 +28,9 @@ def gallery_section(view: RunView, run_folder: Path, prompts: Mapping[str, str])
     return section("Before and after", lead, f'<div class="gallery">{cells}</div>')
 
 
-def before_and_after(view: RunView) -> list[tuple[Picture, Picture]]:
+def before_and_after(view: RunView) -> list[tuple[HeldOutPicture, HeldOutPicture]]:
     """Pairs of one prompt and seed, in the order of prompts; none before a second policy has drawn it."""
-    seen: dict[tuple[int, int], list[Picture]] = {}
+    seen: dict[tuple[int, int], list[HeldOutPicture]] = {}
     for picture in view.gallery:
         seen.setdefault((picture.group, picture.seed), []).append(picture)
     pairs = []
@@ -41,13 +41,13 @@ def before_and_after(view: RunView) -> list[tuple[Picture, Picture]]:
     return pairs
 
 
-def _pair(before: Picture, after: Picture, run_folder: Path, prompts: Mapping[str, str]) -> str:
+def _pair(before: HeldOutPicture, after: HeldOutPicture, run_folder: Path, prompts: Mapping[str, str]) -> str:
     caption = prompts.get(after.prompt, after.prompt)
     images = (_image(one, run_folder, when, caption) for one, when in ((before, "before"), (after, "after")))
     return f"<figure><div>{''.join(images)}</div><figcaption>{safe(caption)}</figcaption></figure>"
 
 
-def _image(picture: Picture, run_folder: Path, when: str, caption: str) -> str:
+def _image(picture: HeldOutPicture, run_folder: Path, when: str, caption: str) -> str:
     data = base64.b64encode(_png(run_folder, picture) or b"").decode()
     return (
         f'<span><img src="data:image/png;base64,{data}" alt="{safe(caption)}, {when}">'
@@ -55,7 +55,7 @@ def _image(picture: Picture, run_folder: Path, when: str, caption: str) -> str:
     )
 
 
-def _png(run_folder: Path, picture: Picture) -> bytes | None:
+def _png(run_folder: Path, picture: HeldOutPicture) -> bytes | None:
     """Bytes of a picture inside the run's folder; None for one that is missing, elsewhere, too large or no PNG."""
     path = (run_folder / picture.path).resolve()
     if not path.is_relative_to(run_folder.resolve()) or not path.is_file() or path.stat().st_size > LARGEST_BYTES:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from spotlight.surface.projections import ExplorationView, RunView
 from spotlight.surface.report import svg
+from spotlight.surface.report.formats import count, percent, score
 from spotlight.surface.report.markup import box, empty, figure, legend, section, stroke, swatch
-from spotlight.surface.report.text import count, percent, score
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 540, 18, 206

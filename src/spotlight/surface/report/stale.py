@@ -1,13 +1,13 @@
 """Samples one version old: their share, and what one version between drawing and training does to them."""
 
-from spotlight.control.pipeline import staleness as names
+from spotlight.control.pipeline import staleness
 from spotlight.surface.projections import RunView
+from spotlight.surface.report.formats import UNKNOWN, count, percent
 from spotlight.surface.report.markup import row, section, table
-from spotlight.surface.report.text import UNKNOWN, count, percent
 
 ROWS = (
-    ("Rows beyond the clip range", names.CLIPPED_FRESH, names.CLIPPED_STALE, percent),
-    ("Drift from the policy that drew them", names.DRIFT_FRESH, names.DRIFT_STALE, "{:.2e}".format),
+    ("Rows beyond the clip range", staleness.CLIPPED_FRESH, staleness.CLIPPED_STALE, percent),
+    ("Drift from the policy that drew them", staleness.DRIFT_FRESH, staleness.DRIFT_STALE, "{:.2e}".format),
 )
 
 
@@ -26,7 +26,7 @@ def stale_section(view: RunView) -> str:
         means = [stale.mean(name) for name in (fresh, old)]
         if any(mean is not None for mean in means):
             rows.append(row(label, *(UNKNOWN if mean is None else shown(mean) for mean in means)))
-    decoupled = stale.mean(names.DECOUPLED_SHARE)
+    decoupled = stale.mean(staleness.DECOUPLED_SHARE)
     if decoupled is not None:
         rows.append(row("Rows clipped around the iteration's first weights", percent(0.0), percent(decoupled)))
     body = table(("mean over optimizer steps", "fresh", "one version old"), "".join(rows)) if rows else ""

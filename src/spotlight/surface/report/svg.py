@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spotlight.surface.report.text import safe
+from spotlight.surface.report.formats import safe
 
 
 @dataclass(frozen=True, slots=True)

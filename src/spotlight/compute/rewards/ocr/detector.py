@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from spotlight.compute.rewards.ocr.recogniser import Reading, Recogniser, join
 from spotlight.compute.rewards.ocr.text import normalise
-from spotlight.compute.rewards.ocr.weights import ASSETS, WeightFile, open_session
+from spotlight.compute.rewards.ocr.weights import ASSETS, PackagedFile, open_session
 from spotlight.compute.rewards.protocol import Image
 
-PPOCR_V6_TINY_DET = WeightFile(
+PPOCR_V6_TINY_DET = PackagedFile(
     "PP-OCRv6_det_tiny.onnx",
     1780590,
     "193bab7a04fca699a6c82e6abb5b81bdb28177f0abd4062552b04908dafb19f8",
@@ -40,7 +40,7 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 
 @dataclass(frozen=True)
-class Box:
+class TextBox:
     """Pixels `top .. bottom-1` by `left .. right-1`, and the mean probability of the core."""
 
     top: int
@@ -61,9 +61,9 @@ class Box:
         return np.ascontiguousarray(image[self.top : self.bottom, self.left : self.right])
 
 
-def reading_order(boxes: Sequence[Box]) -> list[Box]:
+def reading_order(boxes: Sequence[TextBox]) -> list[TextBox]:
     """Rows from top to bottom, each from left to right; a row is what overlaps its first box by half."""
-    rows: list[list[Box]] = []
+    rows: list[list[TextBox]] = []
     for box in sorted(boxes, key=lambda box: box.middle):
         if rows and abs(box.middle - rows[-1][0].middle) < min(box.height, rows[-1][0].height) / 2:
             rows[-1].append(box)
@@ -72,7 +72,7 @@ def reading_order(boxes: Sequence[Box]) -> list[Box]:
     return [box for row in rows for box in sorted(row, key=lambda box: box.left)]
 
 
-def boxes_from_map(probability: NDArray[np.float32], height: int, width: int) -> list[Box]:
+def boxes_from_map(probability: NDArray[np.float32], height: int, width: int) -> list[TextBox]:
     """The text lines of a probability map, in pixels of the `height` x `width` picture it belongs to."""
     regions, _ = scipy.ndimage.label(probability > PIXEL_THRESHOLD, structure=np.ones((3, 3)))
     scale_y, scale_x = height / probability.shape[0], width / probability.shape[1]
@@ -85,7 +85,7 @@ def boxes_from_map(probability: NDArray[np.float32], height: int, width: int) ->
         if confidence < BOX_THRESHOLD:
             continue
         growth = tall * wide * GROWTH / (2 * (tall + wide))
-        box = Box(
+        box = TextBox(
             top=max(0, int(np.floor((rows.start - growth) * scale_y))),
             left=max(0, int(np.floor((columns.start - growth) * scale_x))),
             bottom=min(height, int(np.ceil((rows.stop + growth) * scale_y))),
@@ -107,15 +107,15 @@ def working_size(height: int, width: int) -> tuple[int, int]:
     )
 
 
-class Detector:
+class TextDetector:
     """Finds lines of text."""
 
-    def __init__(self, weights: WeightFile = PPOCR_V6_TINY_DET, folder: Path = ASSETS) -> None:
+    def __init__(self, weights: PackagedFile = PPOCR_V6_TINY_DET, folder: Path = ASSETS) -> None:
         self.weights = weights
         self._session = open_session(weights, folder)
         self._input: str = self._session.get_inputs()[0].name
 
-    def find(self, image: Image) -> list[Box]:
+    def find(self, image: Image) -> list[TextBox]:
         """The lines of text in reading order."""
         height, width = image.shape[:2]
         tall, wide = working_size(height, width)
@@ -130,7 +130,7 @@ class Detector:
 class Reader:
     """Reads all text of a picture: detected lines, each recognised, joined in reading order."""
 
-    def __init__(self, detector: Detector, recogniser: Recogniser) -> None:
+    def __init__(self, detector: TextDetector, recogniser: Recogniser) -> None:
         self.detector = detector
         self.recogniser = recogniser
 

@@ -15,7 +15,7 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from spotlight.compute.rewards.ocr.text import Posteriors
-from spotlight.compute.rewards.ocr.weights import WeightFile, open_session
+from spotlight.compute.rewards.ocr.weights import PackagedFile, open_session
 from spotlight.compute.rewards.protocol import Image
 
 HEIGHT = 48
@@ -71,7 +71,7 @@ class OnnxLines:
     name = ""
     batch = 16
 
-    def __init__(self, weights: WeightFile, folder: Path) -> None:
+    def __init__(self, weights: PackagedFile, folder: Path) -> None:
         self._session = open_session(weights, folder)
         self._input: str = self._session.get_inputs()[0].name
 

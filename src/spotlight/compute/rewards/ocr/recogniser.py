@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spotlight.compute.rewards.ocr.lines import BLANK, Classes, LineRunner, OnnxLines, fitted_width
 from spotlight.compute.rewards.ocr.text import Posteriors, normalise
-from spotlight.compute.rewards.ocr.weights import ASSETS, WeightFile
+from spotlight.compute.rewards.ocr.weights import ASSETS, PackagedFile
 from spotlight.compute.rewards.protocol import Image
 
 
@@ -23,18 +23,18 @@ class RecogniserConfig:
     """A recognition network and the characters of its classes; class 0 is blank and the last one a space."""
 
     name: str
-    weights: WeightFile
-    alphabet: WeightFile
+    weights: PackagedFile
+    alphabet: PackagedFile
 
 
 PPOCR_V6_TINY = RecogniserConfig(
     name="PP-OCRv6 tiny",
-    weights=WeightFile(
+    weights=PackagedFile(
         "PP-OCRv6_rec_tiny.onnx",
         4462639,
         "9ef676d6ed3c88256a2d92c640c44f25b0c40947e111b14b8be8f594091563e6",
     ),
-    alphabet=WeightFile(
+    alphabet=PackagedFile(
         "ppocrv6_tiny_dict.txt",
         34060,
         "2af150bab777d86fa1ce821f6a37eabea90f1bb99ab9c41f031262e892a747bc",
@@ -43,13 +43,13 @@ PPOCR_V6_TINY = RecogniserConfig(
 
 EN_PPOCR_V4 = RecogniserConfig(
     name="en_PP-OCRv4",
-    weights=WeightFile(
+    weights=PackagedFile(
         "en_PP-OCRv4_rec.onnx",
         7992123,
         "fb0582182a85f259a11437b7795ed50a452a6f447b738a2c5dd89e3da93dce3b",
     ),
     # The network's own metadata holds a web page where its characters should be.
-    alphabet=WeightFile(
+    alphabet=PackagedFile(
         "en_dict.txt",
         284,
         "7d67015c5610ca41e55b1b68a7d70655e76948c0ff0592ee2331bdf0fba7f4ba",

@@ -17,7 +17,7 @@ ASSETS = Path(spotlight.__file__).parent / "assets" / "ocr"
 
 
 @dataclass(frozen=True)
-class WeightFile:
+class PackagedFile:
     """One file of the package's data, known by its size and hash."""
 
     name: str
@@ -53,7 +53,7 @@ class WeightFile:
         return content
 
 
-def open_session(weights: WeightFile, folder: Path) -> Any:
+def open_session(weights: PackagedFile, folder: Path) -> Any:
     """An onnxruntime session on one CPU thread: reward processes are the unit of parallelism."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

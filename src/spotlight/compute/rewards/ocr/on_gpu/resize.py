@@ -19,7 +19,7 @@ FRACTION = 1 << 22
 """Pillow's fixed point: 32 bits less 8 of the pixel and 2 to spare."""
 
 
-class Order(StrEnum):
+class AxisOrder(StrEnum):
     """Which axis is resized, and rounded, first."""
 
     ACROSS = "across"
@@ -32,11 +32,11 @@ class Resizing:
 
     down: NDArray[np.float64]
     across: NDArray[np.float64]
-    order: Order
+    order: AxisOrder
 
     def apply(self, pixels: Any, down: Any, across: Any) -> Any:
         """Arrays or tensors of float64, pixels in the last two axes; the matrices are given where pixels are."""
-        if self.order is Order.ACROSS:
+        if self.order is AxisOrder.ACROSS:
             return _rounded(down @ _rounded(pixels @ across))
         return _rounded(_rounded(down @ pixels) @ across)
 
@@ -48,7 +48,7 @@ def resizing(height: int, width: int, to_height: int, to_width: int) -> Resizing
     expected = PIL.Image.fromarray(probe).resize((to_width, to_height), PIL.Image.Resampling.BILINEAR)
     pixels = probe.transpose(2, 0, 1).astype(np.float64)
     down, across = weights(height, to_height), weights(width, to_width).T
-    for order in Order:
+    for order in AxisOrder:
         candidate = Resizing(down, across, order)
         if np.array_equal(candidate.apply(pixels, down, across), np.asarray(expected).transpose(2, 0, 1)):
             return candidate

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.compute.models.devices import usable_device
+from spotlight.compute.models.families import usable_device
 from spotlight.compute.rewards.ocr.lines import BLANK, HEIGHT, Classes, Frames, fit_line, fitted_width
 from spotlight.compute.rewards.ocr.on_gpu.onnx_file import read_graph
 from spotlight.compute.rewards.ocr.on_gpu.resize import resizing
 from spotlight.compute.rewards.ocr.on_gpu.torch_net import TorchNet
-from spotlight.compute.rewards.ocr.weights import WeightFile
+from spotlight.compute.rewards.ocr.weights import PackagedFile
 from spotlight.compute.rewards.protocol import Image
 
 PIXELS_AT_ONCE = 512 * 48 * 144
@@ -30,7 +30,7 @@ class TorchLines:
     name = "torch"
     batch = 512
 
-    def __init__(self, file: WeightFile, folder: Path, device: str) -> None:
+    def __init__(self, file: PackagedFile, folder: Path, device: str) -> None:
         self._device = usable_device(device)
         self._net = TorchNet(read_graph(file.load(folder)), self._device)
 

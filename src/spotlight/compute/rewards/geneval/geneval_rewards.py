@@ -1,0 +1,83 @@
+"""GenEval as a reward: a detector's findings judged by the protocol, graded to train, strict to report."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from spotlight.compute.rewards.geneval import rule
+from spotlight.compute.rewards.geneval.detection import Detector
+from spotlight.compute.rewards.geneval.scene_detector import SceneDetector
+from spotlight.compute.rewards.protocol import Image, Scores
+from spotlight.core.errors import PromptError, RewardError, suggestion
+from spotlight.core.types import Prompt, SceneSpec
+
+PROTOCOL_VERSION = "1"
+
+
+class Total(StrEnum):
+    """Which of the two scores is trained on."""
+
+    GRADED = "graded"
+    STRICT = "strict"
+
+
+class GenEvalReward:
+    """Scores pictures in [0, 1]; both scores are always reported as components."""
+
+    def __init__(self, detector: Detector, *, total: Total = Total.GRADED, name: str = "geneval") -> None:
+        self.name = name
+        self.version = f"geneval-{PROTOCOL_VERSION}-{total}-{detector.version}"
+        self._detector = detector
+        self._total = total
+
+    def problem_with(self, prompt: Prompt) -> str | None:
+        """A prompt needs a scene of objects that the detector knows."""
+        try:
+            self._scene_of(prompt)
+        except PromptError as error:
+            return str(error)
+        return None
+
+    def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
+        if len(images) != len(prompts):
+            raise RewardError(
+                f"The reward '{self.name}' got {len(images)} images for {len(prompts)} prompts, but "
+                "judges each image by its own prompt; pass one prompt for each image."
+            )
+        wanted = [self._scene_of(prompt) for prompt in prompts]
+        found = self._detector.detect(images)
+        limits = self._detector.thresholds
+        pairs = list(zip(found, wanted, strict=True))
+        components = {
+            Total.GRADED.value: np.array([rule.graded(d, s, limits) for d, s in pairs], dtype=np.float64),
+            Total.STRICT.value: np.array([rule.strict(d, s, limits) for d, s in pairs], dtype=np.float64),
+        }
+        return Scores(total=components[self._total.value], components=components)
+
+    def _scene_of(self, prompt: Prompt) -> SceneSpec:
+        if prompt.scene is None:
+            raise PromptError(
+                f"The prompt '{prompt.text}' has no scene metadata, so GenEval cannot judge its pictures; "
+                "use prompts with 'tag' and 'include', or another reward."
+            )
+        known = self._detector.classes
+        for clause in (*prompt.scene.include, *prompt.scene.exclude):
+            # Every picture would score 0, or none would ever break the bound, without a word.
+            if clause.class_name not in known:
+                raise PromptError(
+                    f"The prompt '{prompt.text}' is about '{clause.class_name}', which the detector of the "
+                    f"reward '{self.name}' cannot find: {suggestion(clause.class_name, known)}"
+                )
+        rule.check(prompt.scene)
+        return prompt.scene
+
+
+def geneval() -> GenEvalReward:
+    """How nearly a synthetic scene has its prompt's objects, counts, colours and positions, 0 to 1; to train on."""
+    return GenEvalReward(SceneDetector())
+
+
+def geneval_strict() -> GenEvalReward:
+    """GenEval's own pass or fail, 1 or 0, on synthetic scenes; for evaluation."""
+    return GenEvalReward(SceneDetector(), total=Total.STRICT, name="geneval_strict")

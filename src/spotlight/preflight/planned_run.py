@@ -1,0 +1,67 @@
+"""What is checked: a run that is to start or to go on, with its prompts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spotlight.compute.data.prompts import PromptSet, RunPrompts, read_prompts
+from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.config import RunConfig
+from spotlight.folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run before its processes start."""
+
+    config: RunConfig
+    facts: ModelFacts
+    folder: RunFolder
+    """Of a new run it does not exist yet."""
+    training: PromptSet
+    held_out: PromptSet
+
+    @classmethod
+    def new(cls, config: RunConfig, recipe: str) -> "PlannedRun":
+        facts = facts_of(config.model.name)
+        return cls(
+            config=config,
+            facts=facts,
+            folder=RunFolder.planned(config.output, recipe),
+            training=read_prompts(config.data.prompts, facts.world),
+            held_out=read_prompts(config.data.held_out, facts.world),
+        )
+
+    @classmethod
+    def resumed(cls, config: RunConfig, folder: RunFolder) -> "PlannedRun":
+        """With the prompts that the run started with."""
+        kept, source = folder.read_prompts(), str(folder.prompts)
+        return cls(
+            config=config,
+            facts=facts_of(config.model.name),
+            folder=folder,
+            training=PromptSet(source=source, prompts=kept.training),
+            held_out=PromptSet(source=source, prompts=kept.held_out),
+        )
+
+    @property
+    def prompts(self) -> RunPrompts:
+        return RunPrompts.of(self.training, self.held_out)
+
+    @property
+    def reward(self) -> str:
+        return self.config.reward.name or self.facts.world.reward
+
+    @property
+    def judge(self) -> str | None:
+        """The second judge of held-out pictures."""
+        second = self.config.second_judge(self.facts.world.judge)
+        return second.name if second is not None else None
+
+
+class Check(NamedTuple):
+    """One thing that may be wrong."""
+
+    label: str
+    run: Callable[[PlannedRun], Iterator[str]]
+    """Raises what is wrong; yields remarks on what is not, but should be known."""

@@ -1,0 +1,147 @@
+"""Whether this machine can hold the run: its folder, sockets, open files and disk."""
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
+from spotlight.config import RunConfig
+from spotlight.core.errors import EnvironmentProblem, InputError
+from spotlight.folder import CHECKPOINTS_KEPT
+from spotlight.pools.local import sockets
+from spotlight.preflight.planned_run import PlannedRun
+
+SOCKET_PATH_BYTES = 107
+"""The longest path of a unix socket on Linux."""
+OPEN_BEFORE_NODES = 64
+"""Files that a process has open before any node, worker or reward process; 14 were counted in a controller."""
+OPEN_PER_NODE = 4
+"""In the controller: connection, pidfd, pipe of the agent, and one that is just being replaced."""
+OPEN_PER_SLOT = 4
+"""In an agent: socket of the worker, its connection to the group store, and the same of its successor."""
+OPEN_PER_REWARD_PROCESS = 8
+FLOAT_BYTES = 4
+
+
+def check_folder(subject: PlannedRun) -> Iterator[str]:
+    """The run folder can be made and written to."""
+    place = _nearest_folder(subject.folder.path)
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the run folder {subject.folder.path} cannot be written, because {place} takes no files "
+            f"({error.strerror}); set output.folder to another place."
+        ) from error
+    yield from ()
+
+
+def check_sockets(subject: PlannedRun) -> Iterator[str]:
+    """Unix sockets can be made where the run's processes meet, and their paths are short enough."""
+    folder, cluster = sockets(subject.folder.path), subject.config.cluster
+    nodes = (*cluster.reserved_nodes(), *cluster.spot_nodes(), *cluster.stand_ins())
+    longest = max((os.fsencode(folder / f"{node.name}.groups") for node in nodes), key=len)
+    if len(longest) > SOCKET_PATH_BYTES:
+        raise InputError(
+            f"the path of the socket {os.fsdecode(longest)} has {len(longest)} bytes, but Linux takes "
+            f"{SOCKET_PATH_BYTES}; choose a shorter output.name."
+        )
+    place = _nearest_folder(folder)
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as scratch, socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(f"{scratch}/s")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"no unix socket can be made in {place} ({error.strerror}), and the processes of a run talk over them; "
+            f"make {place} writable, or mount a tmpfs there."
+        ) from error
+    yield from ()
+
+
+def check_open_files(subject: PlannedRun) -> Iterator[str]:
+    """Controller, nursery and agents may open what they need; the soft limit is raised where the hard one permits."""
+    process, needed = max(open_files(subject.config).items(), key=lambda item: item[1])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+        cluster = subject.config.cluster
+        raise EnvironmentProblem(
+            f"the {process} of this run opens up to {needed} files ({cluster.reserved} reserved and {cluster.spot} "
+            f"spot nodes of {cluster.slots} slots), but the limit is {hard}; raise it with `ulimit -n {needed}`, or "
+            "use fewer nodes."
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    yield from ()
+
+
+def open_files(config: RunConfig) -> dict[str, int]:
+    """Files that each kind of process has open at most."""
+    cluster = config.cluster
+    nodes = cluster.reserved + cluster.spot + (cluster.spot if config.market.fallback_s is not None else 0)
+    return {
+        "controller": OPEN_BEFORE_NODES + OPEN_PER_NODE * nodes,
+        "nursery": OPEN_BEFORE_NODES + nodes * (1 + cluster.slots),
+        "agent": OPEN_BEFORE_NODES + OPEN_PER_SLOT * cluster.slots + OPEN_PER_REWARD_PROCESS * config.reward.processes,
+    }
+
+
+def check_disk(subject: PlannedRun) -> Iterator[str]:
+    """There is room for what the run keeps on disk at its fullest, less what is there already."""
+    parts = disk_bytes(subject)
+    needed = max(0, sum(parts.values()) - _size(subject.folder.path))
+    place = _nearest_folder(subject.folder.path)
+    free = shutil.disk_usage(place).free
+    told = (
+        f"the run needs about {_gigabytes(needed)} in {place} ("
+        + ", ".join(f"{name} {_gigabytes(size)}" for name, size in parts.items())
+        + f"), and {_gigabytes(free)} are free there"
+    )
+    if free < needed:
+        raise EnvironmentProblem(
+            f"{told}; free {_gigabytes(needed - free)}, set output.folder to another disk, or lower "
+            "output.checkpoint_every."
+        )
+    if free < 2 * needed:
+        yield f"{told}: little more than the run needs."
+
+
+def disk_bytes(subject: PlannedRun) -> dict[str, int]:
+    """Bytes on disk at the fullest, by what they are; pictures, journal and logs are small beside these."""
+    config, facts = subject.config, subject.facts
+    lora = config.train.lora
+    trained = FLOAT_BYTES * (facts.parameters if lora is None else lora.rank * facts.matrix_edges)
+    every, rollout, size = config.output.checkpoint_every, config.rollout, facts.world.size
+    # The finished picture, and with a window its states before and after every step and their means.
+    tensors = 1 + (2 * rollout.window_size + 1 if rollout.window_size else 0)
+    sample = FLOAT_BYTES * 3 * size.height * size.width * tensors
+    return {
+        # One more than are kept, while it is written.
+        "checkpoints": (CHECKPOINTS_KEPT + 1) * trained * copies_kept(config),
+        # Those since the last checkpoint and the one before them, for evaluations too.
+        "published weights": trained * (every + 2 + every // config.eval.every + 2),
+        "samples": sample * rollout.prompts * rollout.group_size * (every + 1),
+    }
+
+
+def copies_kept(config: RunConfig) -> int:
+    """Copies of the trained weights in a checkpoint: theta, AdamW's two moments, the average, and the loss's own."""
+    algorithm: NftConfig | FlowGrpoConfig = config.algorithm
+    return 4 + isinstance(algorithm, NftConfig) + (algorithm.kl_weight > 0) + config.pipeline.asynchrony
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The path itself, or the first folder above it that exists."""
+    return next(each for each in (path, *path.parents) if each.is_dir())
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size < 10e9 else f"{size / 1e9:.0f} GB"

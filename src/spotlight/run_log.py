@@ -1,0 +1,162 @@
+"""A run's journal and everything that is a fold of it: state, ledger, planner, meter.
+
+Invariant: an event is in the journal before anything else knows of it; so whatever the process was doing when it died,
+`reopen` gives the same folds that it had (tests/storm checks it at every restart).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from spotlight import __version__
+from spotlight.compute.data.prompts import RunPrompts, run_prompts
+from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.config import RunConfig
+from spotlight.control.explore.planner import Planner
+from spotlight.control.ledger import Ledger
+from spotlight.control.market.cost import CostMeter
+from spotlight.control.run_state import RunState
+from spotlight.core.clock import Clock
+from spotlight.core.errors import InputError, NothingToDo
+from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
+from spotlight.core.journal import Disk, Journal, read
+from spotlight.folder import RunFolder, config_digest
+
+Observer = Callable[[Record], None]
+Projection = Callable[[], bytes]
+"""What an observer has become, as bytes that it understands."""
+
+
+class RunLog:
+    """Use `begin` or `reopen`."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, journal: Journal, clock: Clock, prompts: RunPrompts
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.clock = clock
+        self.prompts = prompts
+        self.facts: ModelFacts = facts_of(config.model.name)
+        self.observers: list[Observer] = []
+        """See every record."""
+        self.watchers: list[Observer] = []
+        """See all but those of `BULK`, which are most."""
+        self.projections: dict[str, Projection] = {}
+        """Kept by name after every iteration, so that readers of a long run need not begin at its first record."""
+        self.state = RunState()
+        self.ledger = Ledger(self.emit)
+        self._meter: CostMeter | None = None
+        self.planner = Planner(config.explore)
+        self._journal = journal
+
+    @classmethod
+    def begin(
+        cls, config: RunConfig, recipe: str, folder: RunFolder, clock: Clock, disk: Disk | None = None
+    ) -> "RunLog":
+        """The first record of a new run."""
+        settings, prompts = config.model_dump(mode="json"), run_prompts(config.data, facts_of(config.model.name).world)
+        folder.write_prompts(prompts)
+        folder.write_config(settings)
+        journal = Journal.create(folder.journal, clock.now, config.output.journal, disk)
+        run_log = cls(config, folder, journal, clock, prompts)
+        run_log.emit(
+            RunStarted(
+                schema=SCHEMA,
+                run_seed=config.seed,
+                recipe=recipe,
+                config_digest=config_digest(settings),
+                code=__version__,
+                base_digest=run_log.facts.digest,
+                wall=clock.wall(),
+            )
+        )
+        return run_log
+
+    @classmethod
+    def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "RunLog":
+        """The run as its journal left it; what was leased is free again."""
+        prompts = folder.read_prompts()
+        journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
+        run_log = cls(config, folder, journal, clock, prompts)
+        try:
+            run_log._take_up()
+        except BaseException:
+            run_log.close()
+            raise
+        return run_log
+
+    def _take_up(self) -> None:
+        records = list(read(self.folder.journal))
+        for record in records:
+            self._fold(record)
+        self.ledger = Ledger.replay((record.event for record in records), self.emit)
+        if self.state.started is None:
+            raise InputError(
+                f"the journal of {self.folder.name} has no first record, so the run never began; delete its folder and "
+                "start it anew."
+            )
+        if self.state.started.base_digest != self.facts.digest:
+            raise InputError(
+                f"the run {self.folder.name} began with base weights {self.state.started.base_digest}, but "
+                f"{self.config.model.name} is now {self.facts.digest}, and adapters fit their own base only; put the "
+                "first file back, or start a new run."
+            )
+        if self.state.finished and self.state.iterations_done >= self.config.iterations:
+            raise nothing_left(self.folder, self.config)
+        self.emit(RunResumed(attempt=self.state.attempts + 1, wall=self.clock.wall()))
+        self.ledger.interrupt()
+
+    def emit(self, event: AnyEvent) -> None:
+        record = self._journal.append(event)
+        if type(event) in BULK and self._meter is None and not self.observers:
+            # Nobody wants to know of it, as in a long simulation, where these are nearly all.
+            return
+        self._fold(record)
+        if self.projections and isinstance(event, IterationDone):
+            self._journal.snapshot({name: projection() for name, projection in self.projections.items()})
+
+    @property
+    def meter(self) -> CostMeter:
+        """Added up from the journal when it is first asked for, and kept up to date from then on."""
+        if self._meter is None:
+            self._journal.sync()
+            self._meter = CostMeter.replay(read(self.folder.journal))
+        return self._meter
+
+    @property
+    def next_seq(self) -> int:
+        return self._journal.next_seq
+
+    def run_time(self, at: float | None = None) -> float:
+        """Seconds since the run first started, now or at a reading of the clock."""
+        now = self._journal.now()
+        return now if at is None else now - (self.clock.now() - at)
+
+    async def sync_forever(self) -> None:
+        """Keep the journal's promise when nothing durable is appended for a while."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._journal.tick()
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _fold(self, record: Record) -> None:
+        # A meter that a watcher asks for now is read from the journal, which has this record already.
+        event, meter = record.event, self._meter
+        if type(event) not in BULK:
+            self.state.apply(event)
+            self.planner.apply(event)
+            for watch in self.watchers:
+                watch(record)
+        if meter is not None:
+            meter.apply(record)
+        for observe in self.observers:
+            observe(record)
+
+
+def nothing_left(folder: RunFolder, config: RunConfig) -> NothingToDo:
+    return NothingToDo(
+        f"the run {folder.name} has done its {config.iterations} iterations, so nothing is left to do; look at its "
+        "report, or resume it with --set iterations=N."
+    )

@@ -1,0 +1,59 @@
+"""What happened in a simulated run, event by event: a line each for people, and one hash for all of them."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from spotlight.core import messages as m
+
+SHOWN = 40
+"""Events that a failure prints."""
+
+
+@dataclass
+class MessageTrace:
+    """Grows with the run; tens of thousands of short lines at most."""
+
+    lines: list[str] = field(default_factory=list)
+    is_kept: bool = True
+    """Off where nobody will read it: saying what happened costs more than most things that happen."""
+
+    def add(self, now: float, what: str) -> None:
+        if self.is_kept:
+            self.lines.append(f"{len(self.lines):6d} {now:9.3f}  {what}")
+
+    def last(self) -> str:
+        return "\n".join(self.lines[-SHOWN:])
+
+    def digest(self) -> str:
+        hasher = hashlib.blake2b(digest_size=16)
+        for line in self.lines:
+            hasher.update(line.encode())
+        return hasher.hexdigest()
+
+
+def line_of(message: m.AnyMessage) -> str:
+    """A message in a few words."""
+    name = type(message).__name__
+    match message:
+        case m.Grant():
+            return f"Grant {', '.join(f'{one.request.id}#{one.attempt}@{one.step}' for one in message.leases)}"
+        case m.Commit() | m.HandBack():
+            return f"{name} {message.request}#{message.attempt}@{message.step}"
+        case m.Result() | m.Fenced():
+            return f"{name} {message.request}#{message.attempt}"
+        case m.Failed():
+            return f"Failed {message.request}#{message.attempt}: {message.problem}"
+        case m.Recall():
+            return f"Recall {', '.join(message.requests)}"
+        case m.Held() | m.Load() | m.PublishedWeights():
+            return f"{name} {message.weights} = {message.digest}"
+        case m.Train() | m.Stepped() | m.Save() | m.Saved() | m.Restore():
+            return f"{name} step {message.step}"
+        case m.Warned():
+            return f"Warned {message.kind.value} {message.seconds:.1f} s"
+        case m.Gone():
+            return f"Gone {message.worker}: {message.cause}"
+        case m.Pull():
+            return f"Pull {message.free_rows}"
+        case _:
+            return name

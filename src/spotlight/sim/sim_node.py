@@ -1,0 +1,391 @@
+"""A simulated node: the agent's part of the protocol, one connection, and a worker on every slot, life after life.
+
+Invariant, as of the real agent: what a worker said is sent in order; `Gone` follows all of it, the verdicts on what
+the worker had finished included; when the controller is gone, so is the node.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import repeat
+from typing import Protocol
+
+import msgspec
+
+from spotlight import __version__
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.core import messages as m
+from spotlight.core.crew_messages import Crewed, Demand
+from spotlight.core.events import SCHEMA
+from spotlight.core.node_spec import NodeSpec
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import Request, WeightsId, Work
+from spotlight.node.crews import NodeCrews
+from spotlight.node.judge import Judge, Verdict
+from spotlight.node.leases import Leases
+from spotlight.sim.fault_policy import NoFaults
+from spotlight.sim.frames import Carry, Frame
+from spotlight.sim.moments import Moment
+from spotlight.sim.numerics import Numerics
+from spotlight.sim.rooms import Rooms
+from spotlight.sim.row import SimRow
+from spotlight.sim.sim_rewards import SimPicture, SimRewardProcess
+from spotlight.sim.sim_trainer import SimTrainer
+from spotlight.sim.sim_worker import SimWorker
+from spotlight.sim.storage import SimStorage
+
+PREVIEW = Work.PREVIEW
+REWARD_PROCESSES = 2
+"""Of a node, where anything can happen to them."""
+HEADS, TOKEN_PIXELS = 12, 64
+"""Of `words`, which the simulated models stand for."""
+
+
+class Pipe:
+    """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
+
+    def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._delay = delay
+        self._deliver = deliver
+        self._on_their_way: deque[tuple[Frame, bytes]] = deque()
+        self._last = 0.0
+        self._is_cut = False
+
+    def put(self, frame: Frame, blob: bytes) -> None:
+        if self._is_cut:
+            return
+        loop = self._loop
+        arrives_at = loop.time() + self._delay()
+        if arrives_at > self._last:
+            self._last = arrives_at
+        self._on_their_way.append((frame, blob))
+        loop.call_at(self._last, self._next)
+
+    def stall(self, seconds: float) -> None:
+        """What is sent from now on arrives after that."""
+        self._last = max(self._last, self._loop.time() + seconds)
+
+    def drop_all(self) -> None:
+        self._on_their_way.clear()
+
+    def cut(self) -> None:
+        self.drop_all()
+        self._is_cut = True
+        self._deliver = _to_nobody
+
+    def _next(self) -> None:
+        if self._on_their_way:
+            self._deliver(*self._on_their_way.popleft())
+
+
+def _to_nobody(frame: Frame, blob: bytes) -> None:
+    pass
+
+
+class Surface(Protocol):
+    """What a node needs of the world."""
+
+    policy: NoFaults
+    storage: SimStorage
+    numerics: Numerics
+    elastic: ElasticConfig
+    rooms: Callable[[], Rooms]
+    """Makes those of a node."""
+    is_exact: bool
+    """Whether samples and steps are the same bits whoever makes them."""
+
+    carry: Carry | None
+    """What a message goes through on its way; None: nothing."""
+
+    def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
+
+    def broke(self, error: BaseException) -> None:
+        """A simulated machine did what no machine does."""
+
+
+class SimNode:
+    """Alive from its making until `die`."""
+
+    def __init__(self, node: NodeId, spec: NodeSpec, world: Surface, away: Collection[int] = ()) -> None:
+        """`away` are slots that it comes without."""
+        self.id = node
+        self.spec = spec
+        self._world = world
+        self._policy = world.policy
+        self._loop = asyncio.get_running_loop()
+        policy = world.policy
+        # Of a calm fate always the same, which `repeat` tells without a call of Python.
+        latency_s = repeat(policy.tempo.latency_s).__next__ if policy.is_calm else partial(policy.latency_s, node)
+        self.up = Pipe(latency_s, partial(world.arrived, node))
+        self.down = Pipe(latency_s, self._hear)
+        self._loads: dict[WeightsId, m.Load] = {}
+        self._copied: dict[WeightsId, tuple[str, str]] = {}
+        """Of each set: the announced digest, and that of the bytes that were copied."""
+        self.workers: dict[int, SimWorker] = {}
+        """By slot."""
+        self._by_name: dict[WorkerId, SimWorker] = {}
+        """The same."""
+        self._lives: dict[int, asyncio.Task[str]] = {}
+        self._judging: dict[WorkerId, int] = {}
+        self._scoring: set[asyncio.Task[None]] = set()
+        count = 0 if policy.is_calm else REWARD_PROCESSES
+        self._reward_processes = [SimRewardProcess(policy.tempo.start_s) for _ in range(count)]
+        self._judge = Judge[SimPicture](self._reward_processes) if count else None
+        """None where nothing can happen to it: a score then takes a timer, not three tasks."""
+        self.is_alive = True
+        self._leases = Leases()
+        self._rooms = world.rooms()
+        self._may_crew = len(world.elastic.legal_degrees(HEADS, spec.slots)) > 1
+        """Whether there is a layout to choose; where there is none, nobody need think about it."""
+        self.crews = NodeCrews(
+            node,
+            world.elastic,
+            HEADS,
+            TOKEN_PIXELS,
+            "",
+            self,
+            self._rooms,
+            self._leases.of,
+            world.policy.tempo.heartbeat_s,
+        )
+        hello = m.NodeHello(
+            schema=SCHEMA,
+            code=__version__,
+            node=node,
+            slot_class=spec.slot_class,
+            slots=spec.slots,
+            price=spec.price,
+        )
+        self._send(None, hello)
+        self._draining = asyncio.Event()
+        self._present = [asyncio.Event() for _ in range(spec.slots)]
+        for number in sorted(set(range(spec.slots)) - set(away)):
+            self.give(number)
+        self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
+
+    def die(self) -> None:
+        """At once and with all its workers; what it has sent may still arrive.
+
+        It lets go of all that leads back to it, and so is freed when the last of that has arrived.
+        """
+        self.is_alive = False
+        self.down.cut()
+        self.crews.leave()
+        if self._judge is not None:
+            self._judge.cancel()
+        for task in (*self._slots, *self._lives.values(), *self._scoring):
+            task.cancel()
+        for known in (self._slots, self._lives, self.workers, self._by_name):
+            known.clear()
+
+    async def drain(self, seconds: float) -> None:
+        """Workers hand back and exit, and none follows them; waits for that so long at most."""
+        self._draining.set()
+        for _, worker in sorted(self.workers.items()):
+            worker.tell(m.Drain(), b"")
+        await asyncio.wait(self._slots, timeout=seconds)
+
+    def strike(self, number: int) -> None:
+        """One worker is killed."""
+        life = self._lives.get(number)
+        if life is not None:
+            life.cancel()
+
+    def take(self, number: int) -> None:
+        """One slot is away until it is given back, and its worker is dead."""
+        self._present[number].clear()
+        self.strike(number)
+
+    def give(self, number: int) -> None:
+        """The slot is there: its next worker starts."""
+        self._present[number].set()
+
+    def warn(self, warned: m.Warned) -> None:
+        self.crews.warned(warned.kind, warned.seconds)
+        self._send(None, warned)
+
+    def worker_ids(self) -> list[WorkerId]:
+        return [worker.id for _, worker in sorted(self.workers.items())]
+
+    # -- for crews -----------------------------------------------------------------------------------------------------
+
+    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        for known in self.workers.values():
+            if known.id == worker:
+                known.tell(message, b"")
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        for number, known in sorted(self.workers.items()):
+            if known.id == worker:
+                self.strike(number)
+
+    def report(self, crewed: Crewed) -> None:
+        self._send(None, crewed)
+
+    # -- for workers ---------------------------------------------------------------------------------------------------
+
+    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        if self._may_crew and self.is_alive:
+            if self.crews.heard(worker, message):
+                return
+            if isinstance(message, m.HandBack):
+                self._leases.ended(worker, message.request, message.attempt)
+                self.crews.changed()
+        self._send(worker, message, blob)
+
+    def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
+        request, attempt = row.request, row.granted.attempt
+        if self._may_crew:
+            self._leases.ended(worker.id, request.id, attempt)
+            self.crews.changed()
+        self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
+        result = m.Result(request=request.id, attempt=attempt, digest=digest, steps=row.step - row.began)
+        tensors = b"" if request.work is PREVIEW else blob
+        seconds = self._policy.score_s(request, self.id)
+        if self._judge is None:
+            verdict = Verdict(self._world.numerics.score(request, digest))
+            self._loop.call_later(seconds, self._judged, worker.id, result, verdict, tensors)
+        else:
+            score = None if self._policy.is_unscorable(request) else self._world.numerics.score(request, digest)
+            judging = asyncio.create_task(self._score(worker.id, result, SimPicture(request, score, seconds), tensors))
+            self._scoring.add(judging)
+            judging.add_done_callback(self._scoring.discard)
+
+    async def _score(self, worker: WorkerId, result: m.Result, picture: SimPicture, tensors: bytes) -> None:
+        assert self._judge is not None
+        self._judged(worker, result, await self._judge.judge(picture), tensors)
+
+    def _judged(self, worker: WorkerId, result: m.Result, verdict: Verdict, tensors: bytes) -> None:
+        self._judging[worker] -= 1
+        self._send(worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors)
+
+    def kill_reward_process(self) -> None:
+        """Idle or busy, as it happens to be."""
+        for process in self._reward_processes:
+            process.kill()
+
+    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
+        return self._world.policy.misread(self._copied[load.weights][1], worker)
+
+    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
+        return self._world.policy.should_crash(moment, worker)
+
+    def fails(self, request: Request, attempt: int) -> bool:
+        return self._world.policy.fails(request, attempt)
+
+    def late_result_delay(self, worker: WorkerId) -> float | None:
+        return self._world.policy.late_result_delay(worker)
+
+    def digest_used(self, digest: str, worker: WorkerId) -> str:
+        return self._world.policy.misused(digest, worker)
+
+    # -- the agent -----------------------------------------------------------------------------------------------------
+
+    async def _keep(self, number: int) -> None:
+        """Worker after worker on one slot, from the end of the machine's boot on, until drained."""
+        if self.spec.boot_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), self.spec.boot_s)
+        lives = 0
+        while not self._draining.is_set():
+            await self._present[number].wait()
+            lives += 1
+            worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
+            self.workers[number] = self._by_name[worker.id] = worker
+            for load in self._loads.values():
+                worker.tell(load, b"")
+            life = self._lives[number] = asyncio.create_task(worker.live())
+            await asyncio.wait({life})
+            del self.workers[number], self._by_name[worker.id]
+            worker.crew.gone()
+            self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
+            self._leases.gone(worker.id)
+            if not life.cancelled() and (error := life.exception()) is not None:
+                self._world.broke(error)
+            cause = "killed" if life.cancelled() or life.exception() else life.result()
+            while self._judging.get(worker.id):
+                await asyncio.sleep(self._world.policy.tempo.score_s)
+            self._send(None, m.Gone(worker=worker.id, cause=cause))
+            await asyncio.sleep(self._world.policy.tempo.restart_s)
+
+    def _new_worker(self, worker: WorkerId) -> SimWorker:
+        world, salt = self._world, "" if self._world.is_exact else worker
+        return SimWorker(
+            id=worker,
+            node=self.id,
+            slot_class=self.spec.slot_class,
+            rows=self.spec.fixed_rows,
+            pace=world.policy.pace(worker, self.spec.slot_class),
+            around=self,
+            trainer=SimTrainer(world.storage, salt, world.numerics) if self.spec.trains else None,
+            numerics=world.numerics,
+            latent_salt=salt,
+            rooms=self._rooms,
+            kind=world.policy.kind(worker),
+            is_calm=world.policy.is_calm,
+        )
+
+    def _hear(self, frame: Frame, blob: bytes) -> None:
+        assert frame is not None
+        message = frame.message
+        if isinstance(message, m.Load):
+            self._load(message, frame.worker)
+        elif isinstance(message, Demand):
+            self.crews.demand(message)
+        else:
+            self._relay(frame.worker, message, blob)
+
+    def _load(self, load: m.Load, worker: WorkerId | None) -> None:
+        known = self._copied.get(load.weights)
+        if known is None or known[0] != load.digest:
+            content = self._world.storage.weights.get(load.path)
+            if content is None:
+                self._send(None, m.Failed(problem=f"{load.path} is not there"))
+                return
+            self._copied[load.weights] = (load.digest, content)
+        self._loads.pop(load.weights, None)
+        self._loads[load.weights] = load
+        for old in sorted(set(self._loads) - {load.weights, *load.keep}):
+            del self._loads[old]
+        self._relay(worker, load, b"")
+
+    def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        if not self._may_crew and worker is not None:
+            alone = self._by_name.get(worker)
+            if alone is not None:
+                alone.tell(message, blob)
+            return
+        if not self._may_crew:
+            for known in self._addressed(worker):
+                known.tell(message, blob)
+            return
+        for known in self._addressed(worker):
+            self._leases.observe(known.id, message)
+            if isinstance(message, m.Load):
+                self.crews.dropped((message.weights, *message.keep))
+            known.tell(message, blob)
+        self.crews.changed()
+
+    def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
+        """All of them, or the one of that name, if it is still there."""
+        if worker is None:
+            return [known for _, known in sorted(self.workers.items())]
+        known = self._by_name.get(worker)
+        return [known] if known is not None else []
+
+    def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
+        if not self.is_alive:
+            return
+        envelope, carry = m.Envelope(worker, message), self._world.carry
+        frame = envelope if carry is None else carry(envelope)
+        self.up.put(frame, blob)
+        if self._policy.is_calm:
+            return
+        for delay in self._policy.copies(message):
+            if delay:
+                self._loop.call_later(delay, self.up.put, frame, blob)
+            else:
+                self.up.put(frame, blob)

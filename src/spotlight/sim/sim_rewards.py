@@ -1,0 +1,83 @@
+"""A simulated reward process: takes time, may be killed at any moment, and starts anew after that."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.rewards.reward_pool import RewardProcessDied
+from spotlight.core.errors import RewardError
+from spotlight.core.messages import Score
+from spotlight.core.work import Request
+from spotlight.node.judge import Scored
+
+
+@dataclass(frozen=True)
+class SimPicture:
+    """A finished sample on its way through the judge."""
+
+    request: Request
+    score: Score | None
+    """None: the reward raises at this picture, every time."""
+    seconds: float
+
+
+class SimRewardProcess:
+    """Implements `judge.ScoringProcess` in virtual time."""
+
+    def __init__(self, start_s: float) -> None:
+        self._start_s = start_s
+        self._is_dead = False
+        self._is_started = True
+        self._busy: asyncio.Future[None] | None = None
+
+    def kill(self) -> None:
+        """An idle process is missed by the next batch; a busy one takes its batch with it."""
+        self._is_dead = True
+        if self._busy is not None and not self._busy.done():
+            self._busy.set_result(None)
+
+    async def score(self, items: Sequence[SimPicture]) -> Scored:
+        if self._is_dead:
+            self._restart()
+            raise RewardProcessDied("the reward process was killed while it was idle.")
+        await self._work(max(item.seconds for item in items) + (0.0 if self._is_started else self._start_s))
+        self._is_started = True
+        return Scored(_joined(items), items[0].score.scorer if items[0].score is not None else "")
+
+    async def close(self) -> None:
+        pass
+
+    async def _work(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        busy = self._busy = loop.create_future()
+        timer = loop.call_later(seconds, _settle, busy)
+        try:
+            await busy
+        finally:
+            timer.cancel()
+            self._busy = None
+        if self._is_dead:
+            self._restart()
+            raise RewardProcessDied("the reward process was killed while it was scoring.")
+
+    def _restart(self) -> None:
+        self._is_dead = self._is_started = False
+
+
+def _joined(items: Sequence[SimPicture]) -> Scores:
+    scores = [item.score for item in items if item.score is not None]
+    if len(scores) < len(items):
+        raise RewardError("the reward raised at a picture.")
+    names = scores[0].components.keys()
+    return Scores(
+        total=np.array([score.reward for score in scores]),
+        components={name: np.array([score.components[name] for score in scores]) for name in names},
+    )
+
+
+def _settle(busy: "asyncio.Future[None]") -> None:
+    if not busy.done():
+        busy.set_result(None)

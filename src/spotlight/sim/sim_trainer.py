@@ -1,0 +1,194 @@
+"""The simulated training role: theta is named by a hash chain over everything that it was trained on.
+
+Answers as `compute.train.role.TrainingRole` does, and refuses what that refuses. `nonce` is what the real trainer's
+last bits depend on outside of deterministic mode: nothing in it, who computes without.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from spotlight.compute.profiling.pace import Pace
+from spotlight.core import messages as m
+from spotlight.core.errors import Stopped
+from spotlight.core.work import Policy, RequestId
+from spotlight.sim.beside import Beside
+from spotlight.sim.fakes import mark
+from spotlight.sim.moments import Moment
+from spotlight.sim.numerics import Numerics, TrainedState
+from spotlight.sim.storage import SimStorage
+
+Used: TypeAlias = tuple[RequestId, str, float, bool]
+"""A sample, its tensors, its advantage, and whether it is trained on."""
+
+
+@dataclass(frozen=True)
+class _TrainedPart:
+    order: m.Train
+    used: list[Used]
+
+
+def _by_group(parts: Sequence[_TrainedPart]) -> Iterator[tuple[int, Used]]:
+    for part in parts:
+        for item, used in zip(part.order.items, part.used, strict=True):
+            yield item.request.group, used
+
+
+def _joined(orders: Sequence[m.Train]) -> m.Train:
+    """The step as if it had come at once: group by group."""
+    if len(orders) == 1:
+        return orders[0]
+    items = sorted((item for order in orders for item in order.items), key=lambda item: item.request.group)
+    return msgspec.structs.replace(orders[-1], items=tuple(items), part=0, samples=None)
+
+
+class SimTrainer:
+    """One process's trainer; a new process begins at the base model."""
+
+    def __init__(self, storage: SimStorage, nonce: str, numerics: Numerics) -> None:
+        self._storage = storage
+        self._nonce = nonce
+        self._numerics = numerics
+        self.state = TrainedState()
+        self._parts: list[_TrainedPart] = []
+        """Of the next step."""
+
+    def train(self, order: m.Train) -> m.Stepped | m.Accumulated:
+        self._check_turn(order)
+        used = [(item.request.id, self._payload(item), item.advantage, item.kept) for item in order.items]
+        parts = [] if order.part == 0 else self._parts
+        self._parts = [*parts, _TrainedPart(order, used)]
+        if not order.is_final:
+            return m.Accumulated(step=order.step, part=order.part)
+        whole, self._parts = self._parts, []
+        return self._step(whole)
+
+    def _step(self, parts: Sequence["_TrainedPart"]) -> m.Stepped:
+        """One optimizer step over all parts; where bits count, the order that they came in does."""
+        state, order = self.state, _joined([part.order for part in parts])
+        used = [each for _, each in sorted(_by_group(parts), key=lambda one: one[0])]
+        cuts = [part.used for part in parts] if len(parts) > 1 and self._numerics.counts_bits else []
+        theta = mark("theta", state.theta, order.step, used, self._nonce, *cuts)
+        self.state = TrainedState(
+            state.steps + 1,
+            theta,
+            mark("behaviour", theta) if order.last else state.behaviour,
+            mark("average", state.average, theta),
+            state.behaviour if order.last else state.before,
+        )
+        figures = dict(self._numerics.trained(state, order, self.state))
+        return m.Stepped(step=order.step, digest=theta, figures=figures)
+
+    def _check_turn(self, order: m.Train) -> None:
+        """As the real one: every sample of a step once, and nothing of a step that was given up."""
+        if order.step != self.state.steps:
+            raise Stopped(
+                f"the trainer holds {self.state.steps} steps but was asked for step {order.step}; restore it first."
+            )
+        before = [] if order.part == 0 else self._parts
+        told = f"part {order.part} of step {order.step}"
+        if order.part != len(before):
+            raise Stopped(f"{told} was ordered after {len(before)} parts; order the step again from part 0.")
+        requests = [item.request.id for part in [*(part.order for part in before), order] for item in part.items]
+        if len(set(requests)) < len(requests):
+            raise Stopped(f"{told} has a sample that the step already has; order every sample once.")
+        if order.samples is None and not (order.part == 0 and order.is_final):
+            raise Stopped(f"{told} does not say how many samples the step has; set samples in every part.")
+        ages = {order.iteration - item.request.sample.version for item in order.items}
+        if not ages <= {0, 1}:
+            raise Stopped(f"{told} has samples that are {sorted(ages)} versions old; give it none older than one.")
+        if order.is_final and not requests:
+            raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
+        if order.is_final and order.samples not in (None, len(requests)):
+            raise Stopped(f"{told} says that the step has {order.samples} samples, but it has {len(requests)}.")
+
+    def publish(self, order: m.Publish) -> m.PublishedWeights:
+        (weights,) = order.weights
+        digest = self.state.average if weights.policy is Policy.AVERAGE else self.state.behaviour
+        path = self._storage.weights_path(weights)
+        if self._storage.weights.setdefault(path, digest) != digest:
+            raise Stopped(f"{path} is {self._storage.weights[path]}, not {digest}; published weights never change.")
+        return m.PublishedWeights(weights=weights, digest=digest, size=1, step=self.state.steps)
+
+    def snapshot(self, order: m.Save) -> bytes:
+        """What a checkpoint under way will hold; its name says that it is not whole."""
+        self._storage.begin_checkpoint(order.path)
+        return msgspec.msgpack.encode(self.state)
+
+    def save(self, order: m.Save, snapshot: bytes) -> m.Saved:
+        self._storage.end_checkpoint(order.path, snapshot)
+        return m.Saved(step=order.step, path=order.path)
+
+    def restore(self, order: m.Restore) -> m.Saved:
+        self._parts = []
+        if order.path:
+            self.state = msgspec.msgpack.decode(self._storage.checkpoints[order.path], type=TrainedState)
+        elif self.state.steps:
+            raise Stopped(f"the trainer has taken {self.state.steps} steps and cannot go back to none.")
+        if self.state.steps != order.step:
+            raise Stopped(f"the checkpoint {order.path} has {self.state.steps} steps, not {order.step}.")
+        return m.Saved(step=order.step, path=order.path, restored=True)
+
+    def _payload(self, item: m.TrainItem) -> str:
+        if item.payload not in self._storage.files:
+            raise Stopped(f"{item.request.id} is to be trained, but its tensors {item.payload} are not there.")
+        return self._storage.digest(item.payload)
+
+
+class Trainee(Protocol):
+    """The worker that an order was given to."""
+
+    say: Callable[..., None]
+    beside: Beside
+
+    async def take_time(self, seconds: float) -> None: ...
+
+    def come_to(self, moment: Moment) -> None:
+        """Dies there, if somebody strikes."""
+
+
+async def carry_out(
+    order: m.Train | m.Publish | m.Save | m.Restore, trainer: SimTrainer, pace: Pace, worker: Trainee
+) -> None:
+    """It takes its time, it is done, it is told: whether anybody hears of what was done is another question."""
+    match order:
+        case m.Train():
+            await worker.take_time(pace.train(order))
+            worker.come_to(Moment.ACCUMULATING)
+            if order.rank == 0:
+                reply = trainer.train(order)
+                worker.come_to(Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
+                worker.say(reply)
+                worker.come_to(Moment.STEP_TOLD)
+        case m.Publish():
+            await worker.take_time(pace.publish(order))
+            worker.come_to(Moment.PUBLISHING)
+            published = trainer.publish(order)
+            worker.come_to(Moment.PUBLISHED)
+            worker.say(published)
+        case m.Save():
+            await worker.beside.ended()
+            snapshot = trainer.snapshot(order)
+            await worker.take_time(pace.snapshot())
+            worker.beside.begin(lambda: _write(order, snapshot, trainer, pace.write(), worker))
+        case m.Restore():
+            # Whatever becomes of a checkpoint is told before.
+            await worker.beside.ended()
+            await worker.take_time(pace.load_s)
+            restored = trainer.restore(order)
+            worker.come_to(Moment.RESTORING)
+            worker.say(restored)
+
+
+async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: float, worker: Trainee) -> None:
+    await worker.take_time(seconds)
+    worker.come_to(Moment.SAVING)
+    try:
+        saved = trainer.save(order, snapshot)
+    except Stopped as problem:
+        worker.say(m.Failed(problem=str(problem), exit_code=problem.exit_code))
+        return
+    worker.come_to(Moment.SAVED)
+    worker.say(saved)

@@ -1,0 +1,269 @@
+"""All simulated machines of a run: nodes that come, are warned and go, and the connections to the controller.
+
+The controller that is plugged in is the real one (`runtime.hub.Hub`); where a trace is kept, every message crosses as
+bytes. After each thing that reaches the controller, `checked` is called: that is where invariants are looked at.
+
+    world.plug(hub, node_specs)      nodes come up and dial in
+    world.unplug()                   the controller is gone, and so, at once, are all nodes
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from spotlight.control.dispatch import Outgoing
+from spotlight.control.elastic.config import ElasticConfig
+from spotlight.controller.hub import Hub
+from spotlight.core import messages as m
+from spotlight.core.crew_messages import Crewed
+from spotlight.core.node_spec import NodeSpec
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.sim.fault_policy import NoFaults
+from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
+from spotlight.sim.message_trace import MessageTrace, line_of
+from spotlight.sim.numerics import HashNumerics, Numerics
+from spotlight.sim.rooms import Rooms
+from spotlight.sim.sim_node import SimNode
+from spotlight.sim.storage import SimStorage
+
+
+class SimWorld:
+    """The machines, and what is known of the work that they owe."""
+
+    def __init__(
+        self,
+        policy: NoFaults,
+        storage: SimStorage,
+        trace: MessageTrace,
+        is_exact: bool,
+        elastic: ElasticConfig | None = None,
+        numerics: Numerics | None = None,
+    ) -> None:
+        self.policy = policy
+        self.numerics = numerics or HashNumerics()
+        self.storage = storage
+        self.trace = trace
+        self.is_exact = is_exact
+        self.elastic = elastic or ElasticConfig()
+        self.rooms: Callable[[], Rooms] = Rooms
+        self.nodes: dict[str, SimNode] = {}
+        """Alive, by the name they keep over all incarnations."""
+        self._by_id: dict[NodeId, SimNode] = {}
+        """The same, by incarnation."""
+        self.owed: dict[WorkerId, dict[RequestId, int]] = {}
+        """Attempts that were sent to a worker and that nothing it said has ended; followed where a trace is kept."""
+        self.carry: Carry | None = as_bytes() if trace.is_kept else None
+        self.checked: Callable[[], None] | None = None
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        """Called with what a message made the controller raise."""
+        self.events = 0
+        self.crews = 0
+        """Crews of two or more that nodes told of."""
+        self.discards = 0
+        """Workers that were told to drop previews."""
+        self._loop = asyncio.get_running_loop()
+        self._hub: Hub | None = None
+        self._wanted: dict[str, NodeSpec] = {}
+        self._incarnations: dict[str, int] = {}
+        self._dying: dict[NodeId, SimNode] = {}
+        self._away: dict[str, set[int]] = {}
+        """Slots that were taken from a node, which its next incarnation lacks too."""
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
+
+    # -- the controller ------------------------------------------------------------------------------------------------
+
+    def plug(self, hub: Hub, specs: Sequence[NodeSpec]) -> None:
+        self._hub = hub
+        hub.kill = self._kill_as_ordered
+        for spec in specs:
+            self.add(spec)
+
+    def unplug(self) -> None:
+        """No orphan survives the controller."""
+        self._hub = None
+        for node in [*self.nodes.values(), *self._dying.values()]:
+            node.die()
+            node.up.cut()
+        self.nodes.clear()
+        self._by_id.clear()
+        self._dying.clear()
+        self._wanted.clear()
+        self.owed.clear()
+
+    def send(self, outgoing: Outgoing) -> None:
+        """The hub's mouth."""
+        node = self._by_id.get(outgoing.node)
+        self.events += 1
+        if self.trace.is_kept:
+            self._follow(outgoing)
+        self.discards += isinstance(outgoing.message, m.Discard)
+        if node is not None:
+            envelope = m.Envelope(outgoing.worker, outgoing.message)
+            node.down.put(envelope if self.carry is None else self.carry(envelope), outgoing.blob)
+
+    def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
+        """One frame of a node, or the end of its connection."""
+        hub = self._hub
+        if hub is None:
+            return
+        try:
+            if frame is None:
+                self._hung_up(hub, node)
+            else:
+                self.events += 1
+                if self.trace.is_kept:
+                    self._heed(node, frame.worker, frame.message)
+                message = frame.message
+                if isinstance(message, m.NodeHello):
+                    hub.node_joined(message)
+                else:
+                    if isinstance(message, Crewed):
+                        self.crews += len(message.crews)
+                    hub.receive(node, frame, blob)
+        except BaseException as error:
+            self._hub = None
+            self.failed(error)
+        else:
+            if self.checked is not None:
+                self.checked()
+
+    def broke(self, error: BaseException) -> None:
+        self.failed(error)
+
+    # -- machines ------------------------------------------------------------------------------------------------------
+
+    def add(self, spec: NodeSpec) -> None:
+        """From now on this node is wanted: it comes, and comes back."""
+        self._wanted[spec.name] = spec
+        if spec.name not in self.nodes:
+            self._bring(spec.name)
+
+    def remove(self, name: str) -> None:
+        """It is not wanted any more: once it has gone, it stays away."""
+        self._wanted.pop(name, None)
+
+    def kill(self, name: str, loses_words: bool = False) -> None:
+        """All processes of the node at once; `loses_words`: what it had sent does not arrive either."""
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return
+        del self._by_id[node.id]
+        self._note(f"!! {node.id} is killed")
+        if loses_words:
+            node.up.drop_all()
+        node.die()
+        self._dying[node.id] = node
+        node.up.put(HANG_UP, b"")
+        self._loop.call_later(self.policy.tempo.return_s, self._bring, name)
+
+    async def _kill_as_ordered(self, worker: WorkerId) -> None:
+        self.kill_worker(worker)
+
+    def kill_worker(self, worker: WorkerId) -> None:
+        for node in self.nodes.values():
+            for number, known in list(node.workers.items()):
+                if known.id == worker:
+                    self._note(f"!! {worker} is killed")
+                    node.strike(number)
+
+    def take_slot(self, name: str, number: int) -> None:
+        """One slot of a node is gone, with its worker, until it is given back; the node stays."""
+        self._note(f"!! slot {number} of {name} is taken")
+        self._away.setdefault(name, set()).add(number)
+        if name in self.nodes:
+            self.nodes[name].take(number)
+
+    def give_slot(self, name: str, number: int) -> None:
+        self._note(f"!! slot {number} of {name} is back")
+        self._away.get(name, set()).discard(number)
+        if name in self.nodes:
+            self.nodes[name].give(number)
+
+    def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
+        if name in self.nodes:
+            self._note(f"!! {self.nodes[name].id} is warned: {kind.value}, {seconds:.1f} s")
+            self.nodes[name].warn(m.Warned(kind=kind, seconds=seconds))
+
+    def freeze(self, worker: WorkerId, seconds: float) -> None:
+        for node in self.nodes.values():
+            for known in node.workers.values():
+                if known.id == worker:
+                    self._note(f"!! {worker} is silent for {seconds:.1f} s")
+                    known.freeze(seconds)
+
+    def slow(self, worker: WorkerId, factor: float) -> None:
+        for node in self.nodes.values():
+            for known in node.workers.values():
+                if known.id == worker:
+                    self._note(f"!! {worker} is {factor:g} times slower")
+                    known.pace.slowness = factor
+
+    def kill_reward_process(self, name: str) -> None:
+        if name in self.nodes:
+            self._note(f"!! the reward process of {self.nodes[name].id} is killed")
+            self.nodes[name].kill_reward_process()
+
+    def stall(self, name: str, seconds: float) -> None:
+        """The connection stands still, both ways."""
+        if name in self.nodes:
+            self._note(f"!! the connection of {self.nodes[name].id} stalls for {seconds:.1f} s")
+            self.nodes[name].up.stall(seconds)
+            self.nodes[name].down.stall(seconds)
+
+    def heal(self) -> None:
+        """Everybody is as fast as ever."""
+        for node in self.nodes.values():
+            for worker in node.workers.values():
+                worker.pace.slowness = 1.0
+
+    def names(self, slot_class: SlotClass | None = None) -> list[str]:
+        """Nodes that are up."""
+        if slot_class is None:
+            return sorted(self.nodes)
+        return sorted(name for name, node in self.nodes.items() if node.spec.slot_class is slot_class)
+
+    def worker_ids(self, slot_class: SlotClass | None = None) -> list[WorkerId]:
+        return [worker for name in self.names(slot_class) for worker in self.nodes[name].worker_ids()]
+
+    def note(self, what: str) -> None:
+        self._note(f"!! {what}")
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _follow(self, outgoing: Outgoing) -> None:
+        self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {line_of(outgoing.message)}")
+        if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
+            owed = self.owed.setdefault(outgoing.worker, {})
+            owed.update({granted.request.id: granted.attempt for granted in outgoing.message.leases})
+
+    def _hung_up(self, hub: Hub, node: NodeId) -> None:
+        self._dying.pop(node, None)
+        self._note(f"<- {node} hung up")
+        for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
+            del self.owed[worker]
+        hub.node_lost(node, "connection lost")
+
+    def _heed(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
+        self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")
+        match message:
+            case m.Result() | m.HandBack() | m.Failed() if worker is not None and message.request is not None:
+                owed = self.owed.get(worker, {})
+                if owed.get(message.request) == message.attempt:
+                    del owed[message.request]
+            case m.Gone():
+                self.owed.pop(message.worker, None)
+
+    def _bring(self, name: str) -> None:
+        spec = self._wanted.get(name)
+        if spec is None or name in self.nodes or self._hub is None:
+            return
+        self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        node = spec.incarnation(self._incarnations[name])
+        self.nodes[name] = self._by_id[node] = SimNode(node, spec, self, away=self._away.get(name, ()))
+
+    def _note(self, what: str) -> None:
+        self.events += 1
+        self.trace.add(self.now, what)
