@@ -33,7 +33,7 @@ from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.storm import StormFailed, weather_one
 
-SEEDS = range(150)
+SEEDS = range(60)
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
 

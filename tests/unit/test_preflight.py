@@ -202,12 +202,12 @@ def test_limit_on_open_files_is_raised_where_it_may_be_and_else_refused():
 import resource, sys
 from spotlight.config import load_config
 from spotlight.core.errors import EnvironmentProblem
-from spotlight.preflight import Subject
+from spotlight.preflight.planned_run import PlannedRun
 from spotlight.preflight.this_machine import check_open_files
 soft, hard, spot = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    list(check_open_files(Subject.new(load_config("words-nft", [f"cluster.spot={spot}"]), "words-nft")))
+    list(check_open_files(PlannedRun.new(load_config("words-nft", [f"cluster.spot={spot}"]), "words-nft")))
 except EnvironmentProblem as problem:
     print(problem)
 else:

@@ -8,7 +8,8 @@ import pytest
 from spotlight.compute.data import words
 from spotlight.compute.data.glyphs import FACES, LETTERS, atlas
 from spotlight.compute.data.worlds import WORDS as WORLD
-from spotlight.compute.models.families import TEXT, WORDS, WORDS_LARGE
+from spotlight.compute.models.families import LETTERS as CHARACTERS
+from spotlight.compute.models.families import WORDS, WORDS_LARGE
 from spotlight.core.errors import InputError, PromptError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Prompt
@@ -38,7 +39,7 @@ def test_every_listed_word_can_be_drawn_and_encoded():
         assert words.MIN_LETTERS <= len(word) <= words.MAX_LETTERS
         assert set(word) <= set(LETTERS)
         assert words.letters_of(words.prompt_for(word)) == list(word)
-    assert TEXT.width >= words.MAX_LETTERS
+    assert CHARACTERS.width >= words.MAX_LETTERS
 
 
 def test_split_does_not_change():
@@ -123,7 +124,7 @@ def test_world_takes_the_same_held_out_words_every_time():
 @pytest.mark.parametrize("text", ["river", 'the word "river', 'the word ""', 'two "words" and "more"', ""])
 def test_prompt_without_one_quoted_word_is_refused(text):
     with pytest.raises(PromptError, match="no word between two double quotes"):
-        TEXT.encode(Prompt(text=text))
+        CHARACTERS.encode(Prompt(text=text))
 
 
 @pytest.mark.parametrize("spec", [WORDS, WORDS_LARGE], ids=lambda spec: spec.family)
