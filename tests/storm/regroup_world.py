@@ -29,7 +29,7 @@ from spotlight.core.crew_messages import Form, Formed, Forward, ForwardDone, Gro
 from spotlight.core.types import NodeId, Size, WorkerId
 
 NODE = NodeId("spot-1.1")
-OPERATIONS_S = (1.5, 1.5, 30.0)
+OPERATIONS_S = (1.5, 30.0)
 """When a group's own operations time out: below the step deadline, as they should, or uselessly late."""
 
 

@@ -22,7 +22,7 @@ from spotlight.core.crew_messages import Disband
 
 SEEDS = range(240)
 COVERAGE_SEEDS = range(60)
-BUG_SEEDS = range(240)
+BUG_SEEDS = range(60)
 """Storms end at the first that catches the bug."""
 STORMY_S = 25.0
 CALM_S = 120.0
@@ -65,6 +65,12 @@ def stop(world: World) -> None:
         world.stop(world.rng.choice(names), world.rng.uniform(0.05, 8.0))
 
 
+def stop_in_a_crew(world: World) -> None:
+    """A member of a serving crew stops for longer than a step may take."""
+    if world.regroup.crews:
+        world.stop(world.rng.choice(world.rng.choice(world.regroup.crews)), world.rng.uniform(4.0, 12.0))
+
+
 def notice(world: World) -> None:
     if len(world.regroup.alive) > 1:
         name = world.rng.choice(world.regroup.alive)
@@ -104,7 +110,7 @@ def err(world: World) -> None:
 
 
 FAULTS = (
-    *(kill, kill_two, kill_while_forming, kill_leader, lose_all, stop, stop, notice),
+    *(kill, kill_two, kill_while_forming, kill_leader, lose_all, stop, stop_in_a_crew, stop_in_a_crew, notice),
     *(come, come, change_mind, change_mind, replay, replay, skew, err),
 )
 
