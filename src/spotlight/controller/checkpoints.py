@@ -24,7 +24,7 @@ from spotlight.core.events import AnyEvent, Checkpointed
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often checkpoints are written."""
+    """Interval between checkpoints."""
 
     updates: int
     """Updates per iteration."""

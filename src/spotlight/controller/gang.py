@@ -92,7 +92,7 @@ class Gang:
         if used and not path:
             # A worker that trained before (it is back, or the others are new) cannot undo its steps. All are killed at
             # once, because their replacements then start in parallel.
-            await self._end(used, self.life, f"the training worker {', '.join(used)} has to begin anew")
+            await self._end(used, self.life, f"the training worker {', '.join(used)} has to restart")
             raise GangLost(f"the training worker {', '.join(used)} had taken steps that no checkpoint holds")
         await self._ordered(m.Restore(step=step, path=path), m.Saved)
         self._restored = self.life
@@ -185,7 +185,7 @@ class Gang:
         if isinstance(answer, m.Failed):
             raise error_of(answer.exit_code, f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
-            raise TypeError(f"{name} was answered by {type(answer).__name__}")
+            raise TypeError(f"{name} received the reply {type(answer).__name__}")
         return answer
 
     def _send(self, order: m.AnyMessage) -> None:

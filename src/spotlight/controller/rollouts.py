@@ -276,8 +276,8 @@ class Rollouts:
         was_blind = before is not None and not any(any(group) for group in before.kept)
         if was_blind and not comparable_groups(rewards):
             raise RewardError(
-                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so training "
-                f"would go on with nothing; {last_reason(self._hub)}; repair the reward, then resume."
+                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so there "
+                f"is nothing to train on; {last_reason(self._hub)}; repair the reward, then resume."
             )
 
     def requests_by_group(self, iteration: int) -> list[list[Request]]:

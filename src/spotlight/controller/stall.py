@@ -8,7 +8,7 @@ is what the settings allow a single operation to take without any sign (starting
 leased), and FACTOR times the longest time between two signs that this run has had. An order to the gang has a limit of
 its own, which follows from the time of earlier ones (`gang.py`).
 
-Only the time between ticks counts, so that a controller that stood still itself does not blame its workers
+Time is counted by ticks, at most LONGEST_TICK_S each, so that a pause of the controller is not blamed on its workers
 (tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
 """
 

@@ -125,7 +125,7 @@ class Regroup:
     # -- events of workers ---------------------------------------------------------------------------------------------
 
     def joined(self, worker: WorkerId, now: float) -> list[Action]:
-        """Add a worker, which is up and alone."""
+        """Add a worker; it is alone at first."""
         if worker in self._formation.slots:
             return []
         self._formation.slots[worker] = LiveWorker(seen_at=now)

@@ -21,14 +21,14 @@ class SelectedNoise(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """How the number of previewed seeds and their steps are decided."""
+    """Method that decides the number of previewed seeds and their steps."""
 
     BANDIT = "bandit"
     FIXED = "fixed"
 
 
 class Solver(StrEnum):
-    """How previews with fewer steps than the exact rollout are solved, with one forward per step in both."""
+    """Solver of previews with fewer steps than the exact rollout; both take one forward per step."""
 
     ODE = "ode"
     """Euler steps, as the rollout's own outside its window."""
@@ -51,7 +51,7 @@ class Timing(StrEnum):
 
 
 class Baseline(StrEnum):
-    """What the advantages of a group with selected seeds are measured from."""
+    """Baseline of the advantages of a group with selected seeds."""
 
     KEPT = "kept"
     """The mean of the group. Its seeds are extremes, so that mean is not the prompt's."""
@@ -90,18 +90,18 @@ class ExploreConfig(Section):
     audit_share: float = Field(default=0.1, gt=0, le=1)
     """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
     baseline: Baseline = Baseline.KEPT
-    """What advantages are measured from. If no audited seed of a prompt has a reward, `audited` is `kept`: with U
+    """Baseline of the advantages. If no audited seed of a prompt has a reward, `audited` is `kept`: with U
     unselected seeds this happens with probability (1 - audit_share)^U. Audits are then drawn right after the rollouts
     of their group, because its advantages depend on them."""
     solver: Solver = Solver.ODE
-    """How previews with fewer steps than the exact rollout are solved."""
+    """Solver of previews with fewer steps than the exact rollout."""
     noise: SelectedNoise = SelectedNoise.INITIAL
     """The noise that previews and exact rollouts share."""
     timing: Timing = Timing.BESIDE
     """When previews are drawn."""
     overrun: float = Field(default=0.0, ge=0)
-    """How long planned previews may run after the end of training, as a share of its time; unfinished ones are then
-    discarded. Where no slot is free beside training, a fixed plan is drawn in this time alone."""
+    """Time that planned previews may run after training, as a share of its time; unfinished ones are then discarded.
+    Where no slot is free beside training, a fixed plan is drawn in this time alone."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: an unfinished preview costs nothing when training ends, an idle slot does. Where training would

@@ -165,7 +165,7 @@ def allocate(variances: Sequence[float], group_size: int, previews: int, most: i
 
 
 def with_reserve(seeds: Sequence[int], variances: Sequence[float]) -> tuple[int, ...]:
-    """Give every prompt after the last explored one as many previews: work for slots that join or prove faster.
+    """Give every prompt after the last explored one its number of previews: work for slots that join or prove faster.
 
     Previews are served group by group, so an earlier reserve would delay what was allocated.
     """
@@ -201,7 +201,7 @@ def knee(window_s: float, rollout_s: float, share: float, gain: Callable[[float]
     """Seconds of previews; `gain` maps seconds of previews to the promised gain, 1 for none."""
     free_s = max(0.0, window_s - share * rollout_s)
     choices = [free_s + (window_s - free_s) * part / PARTS for part in range(PARTS + 1)]
-    # Of equal choices the longest: previews that cost nothing.
+    # The longest of equal choices: previews that cost nothing.
     return min(reversed(choices), key=lambda seconds: seconds_per_gain(seconds, window_s, rollout_s, share, gain))
 
 

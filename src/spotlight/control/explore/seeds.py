@@ -6,7 +6,7 @@ consists of the k highest and the rest lowest rewards, so one sort and one scan 
 takes the smallest seeds and the upper end the largest. Invariants (tests/property/test_explore_property.py): no subset
 of the size has a larger variance; neither the order of arrival nor a preview without a finite reward changes it.
 
-**Choice** of G seeds per prompt, always G distinct ones whatever arrived:
+**Choice** of G seeds per prompt, always G distinct seeds:
 
     usable previews   rewards         chosen
     more than G       vary            the G with the largest variance
@@ -138,7 +138,7 @@ def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -
         if seed is None:
             raise ConfigError(
                 f"a group of {group_size} has {len(selected)} previewed and only {len(added)} fresh seeds, but every "
-                "group is rolled out whole; hand over as many fresh seeds as the group is large."
+                f"group is rolled out whole; pass at least {group_size} fresh seeds."
             )
         if seed not in taken:
             taken.add(seed)
@@ -155,7 +155,7 @@ def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size:
     """
     rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
     varied = [largest_variance(known, group_size) for known in rewards]
-    # Of equal candidates the one with more previews: rounding must not waste those that followed the scouts.
+    # The candidate with more previews wins a tie: rounding must not waste those that followed the scouts.
     tie = max(varied, default=0.0) * TIE
     levels = [
         -1 if not known else round(value / tie) if tie else 0 for known, value in zip(rewards, varied, strict=True)

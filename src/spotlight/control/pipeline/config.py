@@ -6,7 +6,7 @@ from spotlight.core.section import Section
 
 
 class PipelineConfig(Section):
-    """How rollouts and training share the slots and the time."""
+    """Overlap of rollouts and training."""
 
     gap: bool = False
     """Train on complete groups while others are rolled out; one optimizer step per update either way. False trains

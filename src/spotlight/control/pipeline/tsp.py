@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class BatchesOver(StrEnum):
-    """What the (sample, timestep) pairs of one forward share."""
+    """Common property of the (sample, timestep) pairs of one forward."""
 
     PAIRS = "pairs"
     """Any pairs share a forward, each at its own timestep."""

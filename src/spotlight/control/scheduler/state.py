@@ -224,7 +224,7 @@ class Backlog:
 
 
 class Standing(StrEnum):
-    """Which work a worker may be given."""
+    """Kinds of work that a worker may receive."""
 
     SERVING = "serving"
     PREVIEWS_ONLY = "previews_only"
