@@ -69,7 +69,7 @@ class Cluster:
     def _cycle(self, worker: WorkerId) -> None:
         held, now = self._held[worker], self._now
         request = held.request.id
-        self.scheduler.heard(worker, (Progress(request, held.attempt, STEPS // 2),), now)
+        self.scheduler.heartbeat(worker, (Progress(request, held.attempt, STEPS // 2),), now)
         result = Accepted(request=request, attempt=held.attempt, worker=worker, digest=DIGEST, reward=0.5, steps=STEPS)
         if self.ledger.accept(result, DIGEST) is not None:
             raise AssertionError(f"{request} was refused")

@@ -51,7 +51,7 @@ def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, li
     )
     dispatcher = Dispatcher(
         run_log.ledger,
-        Scheduler(run_log.ledger, settings, schedule.turn_of(config.rollout.prompts)),
+        Scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
         storage,
         emit,
         run_clock=run_log.run_time,

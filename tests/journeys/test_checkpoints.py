@@ -190,6 +190,6 @@ def test_checkpoint_that_hangs_costs_its_time_limit_and_the_gang() -> None:
 
         story.policy.pace = pace
         story.end()
-        assert any("gave no answer to Save within 30 s" in problem for problem in story.problems)
+        assert any("sent no reply to Save within 30 s" in problem for problem in story.problems)
         assert steps(story, Restored)[0] == 0
         assert story.theta == undisturbed()

@@ -53,13 +53,13 @@ def token_check_dropped_in_the_worker(patch: pytest.MonkeyPatch) -> None:
 @caught_by(layouts.test_words_of_an_old_token_agent_refuses_them_and_nothing_changes)
 def token_check_dropped_in_the_agent(patch: pytest.MonkeyPatch) -> None:
     """Whatever is said is taken for a word of the live crew."""
-    heard = Regroup.heard
+    receive = Regroup.receive
 
     def lax(self: Regroup, worker: Any, word: Any, now: float) -> Any:
         live = self.token(worker)
-        return heard(self, worker, word if live is None else msgspec.structs.replace(word, token=live), now)
+        return receive(self, worker, word if live is None else msgspec.structs.replace(word, token=live), now)
 
-    patch.setattr(Regroup, "heard", lax)
+    patch.setattr(Regroup, "receive", lax)
 
 
 @caught_by(layouts.test_grant_that_crosses_the_order_to_follow_is_handed_back_and_made_elsewhere)

@@ -35,7 +35,7 @@ def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -
         assert [lost.worker for lost in story.said(WorkerLost)] == [FIRST_GANG]
         assert [step.step for step in story.said(StepCommitted)] == [0, 1, 2]
         assert not story.said(Restored), "no step was committed before, so there was nothing to take back"
-        assert any("gave no answer to Train within 50 s" in problem for problem in story.problems)
+        assert any("sent no reply to Train within 50 s" in problem for problem in story.problems)
         assert story.theta == undisturbed()
 
 

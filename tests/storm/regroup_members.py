@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spotlight.control.elastic.actions import Order, Word
+from spotlight.control.elastic.actions import Order, WorkerMessage
 from spotlight.core.crew_messages import Broke, Disband, Disbanded, Form, GroupToken, Prepare, Prepared
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
@@ -57,7 +57,7 @@ class Member:
     def in_forward(self) -> bool:
         return self.group is not None and self.name in self.group.entered
 
-    def say(self, word: Word) -> None:
+    def say(self, word: WorkerMessage) -> None:
         """Over a pipe, which keeps the order."""
         self.sent_at = max(self.sent_at, self.world.now + self.world.delay())
         self.world.at(self.sent_at, lambda: self.world.deliver(self.name, word))

@@ -21,7 +21,7 @@ from spotlight.control.elastic.actions import (
     Replan,
     Report,
     Send,
-    Word,
+    WorkerMessage,
 )
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.regroup import Regroup
@@ -56,7 +56,7 @@ class World:
         self.agreed: dict[GroupToken, dict[WorkerId, str]] = {}
         """The digests that members of a token were prepared with."""
         self.formed: dict[GroupToken, set[WorkerId]] = {}
-        self.said: list[tuple[WorkerId, Word]] = []
+        self.said: list[tuple[WorkerId, WorkerMessage]] = []
         self.refused: list[Refuse] = []
         self.killed: list[Kill] = []
         self.reports: list[Report] = []
@@ -181,14 +181,14 @@ class World:
             member.orders.append(message)
             member.obey()
 
-    def deliver(self, worker: WorkerId, word: Word) -> None:
+    def deliver(self, worker: WorkerId, word: WorkerMessage) -> None:
         if isinstance(word, Prepared) and self.regroup.token(worker) == word.token:
             self.agreed.setdefault(word.token, {})[worker] = word.holds[0][1]
         if isinstance(word, Formed):
             self.formed.setdefault(word.token, set()).add(worker)
         self.said.append((worker, word))
         self.trace.append(f"{self.now:.4f} {worker} says {word}")
-        self.act(self.regroup.heard(worker, word, self.now))
+        self.act(self.regroup.receive(worker, word, self.now))
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ def restore_forgotten_after_gang_death(patch: pytest.MonkeyPatch) -> None:
     """A new gang is taken for the old one: it holds none of the steps."""
 
     async def blind(self: Any) -> bool:
-        await self._hub.until(self._is_here)
+        await self._hub.until(self._is_present)
         self._restored = self.life
         return True
 

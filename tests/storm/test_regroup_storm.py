@@ -92,7 +92,7 @@ def replay(world: World) -> None:
     """A zombie says again what it once said, of a token that is not its live one."""
     old = [(name, word) for name, word in world.said if world.regroup.token(name) != word.token]
     for name, word in world.rng.sample(old, min(5, len(old))):
-        actions = world.regroup.heard(name, word, world.now)
+        actions = world.regroup.receive(name, word, world.now)
         world.check(all(isinstance(action, Refuse) for action in actions), f"{name}'s old {word} led to {actions}")
         world.act(actions)
 
@@ -203,13 +203,13 @@ def epoch_not_incremented(patch: pytest.MonkeyPatch) -> None:
 @bug
 def token_check_dropped(patch: pytest.MonkeyPatch) -> None:
     """Whatever a member says is taken to be about its live crew."""
-    heard = Regroup.heard
+    receive = Regroup.receive
 
     def lax(self: Regroup, worker: Any, word: Any, now: float) -> Any:
         live = self.token(worker)
-        return heard(self, worker, msgspec.structs.replace(word, token=live) if live is not None else word, now)
+        return receive(self, worker, msgspec.structs.replace(word, token=live) if live is not None else word, now)
 
-    patch.setattr(Regroup, "heard", lax)
+    patch.setattr(Regroup, "receive", lax)
 
 
 @bug

@@ -46,7 +46,7 @@ class Tale:
         return [[each.id for each in group] for group in wanted]
 
     def asks(self, worker: WorkerId, rows: int = ROWS) -> None:
-        self.assist.ask(worker, m.Pull(free_rows=rows, row_steps_per_s=self._speed), self.now)
+        self.assist.pull(worker, m.Pull(free_rows=rows, row_steps_per_s=self._speed), self.now)
         self.serve()
 
     def serve(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from spotlight.control.elastic.actions import Action, Kill, Refuse, Relay, Replan, Report, Send, Word
+from spotlight.control.elastic.actions import Action, Kill, Refuse, Relay, Replan, Report, Send, WorkerMessage
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.core.crew_messages import (
@@ -48,8 +48,8 @@ class Node:
     def wish(self, *crews: tuple[WorkerId, ...]) -> list[Action]:
         return self.note(self.regroup.wish(crews, "as told", self.now))
 
-    def says(self, worker: WorkerId, word: Word) -> list[Action]:
-        return self.note(self.regroup.heard(worker, word, self.now))
+    def says(self, worker: WorkerId, word: WorkerMessage) -> list[Action]:
+        return self.note(self.regroup.receive(worker, word, self.now))
 
     def gone(self, worker: WorkerId) -> list[Action]:
         return self.note(self.regroup.gone(worker, "SIGKILL", self.now))

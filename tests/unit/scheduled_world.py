@@ -69,7 +69,7 @@ class World:
     def progress(self, worker: WorkerId, step: int, only: Iterable[RequestId] | None = None) -> None:
         """A heartbeat: the worker's attempts are at this step."""
         held = self.ledger.leases_of(worker) if only is None else only
-        self.scheduler.heard(worker, [Progress(each, self.ledger.attempt(each), step) for each in held], self.now)
+        self.scheduler.heartbeat(worker, [Progress(each, self.ledger.attempt(each), step) for each in held], self.now)
 
     def commit(self, worker: WorkerId, of: RequestId, step: int) -> bool:
         return self.scheduler.committed(worker, of, self.ledger.attempt(of), step, self.now)

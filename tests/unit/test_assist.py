@@ -31,7 +31,7 @@ def test_help_needs_a_bubble_longer_than_both_changes_of_role_and_a_step() -> No
         # The first group is ten steps of a second: at step 6 its end is 4 s away, and in, a step and out take 3 s.
         tale.now = float(reached)
         progress = [m.Progress(each, 1, reached) for each in tale.given[SPOT]]
-        tale.scheduler.heard(SPOT, progress, tale.now)
+        tale.scheduler.heartbeat(SPOT, progress, tale.now)
         tale.asks(TRAINS)
         tale.waits(groups[:1])
         tale.serve()
@@ -110,7 +110,7 @@ def test_help_with_a_part_that_takes_the_others_two_rounds() -> None:
         groups = tale.issue(8, size)
         tale.scheduler.pull(SPOT, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
         tale.assist.train([TRAINS], tale.now)
-        tale.assist.ask(TRAINS, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
+        tale.assist.pull(TRAINS, m.Pull(free_rows=ROWS, row_steps_per_s=SPEED), tale.now)
         tale.waits(groups[:1], train_s=1000.0)
         tale.assist.let_through(tale.now)
         assert (tale.assist.state is AssistState.ASSISTING) is helps

@@ -33,7 +33,7 @@ def test_help_still_needs_a_bubble_that_is_longer_than_a_step() -> None:
         tale.asks(SPOT)
         tale.assist.train([TRAINS], tale.now)
         tale.now = float(reached)
-        tale.scheduler.heard(SPOT, [m.Progress(each, 1, reached) for each in tale.given[SPOT]], tale.now)
+        tale.scheduler.heartbeat(SPOT, [m.Progress(each, 1, reached) for each in tale.given[SPOT]], tale.now)
         tale.asks(TRAINS)
         tale.waits(groups[:1], train_s=90.0)
         tale.serve()

@@ -98,7 +98,7 @@ def test_gang_that_hangs_in_a_step_is_killed_and_lost_and_the_reason_is_told() -
         assert asyncio.get_running_loop().time() - began == pytest.approx(TIMEOUT_S)
         assert node.killed == [FIRST]
         (problem,) = node.hub.dispatcher.setbacks.problems
-        assert f"{FIRST} gave no answer to Train within 100 s" in problem
+        assert f"{FIRST} sent no reply to Train within 100 s" in problem
         assert "train.timeout_s" in problem
         assert node.orders.get_nowait() == train(0)
         await node.restored(SECOND)
@@ -111,7 +111,7 @@ def test_gang_that_hangs_and_cannot_be_killed_stops_the_run() -> None:
         node = Node()
         node.dies_when_killed = False
         await node.restored(FIRST)
-        with pytest.raises(Stopped, match=f"{FIRST} gave no answer to Train .* could not be killed"):
+        with pytest.raises(Stopped, match=f"{FIRST} sent no reply to Train .* could not be killed"):
             await node.gang.step(train(0))
 
     told(story)

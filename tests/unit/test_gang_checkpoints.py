@@ -124,6 +124,6 @@ def test_checkpoint_that_is_never_written_costs_its_time_limit_and_the_worker() 
                 await lost
         assert node.killed == [FIRST]
         (problem,) = node.hub.dispatcher.setbacks.problems
-        assert f"{FIRST} gave no answer to Save within 100 s" in problem
+        assert f"{FIRST} sent no reply to Save within 100 s" in problem
 
     told(story)

@@ -46,7 +46,7 @@ def test_members_that_understood_other_members_are_refused() -> None:
     node = Node(A, B)
     node.wish((A, B))
     node.prepared(A)
-    assert "understood the members" in replans(node.prepared(B, members=(B, A)))[0]
+    assert "received the members" in replans(node.prepared(B, members=(B, A)))[0]
 
 
 def test_forward_is_relayed_to_the_followers_alone() -> None:

@@ -234,6 +234,6 @@ def test_leader_that_leaves_a_forming_crew_rolls_it_back() -> None:
     node.wish((A, B))
     token = node.token(A)
     node.prepared(B)
-    assert replans(node.disbanded(A, token)) == [f"{A} left without being asked"]
+    assert replans(node.disbanded(A, token)) == [f"{A} left without an order"]
     assert set(orders(node.wish((A,), (B,)), Disband)) == {A, B}
     assert node.regroup.is_settled

@@ -376,7 +376,7 @@ def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_told_of(wor
 
 def test_groups_are_served_in_the_order_in_which_they_are_needed():
     ledger = Ledger()
-    scheduler = Scheduler(ledger, EXACT, turn=lambda wanted: -wanted.group)
+    scheduler = Scheduler(ledger, EXACT, group_order=lambda wanted: -wanted.group)
     wanted = [request(seed, group) for group in range(3) for seed in (2 * group, 2 * group + 1)]
     ledger.issue(wanted)
     scheduler.add(wanted)

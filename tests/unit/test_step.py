@@ -34,8 +34,8 @@ def test_step_that_was_trained_with_other_advantages_than_were_compared_is_not_c
 def test_rollouts_are_needed_update_by_update_with_parts_and_by_number_without():
     for gap in (True, False):
         schedule = Schedule(updates=2, run_seed=7, pipeline=PipelineConfig(gap=gap), is_fixed=False)
-        turn = schedule.turn_of(6)
-        served = sorted(range(6), key=lambda group: turn(request(Work.ROLLOUT, group)))
+        position = schedule.group_order(6)
+        served = sorted(range(6), key=lambda group: position(request(Work.ROLLOUT, group)))
         assert served == ([*schedule.groups(0, 6), *schedule.groups(1, 6)] if gap else list(range(6)))
         # Held-out prompts are no groups of an iteration.
-        assert turn(request(Work.EVALUATION, 40)) == 40
+        assert position(request(Work.EVALUATION, 40)) == 40

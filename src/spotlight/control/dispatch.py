@@ -270,10 +270,10 @@ class Dispatcher:
             self.to_gang.append((worker, hello))
 
     def _pull(self, worker: WorkerId, pull: m.Pull, blob: bytes, now: float) -> None:
-        self.assist.ask(worker, pull, now)
+        self.assist.pull(worker, pull, now)
 
     def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
-        self.scheduler.heard(worker, alive.progress, now)
+        self.scheduler.heartbeat(worker, alive.progress, now)
         self._accounts.add_spans(worker, alive.spans, now)
         self._recall_doomed(worker, now)
 

@@ -1,11 +1,11 @@
-"""Checkpoints that nobody waits for: the loop begins one, the training worker writes it beside its other work.
+"""Checkpoints in the background: the loop begins one, the training worker writes it beside its other work.
 
-    begin --Save--> the gang goes on, a copy of its state is written --Saved--> it counts: journal, files that can go
+    begin --Save--> a copy of the gang's state is written while it works --Saved--> it counts: old files are deleted
                                  |
-                                 +-- the gang is lost: it never counts, and the next iteration begins one anew
+                                 +-- the gang is lost: it never counts, and the next iteration begins another
 
-One is written at a time: the next, a stop and the end of the run wait for it. Invariant: one that counts is whole on
-disk and of steps that the gang of that moment has; a run that is stopped or finished has one of its last step
+One is written at a time: the next checkpoint, a stop and the end of the run wait for it. Invariant: a checkpoint that
+counts is whole on disk and of steps that the current gang has; a stopped or finished run has one of its last step
 (tests/journeys/test_checkpoints.py).
 """
 
@@ -24,15 +24,15 @@ from spotlight.core.events import AnyEvent, Checkpointed
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often there is one."""
+    """Interval between checkpoints."""
 
     updates: int
-    """Steps of an iteration."""
+    """Updates per iteration."""
     every: int
-    """Iterations."""
+    """Iterations per checkpoint."""
 
     def periods(self, step: int) -> int:
-        """Checkpoints that should have been made by then."""
+        """Number of checkpoints due by this step."""
         return step // self.updates // self.every
 
 
@@ -43,7 +43,7 @@ class _Writing:
 
 
 class Checkpoints:
-    """The one that is being written, and when there is another."""
+    """Writes checkpoints when they are due, one at a time."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Checkpoints:
         return self
 
     async def __aexit__(self, *problem: object) -> None:
-        """One that is not whole when the run ends otherwise never counts."""
+        """Cancel an unfinished checkpoint, which then never counts."""
         if self._writing is not None:
             task = self._writing.task
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def begin(self) -> None:
-        """One of all steps so far, where one is due; returns before it is written."""
+        """Begin a checkpoint of all steps so far if one is due; return before it is written."""
         step = self._hub.dispatcher.ledger.steps
         if self._is_due(step):
             await self._written()
@@ -83,7 +83,7 @@ class Checkpoints:
             await self._begin(step)
 
     async def finish(self) -> None:
-        """One of all steps so far, on disk."""
+        """Write a checkpoint of all steps so far and wait until it is on disk."""
         step = self._hub.dispatcher.ledger.steps
         while not self._is_kept(step):
             await self._written()
@@ -94,14 +94,14 @@ class Checkpoints:
         return self._state.checkpoint is not None and self._state.checkpoint.step == step
 
     def _is_due(self, step: int) -> bool:
-        """Also after its time, where the one that was begun then was lost."""
+        """Whether one is due, also late, after the gang of an earlier attempt was lost."""
         newest = self._state.checkpoint
         covered = newest.step if newest is not None else 0
         begun = self._writing.step if self._writing is not None else covered
         return self._cadence.periods(step) > self._cadence.periods(begun)
 
     async def _written(self) -> None:
-        """Whatever becomes of the one under way."""
+        """Wait for the checkpoint in progress, whether it succeeds or not."""
         if self._writing is not None:
             await self._writing.task
 
@@ -117,7 +117,7 @@ class Checkpoints:
         self._writing = _Writing(step, asyncio.create_task(self._count(saving, Checkpointed(step=step, path=path))))
 
     async def _count(self, saving: Ordered, event: Checkpointed) -> None:
-        """Once it is durable; then tensors that it covers can go. What fails here fails for whoever waits."""
+        """Record it once it is durable, then delete the tensors that it covers. An error here fails every waiter."""
         try:
             await self._gang.saved(saving)
             self._emit(event)
@@ -125,7 +125,7 @@ class Checkpoints:
             self._storage.covered(covered)
             self._hub.dispatcher.ledger.retire(covered - 1)
         except GangLost:
-            # It may be whole all the same, but the next gang may be on its way to the one before already.
+            # The file may be whole all the same, but the next gang may already restore the one before.
             pass
         except asyncio.CancelledError:
             raise

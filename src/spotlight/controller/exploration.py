@@ -1,4 +1,4 @@
-"""Previews for the next prompts while the gang trains, on the weights that the slots still hold.
+"""Exploration beside training: previews of the next prompts on the weights that the slots still hold.
 
     begin(k+1): plan, issue previews of version k        close(k+1): stop, choose seeds        learn(k+1): exact rewards
 
@@ -7,9 +7,9 @@ Where more prompts are candidates than are rolled out (`explore.candidates`), pr
 
     SCOUTING: a few seeds of every candidate --all are in--> DEEPENING: the other seeds of those that vary most
 
-Previews only choose. Those that are not finished when training ends may run over as far as `explore.overrun`
-says, and are then discarded. In deterministic mode the planned ones are awaited, so that every run chooses the same
-seeds; with `explore.timing: inline` they begin only when training has ended, and everybody waits for them.
+Previews only choose. Unfinished ones may run on after training as far as `explore.overrun` allows, and are then
+discarded. In deterministic mode the loop waits for all planned previews, so that every run chooses the same seeds; with
+`explore.timing: inline` they begin when training has ended, and the loop waits for them.
 """
 
 import asyncio
@@ -42,20 +42,20 @@ from spotlight.core.work import Request, Work
 
 
 class Explorer(Protocol):
-    """What the loop sees; without exploration it is `NoExploration`."""
+    """Interface of exploration for the loop; `NoExploration` without it."""
 
     def begin(self, iteration: int) -> None: ...
 
     async def close(self, iteration: int) -> None: ...
 
     def is_in(self, iteration: int) -> bool:
-        """Whether all that is to be previewed beside training is there, so that closing need not wait for it."""
+        """Whether all previews planned beside training are in, so that closing does not wait for them."""
 
     def learn(self, iteration: int) -> None: ...
 
 
 class NoExploration:
-    """Fresh seeds always."""
+    """Always fresh seeds."""
 
     def begin(self, iteration: int) -> None:
         pass
@@ -72,20 +72,20 @@ class NoExploration:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the end of training waits for previews."""
+    """Time that the loop waits for previews after training."""
 
     timing: Timing
     overrun: float
     is_endless: bool
-    """Who is here must not matter to what is previewed: every planned preview is awaited."""
+    """Whether every planned preview is awaited, so that the choice does not depend on the slots present."""
 
     def seconds(self, trained_s: float) -> float | None:
-        """None: as long as it takes."""
+        """Seconds to wait; None without a limit."""
         return None if self.is_endless or self.timing is Timing.INLINE else self.overrun * trained_s
 
 
 class Exploration:
-    """Plans, previews, selects, and measures how well that went."""
+    """Plans, previews, selects, and measures the fidelity of previews."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Exploration:
         stale_share: float = 0.0,
     ) -> None:
         """`scouts`: seeds of each candidate that decide which of them get all, 0: none.
-        `stale_share`: of the next iteration's rollouts, that may begin when previews are in."""
+        `stale_share`: share of the next iteration's rollouts that may begin when previews are in."""
         self._hub = hub
         self._samples = samples
         self._state = state
@@ -115,15 +115,15 @@ class Exploration:
         self._patience = patience
         self._emit = emit
         self._begun = 0
-        """The last iteration that was planned for."""
+        """Last iteration that was planned for."""
         self._began = 0.0
         self._ended: asyncio.Task[float] | None = None
-        """Tells when the last planned preview was in."""
+        """Returns the time at which the last planned preview was in."""
         self._is_scouting = False
         """Whether more seeds follow when all previews are in."""
 
     def begin(self, iteration: int) -> None:
-        """Plan for the slots that are here now, and issue, unless that is for later."""
+        """Plan for the current slots and issue previews, unless they are drawn inline."""
         if self._patience.timing is Timing.BESIDE:
             self._begin(iteration)
 
@@ -150,13 +150,13 @@ class Exploration:
             self._ended = asyncio.create_task(self._end(plan))
 
     def _issue(self, plan: Planned, candidates: list[Candidate], first: int, end: int) -> bool:
-        """Previews of the planned seeds number first .. end-1 of these candidates; whether there are any."""
+        """Issue previews of the planned seeds number first .. end-1 of these candidates; False if there are none."""
         requests: list[Request] = []
         for candidate in candidates:
             seeds = seeds_at(candidate.position, plan.seeds[candidate.number])[first:end]
             requests += self._samples.previews(plan.iteration, candidate, seeds, plan.steps, plan.iteration - 1)
         if requests:
-            # Breadth first: whenever training ends, every prompt has had about as many previews.
+            # Breadth first: whenever training ends, every prompt has had about the same number of previews.
             requests.sort(key=lambda request: (request.sample.seed % SEEDS_PER_PROMPT, request.group))
             self._hub.dispatcher.issue(requests, [candidate.prompt for candidate in candidates])
             self._hub.flush()
@@ -172,12 +172,12 @@ class Exploration:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # Whoever waits for anything is told, once: the second round does more than wait.
+            # Fail every waiter: the second round does more than wait, so its error must not stay in this task.
             self._hub.fail(error)
         return self._hub.clock.now()
 
     def _deepen(self, plan: Planned) -> None:
-        """Scouts are in: the other seeds of the candidates that vary most."""
+        """Issue the other seeds of the candidates that vary most, once the scouts are in."""
         candidates = self._samples.candidates(plan.iteration)
         found: dict[int, list[Preview]] = {}
         for request in self._accepted(plan.iteration):
@@ -187,26 +187,26 @@ class Exploration:
         self._issue(plan, [candidates[number] for number in self._varied(found)], self._scouts, max(plan.seeds))
 
     def _varied(self, previews: dict[int, list[Preview]]) -> tuple[int, ...]:
-        """Candidates that are rolled out, as far as these previews tell."""
+        """Candidates to roll out, by these previews."""
         rollout = self._samples.rollout
         known = [previews.get(number, []) for number in range(self._samples.candidate_count)]
         return most_varied(known, rollout.prompts, rollout.group_size)
 
     def _accepted(self, iteration: int) -> list[Request]:
-        """Previews that are in, by candidate and seed."""
+        """Accepted previews, by candidate and seed."""
         ledger = self._hub.dispatcher.ledger
         requests = ledger.iteration(iteration, Work.PREVIEW)
         accepted = [request for request in requests if ledger.state(request.id) is SampleState.ACCEPTED]
         return sorted(accepted, key=lambda request: (request.group, request.sample.seed))
 
     def _is_drawn(self, iteration: int) -> bool:
-        """Whether every preview that was planned is in."""
+        """Whether every planned preview is in."""
         return not self._is_scouting and not self._hub.dispatcher.ledger.outstanding(iteration, Work.PREVIEW)
 
     def _speeds(self) -> tuple[float | None, ...]:
-        """Row-steps per second of the slots that will not train, as far as they are known.
+        """Row-steps per second of the slots that will not train; None where not measured.
 
-        Where previews are awaited, who happens to be here must not matter: the plan is made for one slot.
+        Where previews are awaited, the present slots must not matter: the plan is made for one slot.
         """
         if self._patience.is_endless:
             return (None,)
@@ -216,7 +216,7 @@ class Exploration:
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:
-        """Training has ended, or nothing is left to preview: choose from what is there."""
+        """Choose seeds from the finished previews, after training has ended or when nothing is left to preview."""
         if iteration in self._state.selected or iteration >= self._iterations:
             return
         ledger = self._hub.dispatcher.ledger
@@ -224,7 +224,7 @@ class Exploration:
             self._begin(iteration)
         await self._finished(iteration)
         if iteration in self._state.selected:
-            # Whoever goes ahead of the weights waited for the last preview as well.
+            # The rollouts ahead of the weights also waited for the last preview, and have closed the exploration.
             return
         requests = ledger.iteration(iteration, Work.PREVIEW)
         discarded_steps = self._hub.dispatcher.scheduler.steps_under_way(Work.PREVIEW)
@@ -258,7 +258,7 @@ class Exploration:
         return (is_begun and self._is_drawn(iteration)) or iteration in self._state.selected
 
     def _seconds(self) -> float:
-        """That previews took: slots that had nothing left to preview say nothing about the cost of one."""
+        """Seconds of previewing: time after the last preview is left out, as it is not part of their cost."""
         ended, self._ended = self._ended, None
         if ended is not None and ended.done():
             return ended.result() - self._began
@@ -267,7 +267,7 @@ class Exploration:
         return self._hub.clock.now() - self._began
 
     async def _finished(self, iteration: int) -> None:
-        """All planned previews, or as many as there is patience for."""
+        """Wait for all planned previews, or as long as `patience` allows."""
         seconds = self._patience.seconds(self._hub.clock.now() - self._began)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -297,7 +297,7 @@ class Exploration:
         )
 
     def learn(self, iteration: int) -> None:
-        """Exact rewards of kept and audited seeds are in: how well did previews rank?"""
+        """Measure how well previews ranked, once the exact rewards of kept and audited seeds are in."""
         selected, previewed = self._state.selected.get(iteration), self._state.previewed.get(iteration)
         if selected is None or not previewed or iteration in self._state.fidelity:
             return

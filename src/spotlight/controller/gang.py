@@ -1,16 +1,16 @@
-"""Orders to the training workers, one at a time, and what happens when one dies in between.
+"""The gang: orders to the training workers, one at a time, and recovery when one dies.
 
     ABSENT --Hello of the last rank--> IDLE --order--> BUSY --reply of rank 0--> IDLE
        ^                                 |               |
        +------------- lost --------------+----- lost ----+        the order raises GangLost
 
-A gang that has just come is at the beginning; `restore` brings it to a checkpoint, and until then it takes no other
-order: whoever orders is told that the gang was lost, however long ago that was. `life` counts gangs. All ranks train;
-rank 0 also publishes and saves. One rank that is lost is the gang lost. A checkpoint alone is written beside what is
-ordered next, and answered when it is on disk.
+A new gang is at the beginning; `restore` brings it to a checkpoint, and before that every other order raises GangLost,
+however long ago the loss was. `life` counts gangs. All ranks train; rank 0 also publishes and saves. The loss of one
+rank is the loss of the gang. Only a checkpoint is written beside the next order, and its reply comes when it is on
+disk.
 
-Invariant: an order is ended by its own answer, by the gang's death or by its time limit, which makes a hang a death;
-what an earlier order or an earlier life brings late is not taken for it (tests/unit/test_gang.py).
+Invariant: an order is ended by its own reply, by the gang's death or by its time limit, which turns a hang into a
+death; late replies to an earlier order or of an earlier life are not taken for it (tests/unit/test_gang.py).
 """
 
 import asyncio
@@ -33,11 +33,11 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 DEATHS_ALLOWED = 12
-"""Over one kind of order without a success in between: more than any market takes reserved workers."""
+"""Deaths during one kind of order without a success in between: more than preemptions explain."""
 PATIENCE = 10
-"""Times the longest answer to such an order so far: one that takes longer hangs."""
+"""Time limit of an order, in longest reply times of its kind so far: a slower order hangs."""
 KILL_S = 60.0
-"""From the order to kill a worker to the news of its death."""
+"""Seconds between the order to kill a worker and the report of its death."""
 
 
 class GangState(StrEnum):
@@ -52,120 +52,120 @@ class GangLost(Exception):
 
 @dataclass(eq=False)
 class Ordered:
-    """An order that was given, and what came of it."""
+    """An order in progress or finished, and its reply."""
 
     order: m.AnyMessage
     worker: WorkerId
     life: int
-    answer: m.AnyMessage | None = None
+    reply: m.AnyMessage | None = None
 
 
 class Gang:
     """The training workers as the loop sees them."""
 
     def __init__(self, hub: Hub, timeout_s: float, ranks: int = 1, start_s: float = math.inf) -> None:
-        """`timeout_s` is how long one order may take, `start_s` how long a worker may take to start."""
+        """`timeout_s` is the time limit of one order, `start_s` that of the start of a worker."""
         self._hub = hub
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._longest_s: dict[str, float] = {}
-        """Per sample of an order to train, else per order, by its kind."""
+        """Longest reply time by kind of order: per sample for orders to train, else per order."""
         self._ranks = ranks
         self.state = GangState.ABSENT
         self.life = 0
         self._restored = 0
-        """The life that was brought to where the ledger is."""
-        self._here: list[WorkerId] = []
-        """Training workers in the order in which they came."""
+        """The life that was restored to the ledger's step."""
+        self._joined: list[WorkerId] = []
+        """Training workers in the order in which they joined."""
         self._workers: list[WorkerId] = []
-        """The newest of them, by rank; a gang once there are enough."""
+        """The newest of them, by rank; a gang once all ranks are present."""
         self._trained: set[WorkerId] = set()
-        """Who was ordered to train."""
+        """Workers that were ordered to train."""
         self._underway: list[Ordered] = []
-        """Not answered yet: a checkpoint at most, and one other order."""
+        """Orders without a reply yet: at most a checkpoint and one other order."""
         self._deaths: dict[str, int] = {}
 
     async def restore(self, step: int, path: str) -> None:
-        """A gang, new or old, at that checkpoint; an empty path is the base model."""
+        """Bring a gang, new or old, to that checkpoint; an empty path is the base model."""
         await self.present()
         used = [worker for worker in self._workers if worker in self._trained]
         if used and not path:
-            # Back from whoever replaced it, or left over by a rank that was lost: no process can unlearn its steps. All
-            # at once, because those that come instead take as long to start as one of them.
-            await self._end(used, self.life, f"the training worker {', '.join(used)} has to begin anew")
-            raise GangLost(f"the training worker {', '.join(used)} had taken steps that nothing is kept of")
+            # A worker that trained before (it is back, or the others are new) cannot undo its steps. All are killed at
+            # once, because their replacements then start in parallel.
+            await self._end(used, self.life, f"the training worker {', '.join(used)} has to restart")
+            raise GangLost(f"the training worker {', '.join(used)} had taken steps that no checkpoint holds")
         await self._ordered(m.Restore(step=step, path=path), m.Saved)
         self._restored = self.life
 
     async def accumulate(self, train: m.Train) -> m.Accumulated:
-        """A part of a step that is not its last."""
+        """Train a part of an update that is not its last."""
         return await self._ordered(train, m.Accumulated)
 
     async def step(self, train: m.Train) -> m.Stepped:
-        """A whole step, or its last part."""
+        """Train a whole update, or its last part, and take the optimizer step."""
         return await self._ordered(train, m.Stepped)
 
     async def publish(self, weights: tuple[WeightsId, ...]) -> list[m.PublishedWeights]:
-        """Each set into the node's store, one by one."""
+        """Publish each set into the node's store, one by one."""
         return [await self._ordered(m.Publish(weights=(which,)), m.PublishedWeights) for which in weights]
 
     def save(self, step: int, path: str) -> Ordered:
-        """Begin a checkpoint of what the gang holds now; orders that follow do not wait for it."""
+        """Begin a checkpoint of the gang's current state; later orders do not wait for it."""
         order = m.Save(step=step, path=path)
         self._check_restored(order)
-        return self._give(order)
+        return self._start(order)
 
     async def saved(self, saving: Ordered) -> None:
-        """It is whole on disk."""
-        await self._answered(saving, m.Saved)
+        """Wait until the checkpoint is whole on disk."""
+        await self._await_reply(saving, m.Saved)
 
     def claim(self) -> None:
-        """It trains next: no more rollout work for its workers until they ask again."""
+        """Give the gang's workers no more rollout work until they pull again, because they train next."""
         self._hub.dispatcher.assist.train(self._workers, self._hub.clock.now())
 
     async def present(self) -> bool:
-        """Wait for a gang; whether it is the one that was restored last."""
-        await self._hub.until(self._is_here, f"the gang's {self._ranks} training workers")
+        """Wait for a gang; True if it is the one that was restored last."""
+        await self._hub.until(self._is_present, f"the gang's {self._ranks} training workers")
         return self.life == self._restored
 
     @property
     def is_busy(self) -> bool:
-        """Whether an order is under way, which has a time limit of its own."""
+        """Whether an order is in progress, which has a time limit of its own."""
         return bool(self._underway)
 
     def is_restored(self) -> bool:
-        """Whether the gang that is here is the one that was restored last."""
-        return self._is_here() and self.life == self._restored
+        """Whether the present gang is the one that was restored last."""
+        return self._is_present() and self.life == self._restored
 
-    def _is_here(self) -> bool:
+    def _is_present(self) -> bool:
         self._read_mail()
         return self.state is not GangState.ABSENT
 
     async def _ordered(self, order: m.AnyMessage, reply: type[Reply]) -> Reply:
         self._check_restored(order)
-        # Before it is sent: who waits is woken by that, and may find the gang gone.
+        # Before it is sent: sending wakes waiters, which may find the gang gone.
         self.state = GangState.BUSY
-        ordered = self._give(order)
+        ordered = self._start(order)
         try:
-            return await self._answered(ordered, reply)
+            return await self._await_reply(ordered, reply)
         finally:
             if not self._is_lost(ordered.life):
                 self.state = GangState.IDLE
 
     def _check_restored(self, order: m.AnyMessage) -> None:
-        if not self._is_here() or (self.life != self._restored and not isinstance(order, m.Restore)):
-            raise GangLost(f"the training worker went before {type(order).__name__} could be ordered")
+        if not self._is_present() or (self.life != self._restored and not isinstance(order, m.Restore)):
+            raise GangLost(f"the training worker was lost before {type(order).__name__} could be ordered")
 
-    def _give(self, order: m.AnyMessage) -> Ordered:
+    def _start(self, order: m.AnyMessage) -> Ordered:
         ordered = Ordered(order, self._workers[0], self.life)
         self._underway.append(ordered)
         self._send(order)
         return ordered
 
-    async def _answered(self, ordered: Ordered, reply: type[Reply]) -> Reply:
+    async def _await_reply(self, ordered: Ordered, reply: type[Reply]) -> Reply:
         def ended() -> bool:
             self._read_mail()
-            return ordered.answer is not None or self._is_lost(ordered.life)
+            return ordered.reply is not None or self._is_lost(ordered.life)
 
         name, began, limit_s = type(ordered.order).__name__, self._hub.clock.now(), self._limit_s(ordered.order)
         try:
@@ -175,7 +175,7 @@ class Gang:
             await self._end_hang(ordered, limit_s)
         finally:
             self._underway.remove(ordered)
-        answer = ordered.answer
+        answer = ordered.reply
         if self._is_lost(ordered.life) or answer is None:
             self._count_death(name)
             raise GangLost(f"the training worker {ordered.worker} died during {name}")
@@ -185,7 +185,7 @@ class Gang:
         if isinstance(answer, m.Failed):
             raise error_of(answer.exit_code, f"training stopped: {answer.problem}")
         if not isinstance(answer, reply):
-            raise TypeError(f"{name} was answered by {type(answer).__name__}")
+            raise TypeError(f"{name} received the reply {type(answer).__name__}")
         return answer
 
     def _send(self, order: m.AnyMessage) -> None:
@@ -205,26 +205,26 @@ class Gang:
         return self.life != life or self.state is GangState.ABSENT
 
     def _limit_s(self, order: m.AnyMessage) -> float:
-        """The setting's, or what earlier orders of its kind lead to expect."""
+        """Time limit of an order: the setting, or a multiple of the longest earlier order of its kind."""
         longest_s = self._longest_s.get(type(order).__name__)
         if longest_s is None:
             return self._timeout_s
         return min(self._timeout_s, self._start_s + PATIENCE * longest_s * _size(order))
 
     async def _end_hang(self, ordered: Ordered, limit_s: float) -> None:
-        """A hung process may still send heartbeats, so only the missing answer shows that it hangs."""
+        """Kill a worker whose reply is missing: a hung process may still send heartbeats."""
         worker, name = ordered.worker, type(ordered.order).__name__
-        what = f"the training worker {worker} gave no answer to {name} within {limit_s:.0f} s"
+        what = f"the training worker {worker} sent no reply to {name} within {limit_s:.0f} s"
         longer = "train.timeout_s" if limit_s == self._timeout_s else "cluster.start_s"
         self._hub.dispatcher.setbacks.note(
             worker,
-            f"{what}, so it hangs and is killed, and the next one goes on from the newest checkpoint; raise {longer} "
+            f"{what}, so it hangs and is killed, and the next one resumes from the newest checkpoint; raise {longer} "
             "if it needs that long.",
         )
         await self._end([worker], ordered.life, what)
 
     async def _end(self, workers: Sequence[WorkerId], life: int, what: str) -> None:
-        """Kill them, and wait for the news."""
+        """Kill the workers and wait until they are reported dead."""
         for worker in workers:
             await self._hub.kill(worker)
 
@@ -237,12 +237,12 @@ class Gang:
                 await self._hub.until(is_dead, f"the end of {', '.join(workers)}, which was killed")
         except TimeoutError:
             raise Stopped(
-                f"{what} and could not be killed within {KILL_S:g} s, so there is nobody to train; look at its node, "
+                f"{what} and could not be killed within {KILL_S:g} s, so no worker can train; look at its node, "
                 "then resume."
             ) from None
 
     def _count_death(self, name: str) -> None:
-        """Gangs that die over the same order again and again do so because of it."""
+        """Stop the run if gangs die during the same order again and again."""
         deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
         if deaths >= DEATHS_ALLOWED:
             raise Stopped(
@@ -251,24 +251,24 @@ class Gang:
             )
 
     def _read_mail(self) -> None:
-        """Who has come and gone, and what the present gang answers."""
+        """Update the members of the gang, and match replies with orders."""
         directory = self._hub.dispatcher.directory
-        self._gather([worker for worker in self._here if worker in directory.workers])
+        self._gather([worker for worker in self._joined if worker in directory.workers])
         mail, self._hub.dispatcher.to_gang = self._hub.dispatcher.to_gang, []
         for worker, message in mail:
             if isinstance(message, m.Hello) and worker in directory.workers:
-                self._gather([*(other for other in self._here if other != worker), worker])
+                self._gather([*(other for other in self._joined if other != worker), worker])
             elif self._workers and worker == self._workers[0]:
-                self._hear(message)
+                self._match_reply(message)
 
-    def _hear(self, message: m.AnyMessage) -> None:
+    def _match_reply(self, message: m.AnyMessage) -> None:
         for ordered in self._underway:
-            if ordered.answer is None and ordered.life == self.life and _is_answer(message, ordered.order):
-                ordered.answer = message
+            if ordered.reply is None and ordered.life == self.life and _is_reply(message, ordered.order):
+                ordered.reply = message
 
-    def _gather(self, here: list[WorkerId]) -> None:
-        """One worker too many replaces the oldest, and is replaced by it again if it goes: nobody says Hello twice."""
-        self._here, workers = here, here[-self._ranks :]
+    def _gather(self, joined: list[WorkerId]) -> None:
+        """Take the newest workers as the gang; an older one returns if a newer one goes, without another Hello."""
+        self._joined, workers = joined, joined[-self._ranks :]
         if workers != self._workers:
             self._workers = workers
             is_whole = len(workers) == self._ranks
@@ -277,15 +277,15 @@ class Gang:
 
 
 def _size(order: m.AnyMessage) -> int:
-    """Parts of an update differ in size; other orders of a kind do not."""
+    """Samples of an order to train; other orders of a kind do not differ in size."""
     return max(len(order.items), 1) if isinstance(order, m.Train) else 1
 
 
-def _is_answer(message: m.AnyMessage, order: m.AnyMessage) -> bool:
-    """Whether it is of this order, not of an earlier one; a failure names none and ends whatever is under way.
+def _is_reply(message: m.AnyMessage, order: m.AnyMessage) -> bool:
+    """Whether the message replies to this order; a failure names no order and ends all in progress.
 
-    A worker that is restored has told first what became of a checkpoint that it was writing, so that its Saved is not
-    taken for that of the same step in its next life.
+    A restored worker first reports the outcome of the checkpoint that it was writing, so that its Saved is not taken
+    for that of the same step in its next life.
     """
     match order, message:
         case _, m.Failed():

@@ -19,7 +19,7 @@ from spotlight.core.work import Policy, Request, Work
 
 
 class HeldOut:
-    """One evaluation at a time: `begin` issues it, `finished` waits for it and tells the score."""
+    """One evaluation at a time: `begin` issues it, `finished` waits for it and records the scores."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HeldOut:
         return due and iteration not in self._state.evaluated
 
     async def begin(self, iteration: int) -> None:
-        """Issue it, if one is due for the weights after `iteration` iterations."""
+        """Issue an evaluation if one is due for the weights after `iteration` iterations."""
         if not self.is_due(iteration):
             return
         await self._training.publish(iteration, Policy.AVERAGE)
@@ -56,7 +56,7 @@ class HeldOut:
         self._hub.flush()
 
     async def finished(self, iteration: int) -> None:
-        """Wait for it, if there is one, and record its score."""
+        """Wait for the evaluation, if there is one, and record its scores."""
         if not self.is_due(iteration):
             return
         ledger = self._hub.dispatcher.ledger
@@ -69,7 +69,7 @@ class HeldOut:
             for request in ledger.iteration(iteration, Work.EVALUATION)
             if ledger.state(request.id) is SampleState.ACCEPTED
         ]
-        # Before it is recorded: a run that stops for it scores the same pictures again when it is resumed.
+        # Before it is recorded: a run that stops here scores the same pictures again when it is resumed.
         check_any_scored(f"held-out pictures of iteration {iteration}", [one.reward for _, one in pictures], self._hub)
         self._emit(Evaluated(iteration=iteration, scores=_scores(pictures)))
 
@@ -87,7 +87,7 @@ class HeldOut:
 
 
 def _scores(pictures: list[tuple[Prompt, Accepted]]) -> dict[str, tuple[float, float, float]]:
-    """Figures of the pictures that have a reward; one that could not be drawn or scored says nothing of the others."""
+    """Figures of the pictures that have a reward; unscored ones are left out."""
     scored = [(prompt, one) for prompt, one in pictures if math.isfinite(one.reward)]
     if not scored:
         return {}

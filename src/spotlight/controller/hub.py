@@ -1,8 +1,8 @@
-"""The controller's link to all nodes: feeds the dispatcher, sends what it answers, wakes coroutines that wait.
+"""The controller's link to all nodes: feeds the dispatcher, sends its messages, wakes coroutines that wait.
 
 One per run. Consumes messages and losses. The condition of an `until` is evaluated after every message, loss and tick,
 and its waiter is woken only when it holds. The simulator drives the same class through `receive` and its own `send`;
-`SocketDoor` is the real door.
+`SocketDoor` is the real transport.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 
 TICK_S = 0.25
-"""Between looks at silent workers and stragglers; a tenth of the shortest silence that is worth fencing for."""
+"""Seconds between checks for silent workers and stragglers; a tenth of the shortest sensible silence."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiter:
-    """A coroutine that waits."""
+    """A waiting coroutine."""
 
-    is_so: Callable[[], bool]
+    condition: Callable[[], bool]
     woken: asyncio.Future[None]
     what: str | Callable[[], str]
-    """What the run waits for, in a few words; empty for background work."""
+    """Short description of what the run waits for; empty for background work."""
 
 
 class Hub:
-    """Delivers in and out; everything runs in one event loop, so the dispatcher is never entered twice."""
+    """Delivers messages in and out; one event loop runs everything, so the dispatcher is never entered twice."""
 
     def __init__(self, dispatcher: Dispatcher, clock: Clock, send: Callable[[Outgoing], None]) -> None:
         self.dispatcher = dispatcher
         self.clock = clock
         self._send = send
-        self.kill: Callable[[WorkerId], Awaitable[None]] = _nobody_kills
-        """Ends a worker's process for good; the pool's, once there is one."""
+        self.kill: Callable[[WorkerId], Awaitable[None]] = _no_kill
+        """Kill a worker's process; set by the pool once it exists."""
         self.tick_s = TICK_S
         self.watch: StallWatch | None = None
         self._waiters: list[_Waiter] = []
@@ -51,7 +51,7 @@ class Hub:
     def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
         if self._failure is None:
             self.dispatcher.handle(node, envelope, blob, self.clock.now())
-            self._speak()
+            self._send_and_wake()
 
     def node_joined(self, hello: m.NodeHello) -> None:
         if self._failure is None:
@@ -64,11 +64,11 @@ class Hub:
             self.flush()
 
     def flush(self) -> None:
-        """Give work to those who asked, send what is waiting, and wake those who wait for what is so now."""
+        """Serve standing pulls, send all outgoing messages, and wake waiters whose condition holds now."""
         self.dispatcher.serve(self.clock.now())
-        self._speak()
+        self._send_and_wake()
 
-    def _speak(self) -> None:
+    def _send_and_wake(self) -> None:
         dispatcher = self.dispatcher
         if dispatcher.outbox:
             send = self._send
@@ -77,7 +77,7 @@ class Hub:
         if dispatcher.failure is not None:
             self.fail(dispatcher.failure)
         for waiter in self._waiters:
-            if not waiter.woken.done() and waiter.is_so():
+            if not waiter.woken.done() and waiter.condition():
                 waiter.woken.set_result(None)
 
     def fail(self, failure: BaseException) -> None:
@@ -91,15 +91,15 @@ class Hub:
             if not waiter.woken.done():
                 waiter.woken.set_result(None)
 
-    async def until(self, is_so: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
+    async def until(self, condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
         """Wait until the condition holds, evaluated after every change and once more by the waiter.
 
-        `what` names for people what the run waits for; background work leaves it empty.
+        `what` describes for people what the run waits for; background work leaves it empty.
         """
-        while not is_so():
+        while not condition():
             if self._failure is not None:
                 raise self._failure
-            waiter = _Waiter(is_so, asyncio.get_running_loop().create_future(), what)
+            waiter = _Waiter(condition, asyncio.get_running_loop().create_future(), what)
             self._waiters.append(waiter)
             try:
                 await waiter.woken
@@ -113,7 +113,7 @@ class Hub:
         return self.watch.since_sign_s if self.watch is not None else 0.0
 
     def waiting_for(self) -> str:
-        """What the run waits for now, in a few words; empty where it waits for nothing that has a name."""
+        """Short description of what the run waits for now; empty if no waiter has one."""
         named = [waiter.what if isinstance(waiter.what, str) else waiter.what() for waiter in self._waiters]
         return "; ".join(dict.fromkeys(filter(None, named)))
 
@@ -123,17 +123,17 @@ class Hub:
             if self._failure is None:
                 now = self.clock.now()
                 self.dispatcher.tick(now)
-                self._speak()
+                self._send_and_wake()
                 if self.watch is not None and (stalled := self.watch.tick(now)) is not None:
                     self.fail(stalled)
 
 
-async def _nobody_kills(worker: WorkerId) -> None:
-    """Before there is a pool: the caller's own time limit ends its wait."""
+async def _no_kill(worker: WorkerId) -> None:
+    """Default before there is a pool: the caller's own time limit ends its wait."""
 
 
 class SocketDoor:
-    """Agents dial in here. One connection per node; when it breaks, the node is lost."""
+    """Server that agents connect to. One connection per node; when it breaks, the node is lost."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -164,7 +164,7 @@ class SocketDoor:
             except (ConnectionError, asyncio.CancelledError):
                 pass
             except wire.WireError as error:
-                # A stranger at the door, or a damaged agent: its node is lost, the run goes on.
+                # An unknown client or a damaged agent: its node is lost, the run continues.
                 hub.dispatcher.setbacks.note("controller", str(error))
             except Exception as error:
                 hub.fail(error)
@@ -200,5 +200,5 @@ class SocketDoor:
                 f"{__version__} (messages {SCHEMA}), and mixed versions could disagree silently; install the same one."
             )
         if hello.token != self.token:
-            return f"node {hello.node} brought a wrong token; start it with the one of this run."
+            return f"node {hello.node} sent a wrong token, so it is not of this run; start it with this run's token."
         return ""

@@ -1,12 +1,12 @@
 """Rollouts ahead of the weights: while iteration k trains, the first groups of k+1 are begun with version k.
 
-    begin(k+1): previews are in --> seeds are chosen --> a group whenever the slots that roll out have nothing to do,
-                be it that the last rollouts of k are still drawn by others
-    close(k+1): training is over; where seeds were not chosen before, nothing is stale, unless the number is fixed
-    k+1 is within reach: no more; `Rollouts.issue` draws the rest with it
+    begin(k+1): previews are in --> seeds are chosen --> a group whenever the slots that roll out are idle, even while
+                other slots still draw the last rollouts of k
+    close(k+1): training is over; if seeds were not chosen before, no group is stale, unless the number is fixed
+    k+1 is published: no more groups; `Rollouts.issue` draws the rest with it
 
-Who decides is `control/pipeline/staleness.py`; here it is asked whenever something changes. What was admitted is in the
-journal, so that after a restart nothing is decided twice (tests/journeys/test_asynchrony.py).
+`control/pipeline/staleness.py` decides, again after every change. Admitted groups are in the journal, so that after a
+restart nothing is decided twice (tests/journeys/test_asynchrony.py).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.gap import turns
+from spotlight.control.pipeline.gap import group_positions
 from spotlight.control.pipeline.staleness import Admission
 from spotlight.control.run_state import RunState
 from spotlight.controller.exploration import Explorer
@@ -25,7 +25,7 @@ from spotlight.core.work import WeightsId
 
 
 class Ahead(Protocol):
-    """What the loop sees; without asynchrony it is `NoAsynchrony`."""
+    """Interface of asynchrony for the loop; `NoAsynchrony` without it."""
 
     def begin(self, iteration: int) -> None: ...
 
@@ -44,20 +44,20 @@ class NoAsynchrony:
 
 @dataclass(frozen=True)
 class Lead:
-    """How far rollouts may be ahead of training."""
+    """Limits on how far rollouts may be ahead of training."""
 
     groups: int
-    """Of an iteration."""
+    """Groups per iteration."""
     updates: int
     run_seed: int
     iterations: int
     pipeline: PipelineConfig
     is_fixed: bool
-    """Whether who is here, and when, must not matter to how many groups are stale."""
+    """Whether the number of stale groups must not depend on slots and timing."""
 
     def admission(self, iteration: int, rollouts: Rollouts) -> Admission:
-        """Of what the journal shows not to be issued yet."""
-        needed = turns(self.groups, self.updates, self.run_seed, iteration)
+        """Admission for the groups that the journal has not issued yet."""
+        needed = group_positions(self.groups, self.updates, self.run_seed, iteration)
         order = sorted(needed, key=needed.__getitem__)
         return Admission(order, self.pipeline.stale_share, self.is_fixed, rollouts.issued_groups(iteration))
 
@@ -76,13 +76,13 @@ class Asynchrony:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, iteration: int) -> None:
-        """From now on, as soon as its previews are in."""
+        """Admit groups from now on, as soon as previews of the iteration are in."""
         self._admission = None
         if iteration < self._lead.iterations:
             self._task = asyncio.create_task(self._guarded(iteration))
 
     def close(self, iteration: int) -> None:
-        """Training is over and seeds are chosen: go on where that was so before, or all at once, or not at all."""
+        """End the admission, because training is over: keep a running one, admit a fixed number at once, else none."""
         if iteration >= self._lead.iterations or self._admission is not None:
             return
         if self._lead.is_fixed:
@@ -92,7 +92,7 @@ class Asynchrony:
             self._task.cancel()
 
     async def _guarded(self, iteration: int) -> None:
-        """What fails here fails for whoever waits for anything."""
+        """Fail every waiter with an error of this task."""
         try:
             await self._go_ahead(iteration)
         except asyncio.CancelledError:
@@ -120,14 +120,14 @@ class Asynchrony:
         return WeightsId(Version(iteration)) in self._hub.dispatcher.directory.weights
 
     def _is_idle(self, iteration: int) -> bool:
-        """Whether nothing waits, and one that rolls out asks for work that it holds the old weights for, or all that
-        train do."""
+        """Whether nothing waits, and a worker that rolls out has a pull and the old weights, or all trainers starve and
+        have them."""
         dispatcher, old = self._hub.dispatcher, WeightsId(Version(iteration - 1))
         scheduler, known = dispatcher.scheduler, dispatcher.directory.workers
-        if scheduler.is_waited_for():
+        if scheduler.has_waiting():
             return False
         asks = any(
-            not each.trains and old in each.holds and scheduler.asks(worker) and scheduler.serves(worker)
+            not each.trains and old in each.holds and scheduler.has_pull(worker) and scheduler.serves(worker)
             for worker, each in known.items()
         )
         trainers_hold = all(old in each.holds for each in known.values() if each.trains)

@@ -1,7 +1,7 @@
 """The run's files: tensors of rollouts until a checkpoint covers them, pictures of evaluations, published weights.
 
-Invariant: a file counts from the moment that its digest is in the journal, and by then it is written whole; one that
-is missing or differs after a crash is told, so that its sample can be made again (tests/unit/test_payloads.py).
+Invariant: a file counts once its digest is in the journal, and by then it is written whole; one that is missing or
+differs after a crash is reported, so that its sample can be made again (tests/unit/test_payloads.py).
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from spotlight.core.errors import Stopped
 from spotlight.core.work import Request, WeightsId, Work
 
 PICTURES = 24
-"""Kept per evaluation, always of the same prompts: enough to see what changes."""
+"""Pictures kept per evaluation, always of the same prompts: enough to see what changes."""
 
 
 class Storage(Protocol):
-    """Where a run keeps what is too large for its journal."""
+    """Storage for data that is too large for the journal."""
 
     def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """What is worth keeping of a finished sample: its name and digest."""
+        """Keep the payload of a finished sample, if it has one; return its name and digest."""
 
     def is_whole(self, name: str, digest: str) -> bool: ...
 
@@ -41,7 +41,7 @@ class Storage(Protocol):
         """Delete all published weights but these."""
 
     def covered(self, iteration: int) -> None:
-        """A durable checkpoint has all before this iteration: tensors and checkpoints that it replaces can go."""
+        """Delete tensors and checkpoints that a durable checkpoint of all before this iteration replaces."""
 
 
 class PayloadFolder:
@@ -52,11 +52,11 @@ class PayloadFolder:
         self._keep_newest_checkpoints = keep_newest_checkpoints
 
     def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """A rollout's tensors as they came; the picture of one of the first held-out prompts."""
+        """Keep a rollout's tensors unchanged, or the picture of one of the first held-out prompts."""
         if request.work is Work.ROLLOUT:
             name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}.safetensors"
             self._write(request, name, blob)
-            # Made by the worker, so that it also guards the way here; hashing anew would cost more than the file.
+            # The worker's seal also covers the transfer; hashing again would cost more than the file.
             return name, seal_of(blob)
         if request.work is Work.EVALUATION and request.group < PICTURES:
             name, picture = f"images/{request.iteration:06d}/{request.group:03d}.png", _png(blob)
@@ -75,7 +75,7 @@ class PayloadFolder:
             ) from error
 
     def is_whole(self, name: str, digest: str) -> bool:
-        """Of a rollout's tensors: whether they are there, undamaged, and those that were accepted."""
+        """Whether a rollout's tensors are there, undamaged, and the accepted ones."""
         path = self._run_folder / name
         if not path.is_file():
             return False
@@ -113,9 +113,9 @@ def _png(blob: bytes) -> bytes:
 
 
 def _write(path: str, blob: bytes) -> None:
-    """By plain system calls and as few as there can be, for every finished sample waits on this.
+    """Write by plain system calls, as few as possible, because every finished sample waits for this.
 
-    Nobody reads the file before its acceptance is recorded, so it need not be written aside and renamed.
+    The file is not read before its acceptance is recorded, so it need not be written aside and renamed.
     """
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -1,4 +1,4 @@
-"""The exact samples of an iteration: issued by identity, waited for, compared within their groups."""
+"""The exact samples of an iteration: issued by identity, awaited, compared within their groups."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,13 +21,13 @@ from spotlight.core.types import Prompt, Sample, SamplerKind, Sampling, Size, Ve
 from spotlight.core.work import Request, RequestId, Work
 
 SCORES_EXPECTED = 8
-"""Of so many samples or more at least one has a score, unless the reward is broken."""
+"""Number of samples of which at least one has a score, unless the reward is broken."""
 SEEDS_PER_PROMPT = 1 << 20
-"""Room for the seeds of one place in the prompt order: previews and fresh ones of two places never meet."""
+"""Seeds reserved per position in the prompt order, so that seeds of two positions never collide."""
 
 
 def seeds_at(position: int, count: int, skip: int = 0) -> list[int]:
-    """Seeds number skip .. skip+count-1 of the prompt at this place of the order."""
+    """Seeds number skip .. skip+count-1 of the prompt at this position of the order."""
     return [position * SEEDS_PER_PROMPT + skip + number for number in range(count)]
 
 
@@ -35,14 +35,14 @@ class Candidate(NamedTuple):
     """A prompt that may be rolled out in an iteration."""
 
     number: int
-    """Of the iteration's candidates."""
+    """Number among the iteration's candidates."""
     position: int
-    """In the prompt order."""
+    """Position in the prompt order."""
     prompt: Prompt
 
 
 class Samples:
-    """What a prompt's samples look like: the one place where requests are made from settings."""
+    """The samples of a prompt: the one place where requests are made from settings."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Samples:
         solver: Solver = Solver.ODE,
         candidates: int | None = None,
     ) -> None:
-        """`candidates`: prompts of an iteration that are previewed; None: those that are rolled out."""
+        """`candidates`: number of previewed prompts per iteration; None: those that are rolled out."""
         self.rollout = rollout
         self.candidate_count = candidates or rollout.prompts
         self.noise = noise
@@ -64,7 +64,7 @@ class Samples:
         self._run_seed = run_seed
 
     def places(self, iteration: int) -> list[int]:
-        """Of the iteration's groups, among all that are trained on; candidates that were not chosen have none."""
+        """Places of the iteration's groups among all trained groups; candidates that were not chosen have none."""
         first = iteration * self.rollout.prompts
         return list(range(first, first + self.rollout.prompts))
 
@@ -83,12 +83,12 @@ class Samples:
     def previews(
         self, iteration: int, candidate: Candidate, seeds: Sequence[int], steps: int, version: int
     ) -> list[Request]:
-        """Few ODE steps, which tell a good start from a bad one; or the whole path, with the rollout's very noise."""
+        """Previews with few ODE steps, or over the whole path with the noise of the rollout."""
         start: int | None
         if self.noise is SelectedNoise.PATH:
             sampling, start = self._path(iteration, candidate)
         else:
-            # With as many steps as the rollout, the plain ODE takes the very same ones, and nothing ranks better.
+            # With the rollout's number of steps, the plain ODE takes the same steps as the rollout and ranks best.
             sampler = self.solver.sampler if steps < self.rollout.steps else SamplerKind.ODE
             sampling = Sampling(steps=steps, size=self.size, sampler=sampler, guidance=self.rollout.guidance)
             start = None
@@ -98,8 +98,7 @@ class Samples:
         ]
 
     def _path(self, iteration: int, candidate: Candidate) -> tuple[Sampling, int | None]:
-        """All steps, and the seed of the noise that a whole group starts from, whatever is rolled out of it; None: its
-        own."""
+        """The full sampling, and the seed of the group's shared initial noise; None if each sample has its own."""
         window = self.rollout.window_of_group(self._run_seed, iteration, candidate.number)
         shared = self.rollout.initial_noise is InitialNoise.SHARED
         return self.rollout.sampling(self.size, window), seeds_at(candidate.position, 1)[0] if shared else None
@@ -116,7 +115,7 @@ def _samples(
 
 
 class Rollouts:
-    """Issue, wait, compare; each does nothing where the journal shows that it was done before."""
+    """Issues, awaits and compares; each method does nothing where the journal shows it done."""
 
     def __init__(
         self,
@@ -135,17 +134,17 @@ class Rollouts:
         self._baseline = baseline
 
     def issue(self, iteration: int, selected: Selected | None) -> None:
-        """The groups of the iteration that were not issued ahead of it, with the iteration's own weights."""
+        """Issue the groups that were not issued ahead, with the iteration's own weights."""
         issued = self.issued_groups(iteration)
         missing = [group for group in range(self._samples.rollout.prompts) if group not in issued]
         self._issue(iteration, missing, selected, iteration)
         if iteration not in self._state.compared:
-            # Of all groups: a crash may have come between the records of a group's rollouts and of its audits.
+            # For all groups: a crash may have come between the records of a group's rollouts and of its audits.
             self._issue_audits(iteration, self._versions(iteration), selected)
         self._hub.flush()
 
     def issue_ahead(self, iteration: int, groups: Sequence[int], selected: Selected | None) -> None:
-        """These groups with the weights before: their samples will be one version old."""
+        """Issue these groups with the previous weights: their samples will be one version old."""
         self._issue(iteration, groups, selected, iteration - 1)
         self._issue_audits(iteration, dict.fromkeys(groups, Version(iteration - 1)), selected)
         self._hub.flush()
@@ -154,7 +153,7 @@ class Rollouts:
         return {request.group for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)}
 
     def _issue(self, iteration: int, groups: Sequence[int], selected: Selected | None, version: int) -> None:
-        """With selected seeds where there are any."""
+        """Issue these groups, with selected seeds where there are any."""
         if not groups:
             return
         candidates = self._samples.candidates(iteration)
@@ -168,12 +167,12 @@ class Rollouts:
         self._hub.dispatcher.issue(rollouts, prompts, self._samples.places(iteration))
 
     def _versions(self, iteration: int) -> dict[int, Version]:
-        """Of the weights that each issued group is drawn with."""
+        """Version of the weights that each issued group is drawn with."""
         requests = self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)
         return {request.group: request.sample.version for request in requests}
 
     def _issue_audits(self, iteration: int, versions: Mapping[int, Version], selected: Selected | None) -> None:
-        """The seeds of these groups that audit previews, drawn as their group is, unless they are issued."""
+        """Issue the audit seeds of these groups, drawn like their group, unless they are issued already."""
         if selected is None or not any(selected.audit):
             return
         ledger, candidates = self._hub.dispatcher.ledger, self._samples.candidates(iteration)
@@ -193,7 +192,7 @@ class Rollouts:
         )
 
     def compare(self, iteration: int) -> Compared:
-        """Advantages within groups; a dropped sample counts as one without a usable reward."""
+        """Compute advantages within groups; a dropped sample counts as one without a usable reward."""
         known = self._state.compared.get(iteration)
         if known is not None:
             return known
@@ -212,7 +211,7 @@ class Rollouts:
         return compared
 
     def has_scale(self, iteration: int) -> bool:
-        """Whether a group's advantages are known as soon as it is complete, before others are."""
+        """Whether a group's advantages are known once it is complete, before others are."""
         is_lagged = self._advantage.std is StdMode.LAGGED and self._state.lagged.std is not None
         return is_lagged or self._advantage.std is StdMode.GROUP or iteration in self._state.compared
 
@@ -223,14 +222,14 @@ class Rollouts:
         return self.has_scale(iteration) and is_made(iteration, group)
 
     def awaited(self, iteration: int, group: Sequence[Request]) -> list[RequestId]:
-        """What has to be made before the group can be compared."""
+        """Requests that must finish before the group can be compared."""
         audits = self._audits(iteration, group[0].group) if self._baseline is Baseline.AUDITED else []
         return [request.id for request in (*group, *audits)]
 
     def compare_group(
         self, iteration: int, group: int, requests: Sequence[Request]
     ) -> tuple[Sequence[float], Sequence[bool]]:
-        """Its advantages, and which of them are trained on: the same before and after the iteration is compared."""
+        """Advantages of the group, and which samples are trained on; equal before and after `compare`."""
         known = self._state.compared.get(iteration)
         if known is not None:
             return known.advantages[group], known.kept[group]
@@ -249,7 +248,7 @@ class Rollouts:
         )
 
     def _baselines(self, iteration: int, groups: Sequence[int], rewards: list[np.ndarray]) -> list[float | None] | None:
-        """What stands in for the groups' means; None: they do themselves, as where no seed was selected."""
+        """Baselines that replace the groups' means; None where no seed was selected or the means serve."""
         selected = self._state.selected.get(iteration)
         if self._baseline is Baseline.KEPT or selected is None:
             return None
@@ -266,8 +265,9 @@ class Rollouts:
         return [request for request in audits if request.group == group]
 
     def _check_judge(self, iteration: int, groups: list[list[Request]], rewards: list[np.ndarray]) -> None:
-        """One iteration without a group to compare is bad luck; a second in a row, or no score at all, is a broken
-        reward. Samples that were given up say nothing about it. Nothing is recorded: a resumed run scores again.
+        """Raise RewardError for a second iteration in a row without a comparable group, or for no score at all.
+
+        One such iteration may be chance. Dropped samples do not count. Nothing is recorded: a resumed run scores again.
         """
         ledger = self._hub.dispatcher.ledger
         made = [request.id for group in groups for request in group if ledger.result(request.id) is not None]
@@ -276,8 +276,8 @@ class Rollouts:
         was_blind = before is not None and not any(any(group) for group in before.kept)
         if was_blind and not comparable_groups(rewards):
             raise RewardError(
-                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so training "
-                f"would go on with nothing; {last_reason(self._hub)}; repair the reward, then resume."
+                f"in iterations {iteration - 1} and {iteration} no group has two samples with a score, so there "
+                f"is nothing to train on; {last_reason(self._hub)}; repair the reward, then resume."
             )
 
     def requests_by_group(self, iteration: int) -> list[list[Request]]:
@@ -300,10 +300,10 @@ def _outstanding(ledger: Ledger, iteration: int) -> str:
 
 
 def check_any_scored(what: str, rewards: Sequence[float] | np.ndarray, hub: Hub) -> None:
-    """Raises RewardError where no reward of many is finite."""
+    """Raise RewardError if none of many rewards is finite."""
     if len(rewards) >= SCORES_EXPECTED and not np.isfinite(np.asarray(rewards, dtype=np.float64)).any():
         raise RewardError(
-            f"none of the {len(rewards)} {what} has a score, so there is nothing to go by; {last_reason(hub)}; repair "
+            f"none of the {len(rewards)} {what} has a score, so training has no signal; {last_reason(hub)}; repair "
             "the reward, then resume."
         )
 

@@ -1,4 +1,4 @@
-"""Notices that a run no longer progresses, says so, and stops it before it is paid for in vain.
+"""Detects that a run no longer progresses, warns, and stops it before it costs more.
 
     MOVING --half the bound without a sign of progress--> QUIET --the bound--> STALLED: the run stops, resumably
        ^----------------------- a sign --------------------'
@@ -8,7 +8,7 @@ is what the settings allow a single operation to take without any sign (starting
 leased), and FACTOR times the longest time between two signs that this run has had. An order to the gang has a limit of
 its own, which follows from the time of earlier ones (`gang.py`).
 
-Time is counted by ticks, so that a controller that stood still itself does not blame its workers
+Time is counted by ticks, at most LONGEST_TICK_S each, so that a pause of the controller is not blamed on its workers
 (tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
 """
 
@@ -19,9 +19,9 @@ from enum import StrEnum
 from spotlight.core.errors import Stopped
 
 FACTOR = 10
-"""Times the longest wait so far: what was not seen in ten times that will hardly come."""
+"""Multiple of the longest wait so far after which no more progress is expected."""
 LONGEST_TICK_S = 2.0
-"""Of the time between two ticks no more counts: the rest was this process's own."""
+"""Largest time that counts between two ticks: the rest was a pause of this process."""
 
 
 class Movement(StrEnum):
@@ -32,14 +32,14 @@ class Movement(StrEnum):
 
 @dataclass(frozen=True)
 class StallContext:
-    """What the watch sees at a tick."""
+    """State of the run at a tick."""
 
     signs: int
-    """Counted since the controller started."""
+    """Signs of progress since the controller started."""
     is_bounded_elsewhere: bool
-    """The gang works on an order, which has a time limit."""
+    """Whether the gang works on an order, which has a time limit."""
     allowed_s: float
-    """What the settings allow a single operation to take without a sign."""
+    """Seconds that the settings allow a single operation to take without a sign."""
 
 
 class StallWatch:
@@ -59,27 +59,27 @@ class StallWatch:
         self._logs = logs
         self.state = Movement.MOVING
         self.quiet_s = 0.0
-        """Since the last sign, or the last order to the gang."""
+        """Seconds since the last sign, or the last order to the gang."""
         self.since_sign_s = 0.0
         self.longest_s = 0.0
-        """Between two signs so far."""
+        """Longest seconds between two signs so far."""
         self._signs = 0
         self._ticked_at: float | None = None
 
     def tick(self, now: float) -> Stopped | None:
-        """The reason to stop, once there is one."""
+        """Return the reason to stop, once there is one."""
         elapsed = 0.0 if self._ticked_at is None else min(now - self._ticked_at, LONGEST_TICK_S)
         self._ticked_at = now
-        sight = self._look()
+        context = self._look()
         self.since_sign_s += elapsed
-        if sight.signs != self._signs or sight.is_bounded_elsewhere:
-            if sight.signs != self._signs:
+        if context.signs != self._signs or context.is_bounded_elsewhere:
+            if context.signs != self._signs:
                 self.longest_s = max(self.longest_s, self.quiet_s)
                 self.since_sign_s = 0.0
-            self._signs, self.quiet_s, self.state = sight.signs, 0.0, Movement.MOVING
+            self._signs, self.quiet_s, self.state = context.signs, 0.0, Movement.MOVING
             return None
         self.quiet_s += elapsed
-        bound = sight.allowed_s + FACTOR * self.longest_s
+        bound = context.allowed_s + FACTOR * self.longest_s
         if self.quiet_s >= bound:
             self.state = Movement.STALLED
             return Stopped(f"{self._sentence()}, so the run stops; look at the logs in {self._logs}, then resume it.")

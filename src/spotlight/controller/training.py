@@ -1,7 +1,7 @@
-"""Optimizer steps and publication, whatever dies in between.
+"""Optimizer steps and publication, with recovery from lost gangs and controllers.
 
-A step is committed when its record is in the journal; steps may be taken while others of their iteration are still
-rolled out, and are committed once it is compared. If the gang dies, or the controller, the gang is restored to the
+A step is committed when its record is in the journal. Steps may be taken while other samples of their iteration are
+still rolled out, and are committed once it is compared. If the gang or the controller dies, the gang is restored to the
 newest checkpoint, the ledger takes the later steps back, and they are taken again from the kept tensors: the samples
 are neither lost nor trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
 """
@@ -26,7 +26,7 @@ from spotlight.core.work import Policy, Request, WeightsId, Work
 
 
 class Training:
-    """Everything that is ordered from the gang but checkpoints."""
+    """All orders to the gang but checkpoints."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Training:
         self._taker = OptimizerSteps(hub, gang, rollouts, schedule)
 
     async def ready(self) -> None:
-        """A gang that is where the ledger is, and the current weights within everybody's reach."""
+        """Bring a gang to the ledger's step and publish the current weights."""
         await self.through(self._state.iterations_done - 1)
         ledger = self._hub.dispatcher.ledger
         version = ledger.steps // self._updates
@@ -58,13 +58,13 @@ class Training:
         await self.publish(version, Policy.BEHAVIOUR)
 
     def claim(self) -> None:
-        """Rollouts are in: the gang takes no more of other work before it has trained on them."""
+        """Give the gang no more other work before it has trained on the rollouts, which are in."""
         if not (self._gap and self._hub.dispatcher.assist.is_resting):
             self._gang.claim()
 
     @asynccontextmanager
     async def beside(self, iteration: int) -> AsyncIterator[None]:
-        """The iteration is trained when the block and this have ended: after the block, or beside it."""
+        """Train the iteration after the block, or beside it with GAP; it is trained when this ends."""
         if not self._gap:
             yield
             await self.through(iteration)
@@ -81,7 +81,7 @@ class Training:
             await asyncio.gather(training, return_exceptions=True)
 
     async def _guarded(self, iteration: int) -> None:
-        """What fails here fails for whoever waits for anything."""
+        """Fail every waiter with an error of this task."""
         try:
             await self.through(iteration)
         except asyncio.CancelledError:
@@ -91,7 +91,7 @@ class Training:
             raise
 
     async def through(self, iteration: int) -> None:
-        """All steps up to this iteration's last, each committed; taken again as often as gangs die."""
+        """Take and commit all steps up to this iteration's last; repeat when a gang dies."""
         while True:
             try:
                 await self._recover()
@@ -101,7 +101,7 @@ class Training:
                 continue
 
     async def _recover(self) -> None:
-        """Bring a gang that is new to us to the newest checkpoint, and the ledger with it."""
+        """Bring a new gang to the newest checkpoint, and the ledger with it."""
         if not self._gang.is_restored():
             self._hub.dispatcher.assist.rest(self._hub.clock.now())
         if await self._gang.present():
@@ -114,7 +114,7 @@ class Training:
             ledger.restore(step, f"gang {self._gang.life} starts from the checkpoint of {step} steps")
 
     async def _steps(self, iteration: int) -> None:
-        """Steps are committed once their iteration is compared, which may be after they were taken."""
+        """Take steps and commit them once their iteration is compared, which may be later."""
         ledger = self._hub.dispatcher.ledger
         taken: deque[Taken] = deque()
         while (step := ledger.steps + len(taken)) < (iteration + 1) * self._updates:
@@ -126,7 +126,7 @@ class Training:
         while taken:
             await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
             if not self._gang.is_restored():
-                raise GangLost("the gang went with steps that were not committed")
+                raise GangLost("the gang was lost with steps that were not committed")
             self._commit(taken)
 
     def _commit(self, taken: deque[Taken]) -> None:
@@ -134,10 +134,10 @@ class Training:
             self._taker.commit(taken.popleft(), compared)
 
     async def _whole(self, iteration: int) -> None:
-        """After a restart: rollouts whose tensors were lost are made again, from weights that may be gone as well."""
+        """Make rollouts again whose tensors were lost, after a restart, with weights that may be gone as well."""
         ledger, within_reach = self._hub.dispatcher.ledger, self._hub.dispatcher.directory.weights
         asked = ledger.asked_for(iteration)
-        # Samples of this version that are for the next iteration: later on, no gang could publish it any more.
+        # Weights of samples for the next iteration: later, no gang could publish this version any more.
         ahead = [w for w in ledger.asked_for(iteration + 1) if w.version <= iteration and w not in within_reach]
         for weights in sorted({*asked, *ahead}):
             await self.publish(weights.version, Policy.BEHAVIOUR)
@@ -146,7 +146,7 @@ class Training:
             await self._rollouts.finished(iteration)
 
     async def write(self, version: int, policy: Policy) -> Published:
-        """Into the run's folder, while who does not train goes on with what it holds; nothing if it is there."""
+        """Write the weights into the run's folder unless they are there; workers that do not train go on meanwhile."""
         weights = WeightsId(Version(version), policy)
         known = self._state.published.get(weights)
         while known is None or not self._storage.has_weights(weights, known.digest):
@@ -154,16 +154,16 @@ class Training:
                 await self.through(version - 1)
                 self._check_reach(weights)
                 self._forget(weights)
-                (told,) = await self._gang.publish((weights,))
+                (reply,) = await self._gang.publish((weights,))
             except GangLost:
                 continue
-            self._replace(weights, told.digest)
-            known = Published(weights=weights, digest=told.digest, step=told.step, size=told.size)
+            self._replace(weights, reply.digest)
+            known = Published(weights=weights, digest=reply.digest, step=reply.step, size=reply.size)
             self._emit(known)
         return known
 
     async def publish(self, version: int, policy: Policy) -> None:
-        """Written, and within reach: each node takes it once; again after a restart from what is there."""
+        """Write the weights and announce them: each node fetches them once, and again after a restart."""
         known = await self.write(version, policy)
         keep = self._wanted(known.weights)
         path, now = self._storage.weights_path(known.weights), self._hub.clock.now()
@@ -173,7 +173,7 @@ class Training:
         self._storage.keep_weights([known.weights, *keep, *self._uncovered()])
 
     def _check_reach(self, weights: WeightsId) -> None:
-        """A gang publishes what it holds."""
+        """Stop the run if the gang is past these weights: a gang publishes only what it holds."""
         steps = self._hub.dispatcher.ledger.steps
         if steps > weights.version * self._updates:
             raise Stopped(
@@ -183,9 +183,9 @@ class Training:
             )
 
     def _uncovered(self) -> list[WeightsId]:
-        """Sets that samples were made with which no checkpoint covers: if one is lost, it is made again with the same.
+        """Sets of samples that no checkpoint covers: a lost sample is made again with the same weights.
 
-        They cannot be published anew: the gang that takes a step again may come to other last bits.
+        They cannot be published anew: a gang that takes a step again may differ in the last bits.
         """
         checkpoint = self._state.checkpoint
         first = checkpoint.step // self._updates if checkpoint is not None else 0
@@ -193,7 +193,7 @@ class Training:
         return [known for known in self._state.published if known.version >= first or known in stale]
 
     def _replace(self, weights: WeightsId, digest: str) -> None:
-        """A set whose file was lost comes out with other bits: no group may hold samples of both."""
+        """Reopen samples of a set that was published again with other bits: no group may hold samples of both."""
         known = self._state.published.get(weights)
         if known is None or known.digest == digest:
             return
@@ -211,7 +211,7 @@ class Training:
         self._hub.dispatcher.requeue(stale, [])
 
     def _is_open(self, request: Request) -> bool:
-        """Whether what becomes of the sample still counts for something."""
+        """Whether the outcome of the sample still matters."""
         match request.work:
             case Work.EVALUATION:
                 return request.iteration not in self._state.evaluated
@@ -221,11 +221,11 @@ class Training:
                 return True
 
     def _forget(self, weights: WeightsId) -> None:
-        """A file that a gang left and died before it could tell is no publication: the next gang's bytes may differ."""
+        """Delete the file of a gang that died before it reported: the next gang's bytes may differ."""
         self._storage.keep_weights([known for known in self._state.published if known != weights])
 
     def _wanted(self, newest: WeightsId) -> list[WeightsId]:
-        """Sets that may still be asked for: of each policy the newest, and those that samples are on their way with."""
+        """Sets that may still be needed: the newest of each policy, and those of unfinished samples."""
         within_reach = self._hub.dispatcher.directory.weights
         others = sorted(w for w in within_reach if w.policy is not newest.policy)
         asked = [w for w in self._hub.dispatcher.ledger.asked_for() if w in within_reach and w != newest]

@@ -1,10 +1,10 @@
-"""One optimizer step as the gang is ordered to take it: whole, or in parts as groups are completed.
+"""One optimizer step as ordered from the gang: whole, or in parts as groups are completed.
 
     in parts:  wait for complete groups --> Accumulated --> wait ... --> the final part: Stepped
 
-A step that the gang has taken is not committed before its iteration is compared: then what it was trained with is
-checked against what the journal says. Invariant: a step trains every surviving sample of its groups once, with the
-advantages of `Compared`, whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
+A step is not committed before its iteration is compared; then the advantages it was trained with are checked against
+the journal. Invariant: a step trains every surviving sample of its groups once, with the advantages of `Compared`,
+whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ import msgspec
 
 from spotlight.control.ledger import InvariantBroken
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.control.pipeline.gap import Awaited, Part, Parts, groups_by_update, turns
+from spotlight.control.pipeline.gap import Awaited, Part, Parts, group_positions, groups_by_update
 from spotlight.control.pipeline.tag import NextPart
-from spotlight.control.scheduler.booking import Turn, by_number
+from spotlight.control.scheduler.booking import GroupOrder, by_number
 from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub
 from spotlight.controller.rollouts import Rollouts
@@ -28,12 +28,12 @@ from spotlight.core.work import Request, Work
 
 EXACT = (Work.ROLLOUT, Work.AUDIT)
 MEMORY = 0.8
-"""Share of what was known of the seconds per sample that stays with every new measurement."""
+"""Weight of the previous seconds per sample at every new measurement."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which step is of which iteration and update, and how its samples may come."""
+    """Maps steps to iterations, updates and groups."""
 
     updates: int
     run_seed: int
@@ -42,20 +42,20 @@ class Schedule:
     """Whether parts must be the same in every run."""
 
     def groups(self, step: int, count: int) -> list[int]:
-        """Of the `count` groups of its iteration, those that the step trains on."""
+        """Groups of the `count` in its iteration that the step trains on."""
         iteration, update = divmod(step, self.updates)
         return sorted(groups_by_update(range(count), self.updates, self.run_seed, iteration)[update])
 
-    def turn_of(self, groups: int) -> Turn:
-        """When the group of a rollout or an audit is needed, of so many in each iteration."""
+    def group_order(self, groups: int) -> GroupOrder:
+        """Positions at which the groups of rollouts and audits are needed, with `groups` groups per iteration."""
         if not self.pipeline.gap:
             return by_number
 
         @lru_cache(maxsize=4)
-        def turns_of(iteration: int) -> dict[int, int]:
-            return turns(groups, self.updates, self.run_seed, iteration)
+        def positions(iteration: int) -> dict[int, int]:
+            return group_positions(groups, self.updates, self.run_seed, iteration)
 
-        return lambda request: turns_of(request.iteration)[request.group] if request.work in EXACT else request.group
+        return lambda request: positions(request.iteration)[request.group] if request.work in EXACT else request.group
 
     def is_last(self, step: int) -> bool:
         return step % self.updates == self.updates - 1
@@ -63,38 +63,38 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that the gang has taken and that the journal does not have yet."""
+    """A step that the gang has taken and that is not in the journal yet."""
 
     step: int
     iteration: int
     update: int
     items: tuple[m.TrainItem, ...]
     places: tuple[tuple[int, int], ...]
-    """Group, and place in it, of each item."""
+    """Group of each item, and its place in the group."""
     stepped: m.Stepped
 
     def check(self, compared: Compared) -> None:
-        """Raises unless it was trained with what was compared."""
+        """Raise unless it was trained with the compared advantages."""
         for item, (group, place) in zip(self.items, self.places, strict=True):
-            told = compared.advantages[group][place], compared.kept[group][place]
-            if (item.advantage, item.kept) != told:
+            expected = compared.advantages[group][place], compared.kept[group][place]
+            if (item.advantage, item.kept) != expected:
                 raise InvariantBroken(
                     f"step {self.step} trained {item.request.id} with advantage {item.advantage} (kept: {item.kept}), "
-                    f"but it was compared to {told[0]} (kept: {told[1]}); report this as a bug."
+                    f"but it was compared to {expected[0]} (kept: {expected[1]}); report this as a bug."
                 )
 
 
 @dataclass
 class _OrderedStep:
-    """What was ordered of a step."""
+    """The orders of a step so far."""
 
     orders: int = 0
     items: dict[tuple[int, int], m.TrainItem] = field(default_factory=dict)
-    """By group and place."""
+    """Items by group and place."""
 
 
 class OptimizerSteps:
-    """Orders steps from the gang."""
+    """Orders optimizer steps from the gang."""
 
     def __init__(self, hub: Hub, gang: Gang, rollouts: Rollouts, schedule: Schedule) -> None:
         self._hub = hub
@@ -102,10 +102,10 @@ class OptimizerSteps:
         self._rollouts = rollouts
         self._schedule = schedule
         self._sample_s: float | None = None
-        """That one sample takes to train, as far as that was measured."""
+        """Training seconds per sample; None until measured."""
 
     async def take(self, step: int) -> Taken:
-        """All of the step's samples, then one optimizer step; GangLost leaves nothing of it."""
+        """Train all samples of the step, then take one optimizer step; GangLost leaves nothing of it."""
         underway = _OrderedStep()
         if self._schedule.pipeline.gap:
             stepped = await self._take_parts(step, underway)
@@ -117,7 +117,7 @@ class OptimizerSteps:
         return Taken(step, iteration, update, items, tuple(places), stepped)
 
     def commit(self, taken: Taken, compared: Compared) -> None:
-        """Into the journal, with its samples and the frontier."""
+        """Record the step in the journal, with its samples and the frontier."""
         taken.check(compared)
         ledger = self._hub.dispatcher.ledger
         requests = tuple(item.request.id for item in taken.items)
@@ -134,7 +134,7 @@ class OptimizerSteps:
         )
 
     def expect(self, step: int) -> None:
-        """Nothing of this step, which is of rollouts that are about to be issued, can be trained yet."""
+        """Announce that this step waits for rollouts that are about to be issued."""
         self._wait(step, lambda: self._parts(self._groups(step)))
 
     async def _take_whole(self, step: int, underway: _OrderedStep) -> m.Stepped:
@@ -162,12 +162,12 @@ class OptimizerSteps:
                 underway.orders += 1
 
     async def _next(self, parts: Parts, step: int) -> Part:
-        """Wait for it; meanwhile the gang may help to roll out."""
+        """Wait for the next part; meanwhile the gang may assist with rollouts."""
         iteration = step // self._schedule.updates
         found: list[Part] = []
 
         def is_there() -> bool:
-            # Looked at as often as somebody likes, so a part is taken once.
+            # Evaluated any number of times, so a part is taken once.
             if not found and self._gang.is_restored():
                 part = parts.take(lambda group: self._rollouts.can_compare(iteration, group))
                 found.extend([part] if part is not None else [])
@@ -178,20 +178,20 @@ class OptimizerSteps:
             self._hub.flush()
             await self._hub.until(is_there, f"groups of iteration {iteration} to train on")
         if not found:
-            raise GangLost("the gang went while it waited for groups to train on")
+            raise GangLost("the gang was lost while it waited for groups to train on")
         return found[0]
 
-    # -- what comes next -----------------------------------------------------------------------------------------------
+    # -- prediction ----------------------------------------------------------------------------------------------------
 
     def _wait(self, step: int, parts: Callable[[], Parts]) -> None:
         assist, now = self._hub.dispatcher.assist, self._hub.clock.now()
-        assist.wait(lambda: self._foreseen(step, parts().awaited()), now)
+        assist.wait(lambda: self._next_part(step, parts().awaited()), now)
 
-    def _foreseen(self, step: int, awaited: Awaited) -> NextPart:
+    def _next_part(self, step: int, awaited: Awaited) -> NextPart:
         iteration, update = divmod(step, self._schedule.updates)
         groups = self._rollouts.requests_by_group(iteration)
         if not self._rollouts.has_scale(iteration):
-            # Nothing is trained before all is compared.
+            # Nothing is trained before the iteration is compared.
             return NextPart([[request.id for group in groups for request in group]], 1, None)
         later = range(step + 1, step + self._schedule.updates - update)
         left = [*awaited.left, *(group for after in later for group in self._schedule.groups(after, len(groups)))]
@@ -202,7 +202,7 @@ class OptimizerSteps:
         return NextPart(awaited_ids, awaited.count, train_s, self._sample_s, iteration)
 
     def _measure(self, order: m.Train, began: float) -> None:
-        """Seconds that one sample takes to train."""
+        """Update the training seconds per sample."""
         sample_s = (self._hub.clock.now() - began) / max(len(order.items), 1)
         self._sample_s = sample_s if self._sample_s is None else MEMORY * self._sample_s + (1 - MEMORY) * sample_s
 
@@ -212,7 +212,7 @@ class OptimizerSteps:
         return Parts(sorted(groups), self._schedule.pipeline.least_groups, self._schedule.is_fixed)
 
     def _groups(self, step: int) -> dict[int, list[Request]]:
-        """The requests of the step's groups; the same after every restart."""
+        """Requests of the step's groups, equal after every restart."""
         groups = self._rollouts.requests_by_group(step // self._schedule.updates)
         return {group: groups[group] for group in self._schedule.groups(step, len(groups))}
 
@@ -250,5 +250,5 @@ class OptimizerSteps:
 
 
 def _part(order: m.Train, underway: _OrderedStep, samples: int, is_final: bool) -> m.Train:
-    """`samples` of a step that is not whole yet are those that were asked for: some may be given up later."""
+    """`samples` of an unfinished step are the requested ones: some may be dropped later."""
     return msgspec.structs.replace(order, part=underway.orders, samples=samples, is_final=is_final)

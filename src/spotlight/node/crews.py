@@ -142,7 +142,7 @@ class NodeCrews:
         info = self._members.get(worker)
         now = self._loop.time()
         if isinstance(message, Prepared | Formed | Broke | Disbanded | Forward | ForwardDone):
-            self._do(self._regroup.heard(worker, message, now))
+            self._do(self._regroup.receive(worker, message, now))
             return True
         match message:
             # A worker that trains is the gang's: no crew may keep it from its orders.

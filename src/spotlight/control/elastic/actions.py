@@ -1,4 +1,4 @@
-"""What the regroup machine asks its caller, the node's agent, to do; carried out in order, nothing is answered."""
+"""Actions that the regroup machine returns to its caller, the node's agent, which carries them out in order."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ from spotlight.core.crew_messages import (
 from spotlight.core.types import WorkerId
 
 Order = Prepare | Form | Disband
-"""What the agent tells a worker."""
-Word = Prepared | Formed | Broke | Disbanded | Forward | ForwardDone
-"""What a worker tells the agent."""
+"""Message from the agent to a worker."""
+WorkerMessage = Prepared | Formed | Broke | Disbanded | Forward | ForwardDone
+"""Message from a worker to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Tell this worker; it is alive as far as the machine knows."""
+    """Send this to a worker that is alive as far as the machine knows."""
 
     worker: WorkerId
     message: Order
@@ -33,7 +33,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Pass the leader's word on to its followers, before anything else is told them."""
+    """Pass the leader's message on to its followers, before any other message to them."""
 
     workers: tuple[WorkerId, ...]
     message: Forward
@@ -41,11 +41,11 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL; the machine counts this worker as gone from here on, `gone` may still be called and does nothing."""
+    """SIGKILL; the machine counts this worker as gone from here on. A later call of `gone` does nothing."""
 
     worker: WorkerId
     why: str
-    """Reads on from the worker's name: "did not leave crew ..."."""
+    """Continues the worker's name: "did not leave crew ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +57,31 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True)
 class CloseStore:
-    """Refuse this token from now on, fail whoever waits under it and delete its keys."""
+    """Refuse this token from now on, fail every waiter under it and delete its keys."""
 
     token: GroupToken
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell the controller."""
+    """Report the crews to the controller."""
 
     crewed: Crewed
 
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """Decide a layout and call `wish` with it, at once: survivors wait for their orders until then."""
+    """Decide a layout and call `wish` with it at once: survivors wait for their orders until then."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """An old token, or a word out of turn: nothing was done about it; log it."""
+    """Log a message with an old token, or one that does not fit the crew's state; it had no effect."""
 
     worker: WorkerId
-    message: Word
+    message: WorkerMessage
     why: str
 
 

@@ -1,9 +1,9 @@
-"""What is left of crews that ended before their time: who has not said so yet, and who waits for the next order.
+"""Breakups: crews that ended early, with the members that still have to confirm or still need their next order.
 
-A breakup is explained when it is known why: somebody is gone or has a notice. A mere error is no explanation, because
-a death shows as an error at its neighbours before it shows as a death. So members of an unexplained one are in no new
-crew until a member is found gone, or all have spoken and it was no death at all; only then are they distrusted
-(tests/unit/test_regroup_faults.py).
+A breakup is explained when its cause is known: a member is gone or has a notice. An error alone does not explain it,
+because a death shows as an error at its neighbours before it shows as a death. So members of an unexplained breakup
+join no new crew until a member is found gone, or until all have confirmed and there was no death; only then are they
+distrusted (tests/unit/test_regroup_faults.py).
 """
 
 from collections.abc import Collection
@@ -15,25 +15,25 @@ from spotlight.core.crew_messages import GroupToken
 from spotlight.core.types import WorkerId
 
 ORDER_S = 0.05
-"""How long survivors hold still for the wish that answers a replan: deciding takes well under a millisecond."""
+"""Seconds that survivors wait for the wish that replies to a replan: deciding takes well under a millisecond."""
 
 
 @dataclass(slots=True)
 class Breakup:
-    """A crew that is no more."""
+    """A crew that has ended."""
 
     token: GroupToken
     members: tuple[WorkerId, ...]
     since: float
     by: float
-    """When who is still silent is killed; infinite where no group existed, as then nobody can hang in it."""
+    """When silent members are killed; infinite where no group existed, as then no member can hang in it."""
     waiting: set[WorkerId]
-    """Who has not said that nothing of this token runs there."""
+    """Members that have not confirmed that nothing of this token runs there."""
     unordered: set[WorkerId]
-    """Who does not know yet what comes next."""
+    """Members that have not received their next order."""
     explained: bool
     blamed: set[WorkerId] = field(default_factory=set)
-    """Whom the others say they waited for."""
+    """Members that other members reported to have waited for."""
 
     @property
     def orders_due(self) -> float:
@@ -41,7 +41,7 @@ class Breakup:
 
 
 class Breakups:
-    """All of a node; each ends when everybody has spoken or is gone, and has been told what comes next."""
+    """All breakups of a node; each ends when every member has confirmed or is gone, and has its next order."""
 
     def __init__(self) -> None:
         self._open: dict[GroupToken, Breakup] = {}
@@ -54,11 +54,11 @@ class Breakups:
         self._tidy()
 
     def keep_apart(self, worker: WorkerId) -> bool:
-        """Whether it must not be in a new crew yet."""
+        """Whether the worker must not join a new crew yet."""
         return any(not each.explained and worker in each.members for each in self._open.values())
 
     def left(self, worker: WorkerId, token: GroupToken, waited_for: WorkerId | None) -> None:
-        """It dropped the group."""
+        """Record that the worker dropped the group."""
         breakup = self._open.get(token)
         if breakup is not None:
             breakup.waiting.discard(worker)
@@ -67,7 +67,7 @@ class Breakups:
             self._tidy()
 
     def lost(self, worker: WorkerId) -> None:
-        """It is gone, which explains what it was part of."""
+        """Record that the worker is gone, which explains its breakups."""
         for breakup in self._open.values():
             if worker in breakup.members:
                 breakup.explained = True
@@ -76,27 +76,27 @@ class Breakups:
         self._tidy()
 
     def ordered(self, worker: WorkerId) -> None:
-        """It was told to prepare for another crew."""
+        """Record that the worker received an order to prepare for another crew."""
         for breakup in self._open.values():
             breakup.unordered.discard(worker)
         self._tidy()
 
     def superseded(self, worker: WorkerId, token: GroupToken) -> None:
-        """It was prepared for this one, so it is out of all before."""
+        """Record that the worker is prepared for this token, so it has left all earlier ones."""
         for breakup in self._open.values():
             if breakup.token < token:
                 breakup.waiting.discard(worker)
         self._tidy()
 
-    def ask_again(self, worker: WorkerId, by: float) -> None:
-        """The order that was to end an old crew for it came to nothing: it needs another one, and time to obey."""
+    def renew_order(self, worker: WorkerId, by: float) -> None:
+        """Request another order, with time to follow it: the one that was to end an old crew came to nothing."""
         for breakup in self._open.values():
             if worker in breakup.waiting:
                 breakup.unordered.add(worker)
                 breakup.by = max(breakup.by, by)
 
     def inexplicable(self) -> list[Breakup]:
-        """Where all have spoken and nobody is gone; explained from now on."""
+        """Unexplained breakups whose members have all confirmed and are alive; they count as explained from now on."""
         found = [each for _, each in sorted(self._open.items()) if not each.explained and not each.waiting]
         for breakup in found:
             breakup.explained = True
@@ -104,7 +104,7 @@ class Breakups:
         return found
 
     def take_orders(self, now: float | None) -> list[tuple[WorkerId, GroupToken]]:
-        """Who is to stand alone, of which token: of all explained ones, or of those that are due at this time."""
+        """Workers to send Disband, with the token: of all explained breakups, or of those due at `now`."""
         orders: list[tuple[WorkerId, GroupToken]] = []
         for token, breakup in sorted(self._open.items()):
             if breakup.explained if now is None else breakup.orders_due <= now:
@@ -116,9 +116,9 @@ class Breakups:
     def overdue(
         self, now: float, grace_s: float, patience_s: float, lifeless: Collection[WorkerId]
     ) -> list[tuple[WorkerId, str]]:
-        """Whom to kill and why; the others get another grace, as they may only hang because of these.
+        """Workers to kill and why; the others get another grace, as they may only hang because of these.
 
-        Who shows signs of life may be loading, encoding or waiting out its exchange, and is left alone for longer.
+        A worker with signs of life may be loading, encoding or waiting out its exchange, and has `patience_s`.
         """
         doomed: list[tuple[WorkerId, str]] = []
         for token, breakup in sorted(self._open.items()):

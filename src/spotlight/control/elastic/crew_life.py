@@ -1,10 +1,10 @@
-"""One crew from its token to its end, and who is to blame when it waits in vain.
+"""One crew from its token to its end, and the members that are blamed when it waits in vain.
 
-Blame, where somebody keeps the others waiting, goes to the first of these that is not empty, among those that have said
-nothing: followers whom another member named as the one it waited for; followers that have shown no sign of life for a
-while; the leader, if it has shown none either; all silent followers; the leader. The others, who may only hang because
-of these, get another grace: the end of a process closes its sockets, which frees them. A leader that lives comes last,
-because the rows in flight are in its engine (tests/unit/test_regroup_deadlines.py).
+Blame goes to the first of these sets that is not empty, among the silent members: followers that another member
+reported as the one it waited for; followers without a recent sign of life; the leader, if it has none either; all
+silent followers; the leader. The others may only hang because of these and get another grace: the end of a process
+closes its sockets, which frees them. A live leader comes last, because the rows in flight are in its engine
+(tests/unit/test_regroup_deadlines.py).
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from spotlight.core.types import WorkerId
 
 class CrewState(StrEnum):
     PREPARING = "preparing"
-    """Members are asked; no group exists."""
+    """Members have received Prepare; no group exists."""
     CONNECTING = "connecting"
     SERVING = "serving"
     DRAINING = "draining"
@@ -41,21 +41,21 @@ class Crew:
     token: GroupToken
     members: tuple[WorkerId, ...]
     began: float
-    """When the loss or the decision was that it answers."""
+    """Time of the loss or the decision that led to it."""
     reason: str
     state: CrewState = CrewState.PREPARING
     deadline: float = inf
-    """End of what the state waits for; infinite where it waits for nothing."""
+    """Deadline of the current wait; infinite without one."""
     waits_since: float = 0.0
-    answers: dict[WorkerId, Prepared] = field(default_factory=dict)
+    replies: dict[WorkerId, Prepared] = field(default_factory=dict)
     formed: set[WorkerId] = field(default_factory=set)
     left: set[WorkerId] = field(default_factory=set)
-    """Who said that nothing of it runs there any more."""
+    """Members that confirmed that nothing of it runs there any more."""
     has_store: bool = False
     running: Running | None = None
     forwards: int = 0
     early: Forward | None = None
-    """The leader's first, said before the agent knew that all have formed."""
+    """The leader's first forward, if it arrived before all members had formed."""
 
     @property
     def leader(self) -> WorkerId:
@@ -70,19 +70,19 @@ class Crew:
         return self.state is not CrewState.PREPARING
 
     def silent(self) -> list[WorkerId]:
-        """Whom the state waits for."""
+        """Members that the current state waits for."""
         match self.state:
             case CrewState.PREPARING:
-                said: Collection[WorkerId] = self.answers
+                replied: Collection[WorkerId] = self.replies
             case CrewState.CONNECTING:
-                said = self.formed
+                replied = self.formed
             case CrewState.DRAINING if self.running is None:
                 if self.leader not in self.left:
                     return [self.leader]
-                said = self.left
+                replied = self.left
             case _:
-                said = self.running.done if self.running is not None else self.members
-        return [member for member in self.members if member not in said]
+                replied = self.running.done if self.running is not None else self.members
+        return [member for member in self.members if member not in replied]
 
     def wait(self, now: float, deadline: float) -> None:
         self.waits_since = now
@@ -95,35 +95,35 @@ class Crew:
 def suspects(
     silent: Collection[WorkerId],
     leader: WorkerId,
-    named: Collection[WorkerId],
+    waited_for: Collection[WorkerId],
     lifeless: Collection[WorkerId],
 ) -> list[WorkerId]:
-    """Whom to blame among the silent, as the module says; in order of their ids."""
+    """Silent members to blame, in the order of the module docstring, sorted by id."""
     followers = sorted(worker for worker in silent if worker != leader)
-    for circle in (
-        [worker for worker in followers if worker in named],
+    for group in (
+        [worker for worker in followers if worker in waited_for],
         [worker for worker in followers if worker in lifeless],
         [leader] if leader in silent and leader in lifeless else [],
         followers,
     ):
-        if circle:
-            return circle
+        if group:
+            return group
     return sorted(silent)
 
 
-def disagreement(members: tuple[WorkerId, ...], answers: Mapping[WorkerId, Prepared]) -> tuple[str, WorkerId] | None:
-    """Why these cannot be one crew, and who differs: members and the digests of what they hold must agree."""
-    leader = answers[members[0]]
+def disagreement(members: tuple[WorkerId, ...], replies: Mapping[WorkerId, Prepared]) -> tuple[str, WorkerId] | None:
+    """Why these cannot be one crew, and the member that differs: members and digests of weights must agree."""
+    leader = replies[members[0]]
     held = dict(leader.holds)
     for member in members:
-        answer = answers[member]
-        if answer.members != members:
-            return f"{member} understood the members {', '.join(answer.members)}", member
-        theirs = dict(answer.holds)
+        reply = replies[member]
+        if reply.members != members:
+            return f"{member} received the members {', '.join(reply.members)}", member
+        member_holds = dict(reply.holds)
         for weights in leader.needs:
-            if weights not in theirs:
+            if weights not in member_holds:
                 return f"{member} does not hold {weights}, which {members[0]} has samples of in flight", member
-        for weights, digest in theirs.items():
+        for weights, digest in member_holds.items():
             if held.get(weights, digest) != digest:
                 return f"{member} holds {weights} as {digest}, {members[0]} as {held[weights]}", member
     return None

@@ -1,6 +1,6 @@
 """Pairs of workers that failed to form or to keep a crew, kept apart for a while that doubles each time.
 
-Invariant: a pair that always fails is tried ever more rarely, so it can never keep a node from working
+Invariant: a pair that always fails is tried ever more rarely, so it cannot keep a node from working
 (tests/unit/test_regroup_faults.py).
 """
 
@@ -11,40 +11,40 @@ from math import inf
 from spotlight.core.types import WorkerId
 
 Pair = tuple[WorkerId, WorkerId]
-"""In order of their ids."""
+"""Two workers in order of their ids."""
 
 FIRST_S = 1.0
 LONGEST_S = 60.0
-"""A link that flaps for hours costs one failed forming a minute at most."""
+"""Longest separation: a link that flaps for hours costs at most one failed formation a minute."""
 
 
 class Distrust:
-    """Failures by pair, and until when each is kept apart."""
+    """Failures by pair, and the time until which each pair is kept apart."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, int] = {}
         self._until: dict[Pair, float] = {}
 
     def failed(self, members: Sequence[WorkerId], blamed: Iterable[WorkerId], now: float) -> None:
-        """The blamed ones are kept from all others; where nobody is to blame, or everybody, all from one another."""
-        guilty = set(blamed) & set(members)
-        if guilty == set(members):
-            guilty = set()
+        """Keep blamed members apart from all others; if none or all are blamed, keep all apart from one another."""
+        culprits = set(blamed) & set(members)
+        if culprits == set(members):
+            culprits = set()
         for pair in combinations(sorted(members), 2):
-            if guilty and not guilty & set(pair):
+            if culprits and not culprits & set(pair):
                 continue
             count = self._failures.get(pair, 0) + 1
             self._failures[pair] = count
             self._until[pair] = now + min(FIRST_S * 2.0 ** (count - 1), LONGEST_S)
 
     def proved(self, members: Sequence[WorkerId]) -> None:
-        """They worked together: what was before is forgiven."""
+        """Forget the failures of members that worked together."""
         for pair in combinations(sorted(members), 2):
             self._failures.pop(pair, None)
             self._until.pop(pair, None)
 
     def forget(self, worker: WorkerId) -> None:
-        """Gone, and never to come back under this id."""
+        """Forget a worker that is gone; its id is never used again."""
         for pair in [pair for pair in self._failures if worker in pair]:
             self._failures.pop(pair)
             self._until.pop(pair, None)
@@ -56,7 +56,7 @@ class Distrust:
         return any(pair in self._until for pair in combinations(sorted(members), 2))
 
     def lapse(self, now: float) -> tuple[Pair, ...]:
-        """Pairs whose time is over, which may be tried again; their failures still count."""
+        """Return and release the pairs whose time is over; their failures still count."""
         over = tuple(sorted(pair for pair, until in self._until.items() if until <= now))
         for pair in over:
             del self._until[pair]

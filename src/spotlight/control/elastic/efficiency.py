@@ -1,4 +1,4 @@
-"""How much faster a crew of some degree is than one slot, by image tokens: where SP degree enters the cost model.
+"""Speed-up of a crew over one slot, by degree and image tokens: where SP degree enters the cost model.
 
 The defaults are for Qwen-Image-like models on one node and only a start; a profile replaces them and measurements
 refine them. Published: 4096 tokens at 2 and 4 (Qwen-Image 1024x1024, ring, A100: 75 and 48 % of ideal) and 16384 tokens
@@ -28,12 +28,12 @@ LOWEST = 0.1
 SMOOTHING = 0.2
 """Weight of a new measurement in the running average of a speed."""
 DOUBT = 3.0
-"""Measurements that the table is worth; infinite to believe nothing else."""
+"""Weight of the table, in measurements; infinite to ignore measurements."""
 
 
 @dataclass(slots=True)
 class _Speed:
-    """Row-steps per second, averaged."""
+    """Running average of row-steps per second."""
 
     average: float
     count: int = 1
@@ -44,18 +44,18 @@ class _Speed:
 
 
 class Efficiency:
-    """Speed-ups from a table, corrected by what this node's crews achieve."""
+    """Speed-ups from a table, corrected by the measured speeds of this node's crews."""
 
     def __init__(self, table: Sequence[Entry] = DEFAULTS, doubt: float = DOUBT) -> None:
         self._doubt = doubt
         self._table: dict[int, dict[int, float]] = {}
-        """By degree, then by tokens."""
+        """Speed-ups by degree, then by tokens."""
         for tokens, degree, speed_up in sorted(table):
             self._table.setdefault(degree, {})[tokens] = speed_up
         self._measured: dict[tuple[int, int], _Speed] = {}
 
     def measured(self, tokens: int, degree: int, row_steps_per_s: float) -> None:
-        """What a crew achieved, per unit of its slots' relative speed; nonsense is passed over."""
+        """Add a measured speed, per unit of the slots' relative speed; invalid values are ignored."""
         if not isfinite(row_steps_per_s) or row_steps_per_s <= 0:
             return
         known = self._measured.get((tokens, degree))
@@ -76,7 +76,7 @@ class Efficiency:
         return _bounded((1 - trust) * start + trust * known.average / alone, degree)
 
     def _alone(self, tokens: int, degree: int) -> float | None:
-        """A slot's own speed: measured, or else inferred from the smallest other crew that was."""
+        """Speed of one slot: measured, else inferred from the smallest other crew that was."""
         for other in sorted(degree_ for tokens_, degree_ in self._measured if tokens_ == tokens):
             if other == degree:
                 return None
@@ -84,7 +84,7 @@ class Efficiency:
         return None
 
     def _tabled(self, tokens: int, degree: int) -> float:
-        """Linear between the table's neighbouring degrees, no more than the largest of them beyond."""
+        """Linear between the table's neighbouring degrees; beyond the table, the value of its largest degree."""
         if degree == 1:
             return 1.0
         degrees = sorted({1, *self._table})
@@ -99,7 +99,7 @@ class Efficiency:
         return _bounded((1 - share) * self._at(tokens, below) + share * self._at(tokens, above), degree)
 
     def _at(self, tokens: int, degree: int) -> float:
-        """Linear in the logarithm of tokens; below the table the gain dwindles with the tokens, above it stays."""
+        """Linear in the logarithm of tokens; below the table the gain shrinks with the tokens, above it is constant."""
         if degree == 1:
             return 1.0
         known = self._table[degree]

@@ -1,6 +1,6 @@
-"""The slots and crews of one node, and how a crew begins and ends; `regroup.py` says when.
+"""The slots and crews of one node, and how a crew begins and ends; `regroup.py` decides when.
 
-Invariant: whoever leaves `slots` is told nothing any more, and a crew that ends leaves every survivor either free or in
+Invariant: a worker that left `slots` receives no message, and a crew that ends leaves every survivor either free or in
 a breakup that bounds the wait for it (tests/storm/test_regroup_storm.py).
 """
 
@@ -15,7 +15,7 @@ from spotlight.core.crew_messages import Crewed, Disband, GroupToken, Prepare
 from spotlight.core.types import NodeId, WorkerId
 
 Layout = tuple[tuple[WorkerId, ...], ...]
-"""Crews of a node, the leader first; who stands alone may be a crew of one or left out."""
+"""Crews of a node, the leader first; a worker alone may be a crew of one or left out."""
 
 IN_USE = (CrewState.SERVING, CrewState.DRAINING)
 
@@ -24,17 +24,17 @@ IN_USE = (CrewState.SERVING, CrewState.DRAINING)
 class LiveWorker:
     """A worker that is alive."""
 
-    heard_at: float
+    seen_at: float
     crew: Crew | None = None
     notice: float | None = None
-    disturbed: float | None = None
-    """Since when it waits to be part of something again, after a loss."""
-    farewells: set[GroupToken] = field(default_factory=set)
-    """Ended tokens that it may still say goodbye to."""
+    disturbed_at: float | None = None
+    """Time since which it waits for its next crew after a loss."""
+    ended_tokens: set[GroupToken] = field(default_factory=set)
+    """Ended tokens that it may still confirm."""
 
 
 class Formation:
-    """Who is in what; every method returns what is to be done about it."""
+    """Membership of slots and crews; every method returns the actions to carry out."""
 
     def __init__(self, node: NodeId, config: ElasticConfig, lifeless_s: float) -> None:
         self._lifeless_s = lifeless_s
@@ -51,12 +51,12 @@ class Formation:
         return tuple(crew.members for crew in self.led() if crew.state in IN_USE)
 
     def led(self) -> list[Crew]:
-        """All but those whose leader has left already."""
+        """All crews but those whose leader has left."""
         return [crew for _, crew in sorted(self.crews.items()) if crew.leader not in crew.left]
 
     def lifeless(self, now: float) -> set[WorkerId]:
-        """Who has shown no sign of life for longer than a process that lives does."""
-        return {worker for worker, slot in self.slots.items() if now - slot.heard_at >= self._lifeless_s}
+        """Workers without a sign of life for longer than a live process needs."""
+        return {worker for worker, slot in self.slots.items() if now - slot.seen_at >= self._lifeless_s}
 
     def may_form(self, members: tuple[WorkerId, ...]) -> bool:
         return not self.distrust.parts(members) and all(self._is_free(member) for member in members)
@@ -67,10 +67,10 @@ class Formation:
         return free and not self.breakups.keep_apart(worker)
 
     def prepare(self, members: tuple[WorkerId, ...], reason: str, now: float) -> list[Action]:
-        """A new token; for who is still leaving an old one, this order ends that too."""
+        """Form a new token; for a worker that is still leaving an old one, this order ends that too."""
         self.epoch += 1
         slots = [self.slots[member] for member in members]
-        began = min((slot.disturbed for slot in slots if slot.disturbed is not None), default=now)
+        began = min((slot.disturbed_at for slot in slots if slot.disturbed_at is not None), default=now)
         token = GroupToken(self._node, self.epoch)
         crew = Crew(token, members, began, reason)
         crew.wait(now, now + self._config.boundary_s)
@@ -81,7 +81,7 @@ class Formation:
         return [Send(member, Prepare(token=token, members=members)) for member in members]
 
     def drain(self, crew: Crew, why: str, now: float) -> list[Action]:
-        """The leader first: once it has left no forward can begin, so the followers lose none."""
+        """End the crew in order, the leader first: once it has left no forward begins, so the followers lose none."""
         crew.state = CrewState.DRAINING
         crew.reason = why
         if crew.running is None:
@@ -89,7 +89,7 @@ class Formation:
         return [self._disband(crew.leader, crew.token)]
 
     def drain_followers(self, crew: Crew, now: float) -> list[Action]:
-        """The leader has left at a boundary."""
+        """End the crew for its followers, after the leader has left at a boundary."""
         crew.state = CrewState.DRAINING
         crew.running = None
         crew.wait(now, now + self._config.boundary_s)
@@ -97,9 +97,9 @@ class Formation:
         return [*self._close_store(crew), self.report(crew.reason, 0.0), *orders]
 
     def fail(self, crew: Crew, why: str, blamed: set[WorkerId], now: float) -> list[Action]:
-        """An error or a missed deadline, which a death may or may not be behind: the breakup finds out.
+        """End the crew after an error or a missed deadline; the breakup finds out whether a member died.
 
-        Where no group existed nobody's death shows as an error, so blame is taken at its word.
+        Where no group existed a death does not show as an error, so the blamed members are distrusted at once.
         """
         if crew.has_group:
             return self.end(crew, why, now, explained=False, blamed=blamed)
@@ -109,7 +109,7 @@ class Formation:
     def end(
         self, crew: Crew, why: str, now: float, *, explained: bool, blamed: set[WorkerId] | None = None
     ) -> list[Action]:
-        """Not in order; survivors wait for the next order, and must say soon that they are out."""
+        """End the crew at once; survivors wait for the next order, and must soon confirm that they left."""
         del self.crews[crew.token]
         survivors = {member for member in crew.members if member in self.slots and self.slots[member].crew is crew}
         waiting = survivors - crew.left if crew.has_group else set()
@@ -119,10 +119,10 @@ class Formation:
         for member in sorted(survivors):
             slot = self.slots[member]
             slot.crew = None
-            slot.disturbed = now if slot.disturbed is None else slot.disturbed
+            slot.disturbed_at = now if slot.disturbed_at is None else slot.disturbed_at
             if member not in crew.left:
-                slot.farewells.add(crew.token)
-            self.breakups.ask_again(member, now + self._config.quiesce_s)
+                slot.ended_tokens.add(crew.token)
+            self.breakups.renew_order(member, now + self._config.quiesce_s)
         self.breakups.add(
             Breakup(crew.token, crew.members, now, by, waiting, set(survivors), explained, set(blamed or ()))
         )
@@ -130,7 +130,7 @@ class Formation:
         return [*actions, self.report(why, 0.0)] if crew.state in IN_USE else actions
 
     def lose(self, worker: WorkerId, why: str, now: float) -> list[Action]:
-        """It is gone, and with it the crew it was in."""
+        """Remove a worker that is gone, and end its crew."""
         slot = self.slots.pop(worker)
         self.distrust.forget(worker)
         crew = slot.crew
@@ -142,10 +142,10 @@ class Formation:
         return [Kill(worker, why), *self.lose(worker, f"{worker} was killed, because it {why}", now)]
 
     def stand_alone(self, orders: list[tuple[WorkerId, GroupToken]]) -> list[Action]:
-        """Tells those of ended crews who have no other to go to."""
+        """Send Disband to members of ended crews that have no new one."""
         actions: list[Action] = []
         for worker, token in orders:
-            self.slots[worker].disturbed = None
+            self.slots[worker].disturbed_at = None
             actions.append(self._disband(worker, token))
         return actions
 
@@ -160,5 +160,5 @@ class Formation:
     def _disband(self, worker: WorkerId, token: GroupToken) -> Send:
         slot = self.slots[worker]
         if slot.crew is None or slot.crew.token != token:
-            slot.farewells.add(token)
+            slot.ended_tokens.add(token)
         return Send(worker, Disband(token=token))

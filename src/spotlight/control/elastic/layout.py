@@ -1,9 +1,9 @@
-"""Which workers of a node should share their samples now: from slots, waiting work and speed-ups to crews.
+"""Layout: which workers of a node should share their samples now, from slots, waiting work and speed-ups.
 
-What is runnable keeps slots alone: data parallel loses nothing. Only slots that would be idle then become followers,
-of leaders where they add most, and of those with most work left among equals; so a busy slot leads, and the survivors
-of 4 slots become 3, 2+1 or 1+1+1 as queue and table say. `value` is what is maximised: expected throughput in slots,
-less a small price per follower, which ends the growth of a crew where another slot adds little.
+Slots with runnable work of their own stay alone: data parallelism loses nothing. Only slots that would be idle become
+followers, of the leaders where they add most; among equals, of those with most work left. So a busy slot leads, and the
+survivors of 4 slots become 3, 2+1 or 1+1+1 by queue and table. `value` is maximised: expected throughput in slots, less
+a small price per follower, which ends the growth of a crew where another slot adds little.
 
 Invariants (tests/property/test_layout_property.py): every slot is in exactly one crew; degrees are legal; no request
 waits for a slot that is idle or follows; a slot with a notice is alone; the value is near the best over all partitions;
@@ -22,15 +22,15 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
 MARGIN = 0.05
-"""Share of the value that a change must bring when nothing forces it: more than measurements jitter."""
+"""Share of the value that an unforced change must gain: more than measurements jitter."""
 PRESSING_GAIN = 0.02
 FRESH_STEPS = 30
-"""What a request that nobody began is taken to have left, where only the order of leaders depends on it."""
+"""Assumed remaining steps of a waiting request; only the order of leaders depends on it."""
 EPSILON = 1e-9
 FEW = 5
-"""Slots whose partitions, 52 of five, are all looked at within a few milliseconds."""
+"""Largest number of slots whose partitions are all evaluated: 52 for five, in a few milliseconds."""
 SPEED_GRAIN = 0.1
-"""Relative speeds that differ by less are taken for equal when members are ordered, so that jitter reorders nobody."""
+"""Relative speeds within this grain count as equal when members are ordered, so that jitter reorders none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RowView:
     """A sample in flight."""
 
     remaining: int
-    """Steps."""
+    """Remaining steps."""
     tokens: int
     weights: WeightsId
 
@@ -49,23 +49,23 @@ class SlotView:
 
     worker: WorkerId
     kind: str = ""
-    """Of its GPU."""
+    """Kind of its GPU."""
     speed: float = 1.0
-    """Relative to the others."""
+    """Speed relative to the other slots."""
     age_s: float = 0.0
     rows: tuple[RowView, ...] = ()
     holds: frozenset[WeightsId] = frozenset()
     notice: float | None = None
-    """Deadline of an imminent one."""
+    """Deadline of an imminent notice."""
 
     @property
     def in_flight(self) -> frozenset[WeightsId]:
-        """What its followers must hold to go on."""
+        """Weights that its followers must hold to resume."""
         return frozenset(row.weights for row in self.rows)
 
     @property
     def needs(self) -> frozenset[WeightsId]:
-        """What followers must hold to begin: of an idle leader everything, as its next sample may be of any."""
+        """Weights that followers must hold to begin: all of an idle leader's, as its next sample may use any."""
         return self.in_flight or self.holds
 
     @property
@@ -74,7 +74,7 @@ class SlotView:
 
     @property
     def tokens(self) -> int:
-        """Of its largest sample."""
+        """Image tokens of its largest sample."""
         return max(row.tokens for row in self.rows)
 
     @property
@@ -84,12 +84,12 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Requests that nobody holds and that this node may expect."""
+    """Waiting requests that this node may expect."""
 
     tokens: tuple[int, ...] = ()
-    """Of each."""
+    """Image tokens of each request."""
     pressing: bool = False
-    """The last sample is waited for: a validation, a deadline."""
+    """Whether the run waits for the last sample: a validation, a deadline."""
 
     @classmethod
     def of(cls, counts: Sequence[tuple[int, int]], pressing: bool = False) -> "Waiting":
@@ -99,13 +99,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a layout depends on."""
+    """All inputs of a layout."""
 
     slots: tuple[SlotView, ...]
     waiting: Waiting
     heads: int
     apart: tuple[Pair, ...] = ()
-    """Pairs that failed together lately."""
+    """Pairs that failed together recently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +114,35 @@ class Decision:
     reason: str
     """A sentence for people."""
     changed_at: float
-    """When the layout last changed; hand it in again with the next question."""
+    """Time of the last change of layout; an input of the next decision."""
 
 
 class LayoutPlanner:
-    """Chooses layouts for one node by one config and table; keeps nothing between questions."""
+    """Chooses layouts for one node by one config and table; keeps no state between calls."""
 
     def __init__(self, config: ElasticConfig, efficiency: Efficiency) -> None:
         self._config = config
         self._efficiency = efficiency
 
     def decide(self, situation: Situation, last: Decision | None, now: float) -> Decision:
-        """The last layout as long as it is possible and good; a changed one at once where it is not possible."""
+        """Keep the last layout while it is possible and good; change it at once where it is not possible."""
         if last is not None and not last.layout and not situation.slots:
             return last
         best = self.choose(situation, last.layout if last is not None else ())
         if last is not None and self.fits(last.layout, situation):
-            kept, gained = self.value(last.layout, situation), self.value(best, situation)
+            kept, best_value = self.value(last.layout, situation), self.value(best, situation)
             too_soon = now - last.changed_at < self._config.hysteresis_s
-            if too_soon or gained - kept <= MARGIN * max(kept, 1.0) or _same(best, last.layout):
+            if too_soon or best_value - kept <= MARGIN * max(kept, 1.0) or _same(best, last.layout):
                 return last
         changed = last is None or not _same(best, last.layout)
         changed_at = now if last is None or changed else last.changed_at
         return Decision(best, self._reason(best, situation), changed_at)
 
     def choose(self, situation: Situation, current: Layout = ()) -> Layout:
-        """The best layout found; of equals, the one with most of what is.
+        """The best layout found; of equal ones, the one closest to the current.
 
-        Giving spares where they pay most is right where slots are alike. Where they differ in speed or kind it may not
-        be, so of a few slots every partition is looked at too.
+        Giving spares where they pay most is optimal where slots are alike. Where they differ in speed or kind it may
+        not be, so for a few slots every partition is evaluated too.
         """
         ranked = _by_preference(situation, current)
         found = self._grow(_leaders(situation, ranked), situation, current)
@@ -155,7 +155,7 @@ class LayoutPlanner:
         return max([found, *fitting], key=lambda layout: round(self.value(layout, situation), 9))
 
     def _grow(self, crews: list["_Crew"], situation: Situation, current: Layout) -> Layout:
-        """Gives spare slots to these leaders, one growth at a time, the one that pays most first."""
+        """Give spare slots to these leaders, one growth at a time, the one that pays most first."""
         leading = {crew.leader.worker for crew in crews}
         spares = [slot for slot in situation.slots if slot.notice is None and slot.worker not in leading]
         followed = {follower: members[0] for members in current for follower in members[1:]}
@@ -187,7 +187,7 @@ class LayoutPlanner:
     def _suiting(
         self, crew: "_Crew", spares: list[SlotView], situation: Situation, followed: dict[WorkerId, WorkerId]
     ) -> list[SlotView]:
-        """Spares that may join, all together: the quick first, of equals those that follow already, then by age."""
+        """Spares that may all join: the fastest first, of equal ones current followers, then by age."""
         chosen: list[SlotView] = []
         leader = crew.leader
         for slot in sorted(
@@ -202,7 +202,7 @@ class LayoutPlanner:
     # -- the model -----------------------------------------------------------------------------------------------------
 
     def value(self, layout: Layout, situation: Situation) -> float:
-        """Expected throughput, in slots of speed 1, less the price of followers; of a layout that fits."""
+        """Expected throughput of a layout that fits, in slots of speed 1, less the price of followers."""
         slots = {slot.worker: slot for slot in situation.slots}
         price = self._price(situation)
         total = 0.0
@@ -220,7 +220,7 @@ class LayoutPlanner:
         return total
 
     def fits(self, layout: Layout, situation: Situation) -> bool:
-        """Whether it is possible now: everybody once, legal degrees, followers free, with the weights and mixable."""
+        """Whether it is possible now: every slot once, legal degrees, followers free, with the weights and mixable."""
         slots = {slot.worker: slot for slot in situation.slots}
         if sorted(name for members in layout for name in members) != sorted(slots):
             return False
@@ -235,7 +235,7 @@ class LayoutPlanner:
         return True
 
     def _rate(self, members: Sequence[SlotView], tokens: int) -> float:
-        """The slowest sets the pace of all."""
+        """Speed of a crew; its slowest member sets the pace."""
         return min(slot.speed for slot in members) * self._efficiency.speed_up(tokens, len(members))
 
     def _price(self, situation: Situation) -> float:
@@ -245,7 +245,7 @@ class LayoutPlanner:
         return self._config.legal_degrees(situation.heads, len(situation.slots))
 
     def _mix(self, members: Sequence[SlotView], situation: Situation) -> bool:
-        """Whether these may be one crew, as far as kinds and earlier failures go."""
+        """Whether these may be one crew, by their kinds and earlier failures."""
         if self._config.mixed_gpus is MixedGpus.REFUSE and len({slot.kind for slot in members}) > 1:
             return False
         pairs = combinations(sorted(slot.worker for slot in members), 2)
@@ -255,13 +255,13 @@ class LayoutPlanner:
         slots = {slot.worker: slot for slot in situation.slots}
         degrees = "+".join(str(degree) for degree in sorted((len(members) for members in layout), reverse=True))
         busy = sum(1 for slot in situation.slots if slot.rows)
-        words = [f"{degrees or 'no slots'}: {busy} of {len(slots)} slots busy, {len(situation.waiting.tokens)} waiting"]
-        words += ["something presses"] if situation.waiting.pressing else []
+        notes = [f"{degrees or 'no slots'}: {busy} of {len(slots)} slots busy, {len(situation.waiting.tokens)} waiting"]
+        notes += ["a sample is urgent"] if situation.waiting.pressing else []
         for members in layout:
             slowest = min((slots[name] for name in members), key=lambda slot: (slot.pace, slot.speed, slot.worker))
             if len({slots[name].kind for name in members}) > 1:
-                words.append(f"{slowest.worker} ({slowest.kind}) is the slowest of {members[0]}'s crew")
-        return "; ".join(words)
+                notes.append(f"{slowest.worker} ({slowest.kind}) is the slowest of {members[0]}'s crew")
+        return "; ".join(notes)
 
 
 @dataclass(slots=True)
@@ -282,11 +282,11 @@ class _Growth:
     crew: _Crew
     added: list[SlotView]
     rank: tuple[float, int, int, int]
-    """Gain per slot; work that is left; earlier crews and larger growths first among equals."""
+    """Gain per slot; work left; earlier crews and larger growths first among equals."""
 
 
 def _by_preference(situation: Situation, current: Layout) -> list[SlotView]:
-    """Slots without a notice in the order in which they should lead: busy, quick, leading already, old."""
+    """Slots without a notice in the order in which they should lead: busy, fast, leading already, old."""
     led = {members[0] for members in current}
     return sorted(
         (slot for slot in situation.slots if slot.notice is None),
@@ -295,7 +295,7 @@ def _by_preference(situation: Situation, current: Layout) -> list[SlotView]:
 
 
 def _leaders(situation: Situation, ranked: list[SlotView]) -> list[_Crew]:
-    """Every busy slot, and as many idle ones as requests wait, the first of them for the largest requests."""
+    """A crew for every busy slot, and one idle slot per waiting request, the largest requests first."""
     crews = [_Crew([slot], slot.tokens, slot.work_left) for slot in ranked if slot.rows]
     idle = [slot for slot in ranked if not slot.rows]
     waiting = sorted(situation.waiting.tokens, reverse=True)
@@ -309,7 +309,7 @@ def _share_weights(layout: Layout, situation: Situation) -> bool:
 
 
 def _partitions(names: tuple[WorkerId, ...]) -> Iterator[Layout]:
-    """All of them; within a crew the order stays."""
+    """All partitions; within a crew the order stays."""
     if not names:
         yield ()
         return

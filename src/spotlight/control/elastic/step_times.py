@@ -1,6 +1,6 @@
-"""How long a forward may take: from recent ones of the same work, at whatever degree they ran.
+"""Deadlines of forwards, from recent forwards of the same work at any degree.
 
-Invariant: a forward that is no slower than its like is never overdue, not even after a loss of members
+Invariant: a forward that is no slower than similar ones is never overdue, not even after a loss of members
 (tests/unit/test_regroup_deadlines.py).
 """
 
@@ -12,7 +12,7 @@ from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.crew_messages import Forward
 
 RECENT = 64
-"""Forwards of one kind that are remembered: enough for a percentile, few enough to follow a change."""
+"""Forwards remembered per kind: enough for a percentile, few enough to follow a change."""
 
 
 class StepKind(NamedTuple):
@@ -34,7 +34,7 @@ class StepTimes:
         self._recent.setdefault(_kind(forward), deque(maxlen=RECENT)).append((degree, seconds))
 
     def allowed_s(self, forward: Forward, degree: int) -> float:
-        """A member less makes a step longer by its share at most, so a larger crew's time is stretched by that."""
+        """Seconds that a forward may take; times of larger crews are stretched by the share of the missing members."""
         recent = self._recent.get(_kind(forward))
         if not recent:
             return max(self._config.first_step_s, self._config.step_floor_s)

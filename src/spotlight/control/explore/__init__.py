@@ -1,1 +1,1 @@
-"""Exploration: which seeds are worth an exact rollout, and how well previews told so."""
+"""Exploration: seed selection by previews, the bandit planner, and the fidelity of previews."""

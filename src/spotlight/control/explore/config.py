@@ -11,7 +11,7 @@ from spotlight.core.types import SamplerKind
 
 
 class SelectedNoise(StrEnum):
-    """What a preview and its exact rollout have in common, and so what selection is on."""
+    """The noise that a preview and its exact rollout share, and so what selection is on."""
 
     INITIAL = "initial"
     """The initial noise; window noise is drawn anew. Flow-GRPO credits window noise alone, so the choice does not bias
@@ -21,19 +21,19 @@ class SelectedNoise(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """Who decides how many seeds are previewed with how many steps."""
+    """Method that decides the number of previewed seeds and their steps."""
 
     BANDIT = "bandit"
     FIXED = "fixed"
 
 
 class Solver(StrEnum):
-    """How previews with fewer steps than the exact rollout take them, both with one forward a step."""
+    """Solver of previews with fewer steps than the exact rollout; both take one forward per step."""
 
     ODE = "ode"
     """Euler steps, as the rollout's own outside its window."""
     ODE2 = "ode2"
-    """Second-order steps. Base models of words and scenes rank better by them or as well, with 4 and 5 of 10 steps
+    """Second-order steps. They rank base models of words and scenes better, or as well, with 4 and 5 of 10 steps
     (docs/results/solvers.json)."""
 
     @property
@@ -47,16 +47,16 @@ class Timing(StrEnum):
     BESIDE = "beside"
     """While the gang trains, on slots that would be idle."""
     INLINE = "inline"
-    """After it, on all slots, and everybody waits: what exploration costs without idle slots."""
+    """After training, on all slots, and the loop waits: what exploration costs without idle slots."""
 
 
 class Baseline(StrEnum):
-    """What the advantages of a group with selected seeds are measured from."""
+    """Baseline of the advantages of a group with selected seeds."""
 
     KEPT = "kept"
     """The mean of the group. Its seeds are extremes, so that mean is not the prompt's."""
     AUDITED = "audited"
-    """An estimate of the mean of all seeds of the prompt, from the group and its audited seeds (`baseline.py`). Audited
+    """An estimate of the mean of all seeds of the prompt, from the group and its audited seeds (`seeds.py`). Audited
     seeds enter the mean, never the loss."""
 
 
@@ -69,43 +69,43 @@ class ExploreConfig(Section):
     """fixed previews `seeds` per prompt with `steps`; bandit learns both within the time that training leaves."""
     seeds: int = Field(default=128, ge=1)
     """Seeds per prompt of a fixed plan; more than fit beside training cost nothing, as they are cut off when it ends.
-    Where they are awaited (`deterministic`, `timing` inline, `overrun`) plan few: 32 of 3 or 4 steps, say."""
+    Where training waits for them (`deterministic`, `timing` inline, `overrun`) plan few: 32 of 3 or 4 steps, say."""
     most_seeds: int = Field(default=256, ge=1)
-    """Seeds per prompt that no plan goes beyond: the gain grows like the logarithm there, scoring does not."""
+    """Largest number of seeds per prompt in any plan: beyond it the gain grows like the logarithm, scoring does not."""
     steps: int = Field(default=8, ge=1)
-    """Denoising steps of a fixed plan. With 128 seeds, 8 of 10 did best of some fifty plans, or as well as the best
-    within a hundredth, on all workloads of benchmarks/planner/."""
+    """Denoising steps of a fixed plan. With 128 seeds, 8 of 10 steps were best of some fifty plans, or within 0.01 of
+    the best, on all workloads of benchmarks/planner/."""
     candidates: float = Field(default=1.0, ge=1)
-    """Prompts that are previewed for each that is rolled out; those whose previews differ most are. The others are
-    passed over until the order of prompts comes round to them again. Needs a fixed plan."""
+    """Previewed prompts per rolled-out prompt; those whose previews differ most are rolled out. The others are skipped
+    until the prompt order reaches them again. Needs a fixed plan."""
     scouts: int = Field(default=0, ge=0)
-    """Seeds of every candidate, at least a group's, that are previewed before those that differ least are given up, so
-    that only the rest get all `seeds`; 0: all candidates do."""
+    """Seeds of every candidate, at least a group's, that are previewed before the candidates that differ least are
+    dropped, so that only the rest get all `seeds`; 0: all candidates do."""
     arms: tuple[Annotated[int, Field(ge=1)], ...] = (2, 3, 4, 5, 6, 8, 10)
     """Step counts that the bandit chooses from; those beyond the exact rollout's steps are left out."""
     alpha: float = Field(default=0.5, ge=0)
-    """Standard deviations by which the bandit gives step counts the benefit of the doubt; 0 is greedy."""
+    """Standard deviations of optimism about step counts; 0 is greedy."""
     discount: float = Field(default=0.9, gt=0, le=1)
-    """What an observation is still worth one iteration later."""
+    """Weight of an observation after one more iteration."""
     audit_share: float = Field(default=0.1, gt=0, le=1)
     """Probability with which an unselected seed is rolled out too, to measure previews; charged, never trained on."""
     baseline: Baseline = Baseline.KEPT
-    """What advantages are measured from. Where no audited seed of a prompt has a reward, `audited` is `kept`: with
-    U unselected seeds this happens with probability (1 - audit_share)^U. Audits are then drawn right after the rollouts
-    of their group, because its advantages wait for them."""
+    """Baseline of the advantages. If no audited seed of a prompt has a reward, `audited` is `kept`: with U
+    unselected seeds this happens with probability (1 - audit_share)^U. Audits are then drawn right after the rollouts
+    of their group, because its advantages depend on them."""
     solver: Solver = Solver.ODE
-    """How previews with fewer steps than the exact rollout take them."""
+    """Solver of previews with fewer steps than the exact rollout."""
     noise: SelectedNoise = SelectedNoise.INITIAL
-    """What previews and exact rollouts share."""
+    """The noise that previews and exact rollouts share."""
     timing: Timing = Timing.BESIDE
     """When previews are drawn."""
     overrun: float = Field(default=0.0, ge=0)
-    """How far planned previews may run over the end of training, as a share of its time; what is unfinished then is
-    discarded. Where no slot is free beside training, a fixed plan is drawn in this time alone."""
+    """Time that planned previews may run after training, as a share of its time; unfinished ones are then discarded.
+    Where no slot is free beside training, a fixed plan is drawn in this time alone."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
-    predicted to fit: what is unfinished when training ends costs nothing, a slot without work does. Where training
-    would wait for previews (`timing` inline, or `overrun`) it counts as 0."""
+    predicted to fit: an unfinished preview costs nothing when training ends, an idle slot does. Where training would
+    wait for previews (`timing` inline, or `overrun`) it counts as 0."""
 
     @field_validator("enabled", mode="before")
     @classmethod
@@ -142,19 +142,19 @@ class ExploreConfig(Section):
     def _solves_what_it_draws(self) -> Self:
         if self.solver is Solver.ODE2 and self.noise is SelectedNoise.PATH:
             raise ConfigError(
-                "explore.solver is ode2 but explore.noise is path, whose previews take the very steps of the exact "
+                "explore.solver is ode2 but explore.noise is path, whose previews take the steps of the exact "
                 "rollout; set explore.solver to ode, or explore.noise to initial."
             )
         return self
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether nobody waits for unfinished previews, so that planning too many costs nothing."""
+        """Whether unfinished previews are discarded, so that planning too many costs nothing."""
         return self.timing is Timing.BESIDE and self.overrun == 0
 
     @property
     def is_drawn_afterwards(self) -> bool:
-        """Whether previews that nobody could draw beside training are drawn by who has trained, and waited for.
+        """Whether previews that found no slot beside training are drawn by the trained workers, and waited for.
 
         A learned plan holds what fits beside training, which is nothing then.
         """
@@ -162,15 +162,15 @@ class ExploreConfig(Section):
 
     @property
     def planned_share(self) -> float:
-        """Of the predicted training time, for which a learned plan holds previews."""
+        """Share of the predicted training time that a learned plan fills with previews."""
         return 1 - (self.margin if self.is_cut_off else max(0.0, self.margin))
 
     def candidates_for(self, prompts: int) -> int:
-        """Prompts that are previewed where so many are rolled out."""
+        """Number of previewed prompts where `prompts` are rolled out."""
         return round(prompts * self.candidates)
 
     def planned_previews(self, prompts: int) -> int:
-        """Of a fixed plan, for an iteration of so many prompts."""
+        """Number of previews of a fixed plan for an iteration of `prompts` prompts."""
         first = self.scouts or self.seeds
         return first * self.candidates_for(prompts) + (self.seeds - first) * prompts
 

@@ -1,23 +1,24 @@
-"""How well previews ranked: figures from seeds that have both a preview and an exact reward.
+"""Fidelity of previews: figures from seeds that have both a preview and an exact reward.
 
-Exact rewards exist for the kept seeds, which are extremes, and for the audit: every unselected seed is audited with
-the same probability `share`, independently of all others (`choose.py`). A kept seed therefore stands for itself and an
-audited one for 1/share seeds, and a sum over pairs or triples of seeds, each weighted by the product of its members'
-weights, has exactly the sum over all previewed seeds as its expectation (Horvitz and Thompson).
+Exact rewards exist for the kept seeds, which are extremes, and for the audit: every unselected seed is audited with the
+same probability `share`, independently (`seeds.py`). A kept seed therefore stands for itself and an audited one for
+1/share seeds. A sum over pairs or triples of seeds, each weighted by the product of its members' weights, has exactly
+the sum over all previewed seeds as its expectation (Horvitz and Thompson).
 
 - `payoff` is the variance of exact rewards of kept seeds over that of all previewed seeds. Both variances are unbiased
   (n - 1), so a random choice scores 1.
 - `pearson` and `spearman` are correlations within prompts of all previewed seeds; the covariance of values is a sum
   over pairs, that of midranks one over triples.
-- `captured_variance` is the variance of kept seeds over that of the best possible choice of as many. The best choice
-  needs every exact reward: with share 1 it is exact. Below that each audited seed is repeated 1/share times; few
-  audited seeds a prompt then miss its tails, and the figure errs to the high side (0.90 for 0.82 at share 0.1).
-- `kept_shift` is the bias of selection: how far the mean of kept seeds lies above the mean of all previewed seeds of
-  its prompt (`baseline.py`), in stds of the latter, on average over prompts. Prompts with opposite shifts cancel in it;
+- `captured_variance` is the variance of kept seeds over that of the best possible choice of the same size. The best
+  choice needs every exact reward: with share 1 it is exact. Below that each audited seed is repeated 1/share times; few
+  audited seeds per prompt then miss its tails, and the figure errs to the high side (0.90 for 0.82 at share 0.1).
+- `kept_shift` is the bias of selection: the mean of kept seeds above the mean of all previewed seeds of its prompt
+  (`seeds.py`), in stds of the latter, averaged over prompts. Prompts with opposite shifts cancel in it;
   `kept_shift_rms` is the root mean square over prompts, less what chance in the audit adds to it.
 
-Numerators and denominators are summed over prompts before dividing: prompts without contrast have no say, and the bias
-of a ratio vanishes as prompts accumulate. Prompts that kept fewer than two previewed seeds made no choice to judge.
+Numerators and denominators are summed over prompts before dividing: prompts without contrast do not count, and the bias
+of a ratio vanishes as prompts accumulate. Prompts that kept fewer than two previewed seeds made no choice and are left
+out.
 
 Checked by Monte Carlo on a bivariate normal model (tests/unit/test_explore.py).
 """
@@ -54,13 +55,13 @@ class AuditedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fidelity(groups: Sequence[AuditedGroup]) -> dict[str, float]:
-    """Figures for `core.events.Fidelity`; a figure that the pairs cannot tell (no contrast, no audit) is left out."""
+    """Figures for `core.events.Fidelity`; figures without contrast or audit are left out."""
     parts = [_Group(group) for group in groups]
     figures = {
         "pairs": float(sum(part.proxy.size for part in parts)),
         "audited": float(sum(part.proxy.size - part.kept for part in parts)),
     }
-    # Without an audit the kept extremes alone would look far better correlated than the seeds at large.
+    # Without an audit the kept extremes alone would look far better correlated than all seeds.
     if not any(part.proxy.size > part.kept for part in parts):
         return figures
     ratios = {
@@ -90,18 +91,18 @@ class _Group:
         return float((self.exact[: self.kept] - self.exact[0]).var(ddof=lost_degrees))
 
     def variance(self) -> float:
-        """Of the exact rewards of all previewed seeds."""
+        """Variance of the exact rewards of all previewed seeds."""
         return _covariance(self.exact, self.exact, self.weight) / (self.previewed * max(self.previewed - 1, 1))
 
     def shift(self) -> float | None:
-        """Of the mean of kept seeds from that of all previewed ones; None without a choice or an audit."""
+        """Mean of kept seeds above that of all previewed seeds; None without a choice or an audit."""
         audited = self.exact[self.kept :]
         if self.kept < 2 or not audited.size:
             return None
         return self._unselected_share * float(self.exact[: self.kept].mean() - audited.mean())
 
     def shift_variance(self) -> float | None:
-        """By the chance of the audit; None where too few were audited to tell."""
+        """Variance of the shift by the chance of the audit; None with fewer than two audited seeds."""
         audited, unselected = self.exact[self.kept :], self.previewed - self.kept
         if audited.size < 2:
             return None
@@ -113,7 +114,7 @@ class _Group:
         return 1 - self.kept / self.previewed
 
     def best_variance(self) -> float:
-        """Of the best choice of as many seeds as were kept, among the seeds that the pairs stand for."""
+        """Variance of the best choice of `kept` seeds among the seeds that the pairs stand for."""
         repeated = np.repeat(self.exact, np.rint(self.weight).astype(np.int64))
         return largest_variance(repeated, self.kept)
 
@@ -129,7 +130,7 @@ class _Group:
 
 
 def _shifts(parts: Sequence[_Group]) -> dict[str, float]:
-    """In units of the root of the mean variance of the prompts that they are over."""
+    """Shift figures in units of the root of the mean variance of their prompts."""
     known = [(shift, part) for part in parts if (shift := part.shift()) is not None]
     variances = [part.variance() for _, part in known]
     if not known or math.fsum(variances) <= 0:
@@ -146,7 +147,7 @@ def _covariance(x: Floats, y: Floats, weight: Floats) -> float:
     """Estimates the sum over pairs i < j of (x_i - x_j)(y_i - y_j), which is N (N - 1) times the sample covariance."""
     if x.size < 2:
         return 0.0
-    # Not about the mean, whose rounding would give equal rewards a variance.
+    # Relative to the first: subtracting the mean would round, and give equal rewards a variance.
     x, y = x - x[0], y - y[0]
     return float(weight.sum() * (weight * x * y).sum() - (weight * x).sum() * (weight * y).sum())
 

@@ -1,10 +1,10 @@
-"""What previews are worth: how prompts vary, what selection gains, and how previews are split over prompts and time.
+"""The worth of previews: how prompts vary, what selection gains, and how previews are split over prompts and time.
 
-**Variances.** The variance of a prompt's rewards is what its own groups showed, shrunk towards all prompts. Kept seeds
-vary more than fresh ones, and more so the more were previewed, so what a group showed is divided by the gain that its
+**Variances.** The variance of a prompt's rewards is that of its own groups, shrunk towards all prompts. Kept seeds vary
+more than fresh ones, and more so the more were previewed. So a group's variance is divided by the gain that its
 previews promised: previews must not draw further previews. The shrinkage follows from how much more the groups of an
-iteration differ than those of equal prompts would by chance. A prompt whose groups have never varied in `FLAT_GROUPS`
-or more visits counts as flat until one does, because previews of it have nothing to select.
+iteration differ than those of equal prompts would by chance. A prompt whose groups have not varied in `FLAT_GROUPS` or
+more visits counts as flat until one does, because its previews have nothing to select.
 
 **Gain**, in closed form: the expected reward variance of kept seeds over that of random ones. Preview and exact reward
 are taken as jointly normal with correlation rho. Of N seeds the G with the most extreme previews are kept: their
@@ -12,9 +12,9 @@ previews lie beyond the quantiles +-c, and the exact reward takes over rho^2 of 
 
 **Allocation.** The first G previews of a prompt select nothing and every further one adds less than the one before, so
 the value of a prompt is zero up to G and concave from there. For a given number m of explored prompts these are the m
-with the largest variance, and handing out what remains after m G by marginal gain is optimal; all m are tried. With
-little capacity few prompts are therefore explored well. Invariants (tests/property/test_planner_property.py): no other
-split of as many previews is worth more; a reserve never delays what was allocated.
+with the largest variance, and splitting what remains after m G by marginal gain is optimal; all m are tried. With
+little capacity, therefore, few prompts are explored well. Invariants (tests/property/test_planner_property.py): no
+other split of the same number of previews is worth more; a reserve never delays what was allocated.
 
 **Knee.** With one-step asynchrony, slots that have finished the planned previews begin the next iteration's rollouts. A
 second of previews then costs a second of rollouts, as far as these may be stale. It buys iterations, since groups of
@@ -41,9 +41,10 @@ from spotlight.core.types import PromptId
 
 FLAT_GROUPS = 2
 MEMORY = 0.7
-"""What a visit is still worth at the next one: a policy that learned a prompt makes it vary less."""
+"""Weight of a visit at the next one: a policy that learned a prompt makes it vary less."""
 LEAST_PRIOR, MOST_PRIOR = 0.25, 16.0
-"""Groups that the mean over all prompts counts for: where prompts differ greatly, and where they hardly do."""
+"""Weight of the mean over all prompts, in groups: the least where prompts differ greatly, the most where they hardly
+do."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Seen(msgspec.Struct, frozen=True):
     weight: float = 0.0
     total: float = 0.0
     flat_visits: int = 0
-    """Since it last varied."""
+    """Visits since its rewards last varied."""
 
     def after(self, variance: float) -> "Seen":
         flat_visits = self.flat_visits + 1 if variance == 0 else 0
@@ -60,17 +61,17 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Variances(msgspec.Struct, frozen=True, kw_only=True):
-    """What every prompt showed; `updated` returns what is known after one more iteration."""
+    """Reward variance per prompt; `updated` returns the estimates after one more iteration."""
 
     prompts: dict[PromptId, Seen] = {}
     pooled: Seen = Seen()
     chance: Seen = Seen()
-    """How much groups of equal prompts would differ: squared, over the squared mean."""
+    """Squared spread of the variances of equal prompts by chance, over the squared mean."""
     dispersion: Seen = Seen()
-    """How much they did."""
+    """Squared spread of the observed variances, over the squared mean."""
 
     def of(self, prompt: PromptId) -> float:
-        """Expected variance; 1 for all while nothing has been seen, since only proportions matter."""
+        """Expected variance; 1 for all prompts before the first observation, since only proportions matter."""
         seen = self.prompts.get(prompt, Seen())
         if seen.flat_visits >= FLAT_GROUPS:
             return 0.0
@@ -79,14 +80,14 @@ class Variances(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prior_groups(self) -> float:
-        """Groups that the mean over all prompts counts for: chance over what differs beyond it."""
+        """Weight of the mean over all prompts, in groups: chance over the dispersion beyond it."""
         real = self.dispersion.total - self.chance.total
         return min(MOST_PRIOR, max(LEAST_PRIOR, self.chance.total / real)) if real > 0 else MOST_PRIOR
 
     def updated(
         self, prompts: Sequence[PromptId], rewards: Sequence[Sequence[float]], gains: Sequence[float]
     ) -> "Variances":
-        """Take in the exact rewards of one iteration's groups; a group with fewer than two usable ones says nothing."""
+        """Add the exact rewards of one iteration's groups; a group with fewer than two usable ones does not count."""
         known, found, chances = dict(self.prompts), [], []
         for prompt, group, gain in zip(prompts, rewards, gains, strict=True):
             usable = np.array([reward for reward in group if abs(reward) <= LARGEST_REWARD])
@@ -94,7 +95,7 @@ class Variances(msgspec.Struct, frozen=True, kw_only=True):
                 variance = float(usable.var()) / gain if usable.min() < usable.max() else 0.0
                 known[prompt] = known.get(prompt, Seen()).after(variance)
                 found.append(variance)
-                # Of the variance of a sample from a normal distribution.
+                # Relative variance of the variance of a normal sample.
                 chances.append(2 / (usable.size - 1))
         if not found:
             return self
@@ -123,13 +124,13 @@ def excess(seeds: int, group_size: int) -> float:
 
 
 def spread_excess(previews: int, prompts: int, group_size: int, most: int) -> float:
-    """Mean excess over prompts that vary alike, of which all or a few are explored, at most `most` seeds each."""
+    """Mean excess over equally varied prompts, of which all or a few are explored, at most `most` seeds each."""
     explored = [max(1, prompts >> halvings) for halvings in range(prompts.bit_length())]
     return max(count / prompts * excess(min(most, previews // count), group_size) for count in explored)
 
 
 def gain(seeds: int, group_size: int, rho: float) -> float:
-    """1 where nothing can be selected; a negative correlation is noise about none."""
+    """Gain over fresh seeds; 1 where nothing can be selected, and a negative correlation counts as 0."""
     return 1 + max(0.0, rho) ** 2 * excess(seeds, group_size)
 
 
@@ -143,11 +144,11 @@ class Allocation(msgspec.Struct, frozen=True):
 def allocate(variances: Sequence[float], group_size: int, previews: int, most: int) -> Allocation:
     """Split `previews` over prompts with these reward variances, at most `most` each; leftovers stay unused."""
     weights: Floats = np.asarray(variances, dtype=np.float64)
-    nobody = Allocation((0,) * weights.size, 0.0)
+    unexplored = Allocation((0,) * weights.size, 0.0)
     explored = int((weights > 0).sum())
     room = most - group_size
     if room < 1 or explored == 0 or previews <= group_size:
-        return nobody
+        return unexplored
     # Sorted by variance, then by place: equal prompts are served in the order given.
     order = np.argsort(-weights, kind="stable")
     ranked = weights[order]
@@ -164,9 +165,9 @@ def allocate(variances: Sequence[float], group_size: int, previews: int, most: i
 
 
 def with_reserve(seeds: Sequence[int], variances: Sequence[float]) -> tuple[int, ...]:
-    """As many for every prompt that comes after the last explored one: work for slots that come, or prove quicker.
+    """Give every prompt after the last explored one its number of previews: work for slots that join or prove faster.
 
-    Previews are served group by group, so a reserve before that would be at the expense of what was allocated.
+    Previews are served group by group, so an earlier reserve would delay what was allocated.
     """
     explored = [number for number, count in enumerate(seeds) if count]
     if not explored:
@@ -193,20 +194,20 @@ def _handed_out(ranked: Floats, marginal: Floats, budget: int) -> NDArray[np.int
 
 
 PARTS = 16
-"""Of the window, beyond what is free: the value is flat around the knee, so more would tell nothing."""
+"""Parts into which `knee` divides the window beyond what is free: the value is flat around the knee."""
 
 
 def knee(window_s: float, rollout_s: float, share: float, gain: Callable[[float], float]) -> float:
-    """Seconds of previews; `gain` tells what so many seconds promise, 1 for none."""
+    """Seconds of previews; `gain` maps seconds of previews to the promised gain, 1 for none."""
     free_s = max(0.0, window_s - share * rollout_s)
     choices = [free_s + (window_s - free_s) * part / PARTS for part in range(PARTS + 1)]
-    # Of equals the longest: previews that cost nothing.
+    # The longest of equal choices: previews that cost nothing.
     return min(reversed(choices), key=lambda seconds: seconds_per_gain(seconds, window_s, rollout_s, share, gain))
 
 
 def seconds_per_gain(
     preview_s: float, window_s: float, rollout_s: float, share: float, gain: Callable[[float], float]
 ) -> float:
-    """Of an iteration in which so long is previewed."""
+    """Seconds per unit of progress of an iteration with `preview_s` of previews."""
     ahead_s = min(window_s - preview_s, share * rollout_s)
     return (window_s + rollout_s - ahead_s) / gain(preview_s)

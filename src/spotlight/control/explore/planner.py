@@ -1,13 +1,13 @@
-"""The planner: before each training phase, how many seeds of which prompt to preview, and with how many steps.
+"""Bandit planner: before each training phase, the number of seeds to preview per prompt, and their number of steps.
 
-All it knows is a fold of the run's events, so a resumed planner decides what the interrupted one would have decided
+Its state is a fold of the run's events, so a resumed planner decides what the interrupted one would have decided
 (tests/unit/test_planner.py):
 
-    IterationDone                 how long training takes               -> the budget
-    Planned, ExplorationClosed    what a plan was predicted to take,    -> the time model
-      Issued, Worker...             unless others worked or slots went
+    IterationDone                 training time                         -> the budget
+    Planned, ExplorationClosed    predicted and actual seconds, unless  -> the time model
+      Issued, Worker...             other work ran or slots changed
     Fidelity                      how well previews of S steps rank     -> the bandit
-    Issued, Previewed, Compared   how much each prompt's rewards vary   -> the split over prompts
+    Issued, Previewed, Compared   reward variance of each prompt        -> the split over prompts
 """
 
 from collections import Counter
@@ -44,23 +44,23 @@ from spotlight.core.work import Request, Work
 T = TypeVar("T")
 
 TRAINING_PER_ROLLOUT = 3.0
-"""Guessed before the first training phase has ended: it takes so many times as long as rollouts on these slots."""
+"""Guess before the first training phase has ended: training seconds per second of rollouts on these slots."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known when training is about to begin."""
+    """Inputs of a plan, when training is about to begin."""
 
     iteration: int
-    """That the previews are for."""
+    """The iteration that the previews are for."""
     group_size: int
     full_steps: int
     """Steps of an exact rollout."""
     prompts: tuple[PromptId, ...]
-    """By candidate."""
+    """Prompts by candidate."""
     speeds: tuple[float | None, ...]
-    """Row-steps per second of each slot that is free to preview; None where it was not measured yet."""
+    """Row-steps per second of each slot that is free to preview; None where not measured."""
     stale_share: float = 0.0
-    """Of the iteration's rollouts, that these slots may begin when previews are in; 0: none, and spare time is lost."""
+    """Share of the iteration's rollouts that these slots may begin after previews; 0: none, and spare time is lost."""
 
     @property
     def rollout_steps(self) -> int:
@@ -69,10 +69,10 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AwaitedGroups(msgspec.Struct, frozen=True):
-    """Groups that are being rolled out exactly."""
+    """Groups whose exact rollouts are not compared yet."""
 
     prompts: dict[int, PromptId]
-    """By group number."""
+    """Prompts by group number."""
     steps: int
 
 
@@ -81,11 +81,11 @@ class FinishedPreviews(msgspec.Struct, frozen=True):
 
     steps: int
     counts: dict[int, int]
-    """By candidate, and by group as soon as candidates are chosen."""
+    """Number of previews by candidate, and by group once candidates are chosen."""
 
 
 class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was learned; serialisable, for the journal's snapshots."""
+    """All learned state; serialisable, for the journal's snapshots."""
 
     time: TimeModel = TimeModel()
     bandit: Bandit = Bandit()
@@ -95,11 +95,11 @@ class PlannerState(msgspec.Struct, frozen=True, kw_only=True):
     drawn: dict[int, FinishedPreviews] = {}
     """Previews for iterations that were not compared yet."""
     open_plan: Planned | None = None
-    """None also where slots came or went since: what it would have taken nobody knows."""
+    """The plan in progress; None also if slots came or went since, as its prediction then does not apply."""
     held_out: int = 0
-    """Row-steps of held-out samples that were issued since the last plan: they go before previews."""
+    """Row-steps of held-out samples issued since the last plan: they are served before previews."""
     beside: int = 0
-    """Such row-steps that the open plan had to wait for."""
+    """Row-steps of held-out samples that the open plan had to wait for."""
 
 
 class Planner:
@@ -118,11 +118,11 @@ class Planner:
 
     @property
     def relative_error(self) -> float | None:
-        """Of the last predicted exploration time."""
+        """Relative error of the last predicted exploration time."""
         return self.state.time.relative_error
 
     def apply(self, event: AnyEvent) -> None:
-        """Learn from one event of the journal; most teach nothing."""
+        """Learn from one event of the journal; most events change nothing."""
         state = self.state
         match event:
             case Leased() | Accepted() | Worked() | Holding():
@@ -164,35 +164,33 @@ class Planner:
                 )
 
     def plan(self, given: PlanInput) -> Planned:
-        """What to preview while the coming training phase runs; its reason is a sentence for people."""
+        """Plan the previews for the coming training phase; `reason` is a sentence for people."""
         measured = [speed for speed in given.speeds if speed]
-        # A slot that has just joined is as quick as the others, as far as anyone knows.
+        # An unmeasured slot counts as the mean of the others.
         speed = fmean(measured) * len(given.speeds) if measured else None
         trained_s = self.state.time.train_s
         budget_s = 0.0 if trained_s is None else trained_s * self.settings.planned_share
         if not given.speeds and not self.settings.is_drawn_afterwards:
             return _planned(
-                given, _nobody(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
+                given, _no_seeds(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
             )
         if self.settings.plan is PlanKind.FIXED:
             return self._fixed(given, speed, budget_s, "the plan is fixed")
         if speed is None:
-            reason = "how long a denoising step takes is not known yet, so the fixed plan"
+            reason = "the speed of the slots is not known yet, so the fixed plan"
             return self._fixed(given, speed, budget_s, reason)
         if trained_s is None:
             guess_s = given.rollout_steps * TRAINING_PER_ROLLOUT / speed * self.settings.planned_share
-            return self._best(
-                given, speed, guess_s, "how long training takes is not known yet; as far as can be guessed, "
-            )
+            return self._best(given, speed, guess_s, "the training time is not known yet; by a guess of it, ")
         if given.stale_share:
-            # Held-out samples go first; a plan that does not end with the window leaves nothing of it to rollouts.
+            # Held-out samples are served first; a plan that does not end with the window leaves no time for rollouts.
             window_s = max(0.0, min(budget_s, trained_s) - self.state.held_out / speed)
             preview_s = self._weighed(given, speed, window_s)
             return self._best(given, speed, preview_s, "beside rollouts that begin ahead of the weights, ")
         return self._best(given, speed, budget_s)
 
     def _weighed(self, given: PlanInput, speed: float, window_s: float) -> float:
-        """Seconds of the window for previews, where rollouts of the next iteration take the rest of it."""
+        """Seconds of the window for previews, where rollouts of the next iteration take the rest."""
         arms = [arm for arm in self.settings.arms if arm <= given.full_steps] or [given.full_steps]
         rho = self.state.bandit.curve(arms, given.full_steps, self.settings.alpha)
         most, prompts = self.settings.most_seeds, len(given.prompts)
@@ -208,19 +206,19 @@ class Planner:
         most = self.settings.most_seeds * len(given.prompts)
         candidates = frontier(self.settings.arms, given.full_steps, self.state.time, budget_s, speed, most)
         arms = [candidate.steps for candidate in candidates]
-        hoped = self.state.bandit.curve(arms, given.full_steps, self.settings.alpha)
+        optimistic = self.state.bandit.curve(arms, given.full_steps, self.settings.alpha)
         splits = {
             candidate.steps: allocate(variances, given.group_size, candidate.previews, self.settings.most_seeds)
             for candidate in candidates
         }
-        steps = best_arm({arm: hoped[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
+        steps = best_arm({arm: optimistic[arm] ** 2 * splits[arm].excess for arm in arms}, arms)
         seeds = splits[steps].seeds
         if self.settings.is_cut_off and not given.stale_share:
             seeds = with_reserve(seeds, variances)
         predicted_s = self.state.time.predict(sum(seeds), steps, speed)
         if not any(seeds):
             most_previews = max(candidate.previews for candidate in candidates)
-            reason = caveat + _why_not(most_previews, variances, given)
+            reason = caveat + _reason_for_none(most_previews, variances, given)
             return _planned(given, seeds, steps, budget_s, predicted_s, reason)
         expected = 1 + self.state.bandit.curve(arms, given.full_steps)[steps] ** 2 * splits[steps].excess
         count = sum(splits[steps].seeds)
@@ -231,7 +229,7 @@ class Planner:
         seeds, steps = self.settings.seeds, self._fixed_steps(given)
         if seeds <= given.group_size:
             reason = f"explore.seeds is {seeds}, but a group keeps {given.group_size}: nothing could be selected"
-            return _planned(given, _nobody(given), steps, budget_s, 0.0, reason)
+            return _planned(given, _no_seeds(given), steps, budget_s, 0.0, reason)
         previews = self.settings.planned_previews(round(len(given.prompts) / self.settings.candidates))
         predicted_s = 0.0 if speed is None else self.state.time.predict(previews, steps, speed)
         planned = _planned(given, (seeds,) * len(given.prompts), steps, budget_s, predicted_s, reason)
@@ -257,11 +255,11 @@ def _planned(
     )
 
 
-def _nobody(given: PlanInput) -> tuple[int, ...]:
+def _no_seeds(given: PlanInput) -> tuple[int, ...]:
     return (0,) * len(given.prompts)
 
 
-def _why_not(previews: int, variances: Sequence[float], given: PlanInput) -> str:
+def _reason_for_none(previews: int, variances: Sequence[float], given: PlanInput) -> str:
     if not any(variances):
         return "no prompt's rewards have varied lately, so there is nothing to select"
     return f"{previews} previews fit before training ends, but a group keeps {given.group_size}: nothing to select"
@@ -283,7 +281,7 @@ def _timed(state: PlannerState, event: ExplorationClosed) -> TimeModel:
 
 
 def _gains(state: PlannerState, event: Compared) -> tuple[float, ...]:
-    """What the previews of each group promised; 1 for groups without."""
+    """The gain that the previews of each group promised; 1 for groups without previews."""
     drawn = state.drawn.get(event.iteration)
     if drawn is None:
         return (1.0,) * len(event.rewards)
@@ -296,7 +294,7 @@ def _after(iteration: int, known: Mapping[int, T]) -> dict[int, T]:
 
 
 def _joined(known: Mapping[int, AwaitedGroups], event: Issued) -> dict[int, AwaitedGroups]:
-    """With the groups that are issued here: those of an iteration may come in several events."""
+    """Add the groups of this event; those of one iteration may come in several events."""
     found: dict[int, dict[int, Request]] = {}
     for request in event.requests:
         if request.work is Work.ROLLOUT:

@@ -6,7 +6,7 @@ consists of the k highest and the rest lowest rewards, so one sort and one scan 
 takes the smallest seeds and the upper end the largest. Invariants (tests/property/test_explore_property.py): no subset
 of the size has a larger variance; neither the order of arrival nor a preview without a finite reward changes it.
 
-**Choice** of G seeds per prompt, always G distinct ones whatever arrived:
+**Choice** of G seeds per prompt, always G distinct seeds:
 
     usable previews   rewards         chosen
     more than G       vary            the G with the largest variance
@@ -19,21 +19,21 @@ of the size has a larger variance; neither the order of arrival nor a preview wi
 Selected seeds are extremes, so their mean is not the prompt's. Every seed of the prompt that was previewed or added
 fresh is in one of two strata:
 
-- the group itself, `G` seeds: all are rolled out, with probability 1, and stand for themselves. Fresh seeds belong
-  here: no preview chose them, but they are draws of the same prompt, and each stands for one seed;
+- the group itself, `G` seeds: all are rolled out and stand for themselves. Fresh seeds belong here: no preview chose
+  them, but they are draws of the same prompt, and each stands for one seed;
 - the `U` previewed seeds that were not selected: each is rolled out with the same probability `audit_share`,
   independently (`audit_seeds`), so that each audited one stands for 1 / audit_share of them.
 
     mean = (G mean of the group + U mean of the audited) / (G + U)
 
-Within the second stratum the weights 1 / audit_share are all alike and cancel: its mean is Hajek's estimate, and its
-size U is known, so it need not be estimated too. Horvitz and Thompson's sum over G + U is unbiased as well but moves
-when a constant is added to all rewards, by the chance number of audited seeds, which a baseline must not; Hajek's ratio
-over both strata leans towards the group's mean where few are audited. This one is unbiased whenever any seed is
-audited, moves exactly with a constant, and is the plain mean where nothing was selected (U = 0).
+Within the second stratum the weights 1 / audit_share are equal and cancel: its mean is Hajek's estimate, and its size U
+is known. Horvitz and Thompson's sum over G + U is unbiased as well, but a constant added to all rewards changes it by
+the chance number of audited seeds, which a baseline must not allow. Hajek's ratio over both strata leans towards the
+group's mean where few are audited. This estimate is unbiased whenever any seed is audited, moves exactly with a
+constant, and is the plain mean where nothing was selected (U = 0).
 
-A seed without a usable reward, dropped or unscored, is taken to be like the others of its stratum. Where no audited
-seed has one, by chance with probability (1 - audit_share)^U, the unselected seeds are unknown and there is no estimate.
+A seed without a usable reward, dropped or unscored, counts as the mean of its stratum. If no audited seed has one, by
+chance with probability (1 - audit_share)^U, the unselected seeds are unknown and there is no estimate.
 
 Checked by simulation (tests/property/test_baseline_property.py).
 """
@@ -51,11 +51,11 @@ from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import PromptId
 
 TIE = 1e-12
-"""Variances this close, relative to the largest, are one variance: rounding must not decide between them."""
+"""Relative tolerance within which variances are equal: rounding must not decide between them."""
 
 
 class Preview(msgspec.Struct, frozen=True, order=True):
-    """What a preview returns: its seed and a reward that only ranks it."""
+    """Result of a preview: its seed and a reward that only ranks it."""
 
     seed: int
     reward: float
@@ -94,7 +94,7 @@ def largest_variance(rewards: Sequence[float] | Floats, size: int) -> float:
 
 
 def _best_split(ranked: Floats, size: int) -> tuple[int, float]:
-    """How many of the highest to take beside the lowest, and the variance of that subset; `ranked` ascends."""
+    """The number of highest rewards to take beside the lowest, and the variance of that subset; `ranked` ascends."""
     spread = float(ranked[-1] - ranked[0])
     if size < 2 or spread == 0:
         return 0, 0.0
@@ -126,7 +126,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -> Chosen:
-    """The seeds to roll out; `fresh` yields seeds without a preview and is only asked for as many as are missing."""
+    """The seeds to roll out; `fresh` yields seeds without a preview and is read only as far as needed."""
     candidates = usable(previews)
     flat = len({preview.reward for preview in candidates}) == 1
     selected = () if flat and len(candidates) > group_size else select(candidates, group_size)
@@ -138,7 +138,7 @@ def choose(previews: Sequence[Preview], group_size: int, fresh: Iterable[int]) -
         if seed is None:
             raise ConfigError(
                 f"a group of {group_size} has {len(selected)} previewed and only {len(added)} fresh seeds, but every "
-                "group is rolled out whole; hand over as many fresh seeds as the group is large."
+                f"group is rolled out whole; pass at least {group_size} fresh seeds."
             )
         if seed not in taken:
             taken.add(seed)
@@ -150,12 +150,12 @@ def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size:
     """Numbers of the `count` candidates whose best group would vary most, ascending; of equal ones those with more
     previews, then the first.
 
-    Those without a usable preview come last: nothing speaks for them. Who is chosen by a group's worth of previews is
-    still chosen when more of theirs are known and no more of the others', since the best group only varies more.
+    Candidates without a usable preview come last. A candidate that is chosen by a group's worth of previews is still
+    chosen when it gets more previews and the others do not, since the best group only varies more.
     """
     rewards = [[preview.reward for preview in usable(previews)] for previews in candidates]
     varied = [largest_variance(known, group_size) for known in rewards]
-    # Of equal ones, who has had more previews: rounding must not waste those that scouts have asked for.
+    # The candidate with more previews wins a tie: rounding must not waste those that followed the scouts.
     tie = max(varied, default=0.0) * TIE
     levels = [
         -1 if not known else round(value / tie) if tie else 0 for known, value in zip(rewards, varied, strict=True)
@@ -165,7 +165,7 @@ def most_varied(candidates: Sequence[Sequence[Preview]], count: int, group_size:
 
 
 def unselected(previews: Sequence[Preview], chosen: Chosen) -> tuple[int, ...]:
-    """Seeds with a usable preview that were not chosen, ascending: what the audit draws from."""
+    """Seeds with a usable preview that were not chosen, ascending; the audit draws from them."""
     return tuple(preview.seed for preview in usable(previews) if preview.seed not in chosen.seeds)
 
 
@@ -185,10 +185,10 @@ def audit_seeds(unselected: Sequence[int], share: float, key: int) -> tuple[int,
 
 
 def prompt_mean(group: Floats, audited: Floats, unselected: int) -> float | None:
-    """Of all seeds of the prompt; None: the rewards cannot tell, and the group's own mean has to do.
+    """Mean reward of all seeds of the prompt; None if the rewards do not determine it, and the group's mean serves.
 
-    `group` and `audited` are exact rewards in any order, NaN where there is none; `unselected` counts the previewed
-    seeds that were not selected, whether they were audited or not.
+    `group` and `audited` are exact rewards in any order, NaN where there is none; `unselected` is the number of
+    previewed seeds that were not selected, audited or not.
     """
     kept, drawn = scored(group), scored(audited)
     if not kept.size or (unselected and not drawn.size):

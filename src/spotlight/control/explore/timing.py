@@ -1,12 +1,12 @@
 """Seconds of training and previews, learned during the run, and the plans that fit them.
 
-A preview of S steps costs (a S + b) row-steps of a slot: `a` is 1 where slots keep the speed that they report, `b` is
+A preview of S steps costs (a S + b) row-steps of a slot: `a` is 1 where slots keep their reported speed, `b` is
 decoding and scoring in units of steps. Both are fitted by least squares on relative errors with a fading memory and a
-prior worth half an observation. An exploration during which slots came or went says nothing about the cost of a preview
-and is left out; any other that is far from the prediction counts only as far as `WILDEST`. The steps of a preview then
-fix how many previews end before training does: `candidates` are these plans.
+prior worth half an observation. An exploration during which slots came or went is left out; any other observation far
+from the prediction is clipped to `WILDEST`. The steps of a preview then fix the number of previews that end before
+training does: `frontier` lists these plans.
 
-Invariant: the model is a fold of the run's events; the capacity behind a plan is recovered from its own prediction, so
+Invariant: the model is a fold of the run's events; the capacity of a plan is recovered from its own prediction, so
 resuming needs the journal alone (tests/unit/test_planner.py).
 """
 
@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import msgspec
 
 MEMORY = 0.8
-"""What an observation is still worth one iteration later."""
+"""Weight of an observation after one more iteration."""
 PRIOR_SCALE, PRIOR_OVERHEAD = 1.0, 1.0
 SCALE_WEIGHT, OVERHEAD_WEIGHT = 0.5, 0.02
-"""Of the prior: half an observation, at the 5 steps of a typical preview; 0.5 / 5^2 for the overhead."""
+"""Weights of the prior: half an observation, at the 5 steps of a typical preview; 0.5 / 5^2 for the overhead."""
 WILDEST = 4.0
-"""An observed cost counts as at most this many times the predicted one, and as at least its inverse."""
+"""Largest ratio, and inverse of the smallest, of an observed cost over the predicted one."""
 
 
 class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of the fit; `trained` and `previewed` return the model that knows one thing more."""
+    """Sums of the fit; `trained` and `previewed` return the model with one more observation."""
 
     train_s: float | None = None
     """Fading mean of the training time; None until an iteration was trained."""
@@ -34,7 +34,7 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
     cost: float = 0.0
     cost_by_inverse: float = 0.0
     relative_error: float | None = None
-    """Of the last prediction: predicted over observed, minus 1."""
+    """Relative error of the last prediction: predicted over observed, minus 1."""
 
     def row_steps(self, steps: int) -> float:
         """Cost of one preview in row-steps at the speed that slots report."""
@@ -49,7 +49,7 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
         return scale * steps + overhead
 
     def predict(self, previews: int, steps: int, row_steps_per_s: float) -> float:
-        """Seconds that so many previews take on slots of that speed together."""
+        """Seconds of `previews` previews on slots with this total speed."""
         return previews * self.row_steps(steps) / row_steps_per_s
 
     def fits(self, budget_s: float, steps: int, row_steps_per_s: float) -> int:
@@ -63,13 +63,13 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
     def previewed(
         self, *, steps: int, planned: int, finished: int, predicted_s: float, seconds: float, beside: float = 0.0
     ) -> "TimeModel":
-        """`finished` of `planned` previews took `seconds`, where this model had predicted `predicted_s` for all.
+        """Add an observation: `finished` of `planned` previews took `seconds`; predicted were `predicted_s` for all.
 
-        `beside` are row-steps of other work that the same slots had to do.
+        `beside` are row-steps of other work on the same slots.
         """
         if not (planned and predicted_s > 0 and seconds > 0):
             return self
-        # None finished is no cost to compute with, but it does say that one takes longer than that.
+        # If none finished, count one: it takes at least that long.
         done = max(finished, 1) + beside / self.row_steps(steps)
         expected_s = predicted_s * done / planned
         ratio = min(WILDEST, max(1 / WILDEST, seconds / expected_s))
@@ -87,7 +87,7 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FittingPlan(msgspec.Struct, frozen=True):
-    """`previews` in all, of `steps` each."""
+    """A plan of `previews` previews with `steps` steps each."""
 
     steps: int
     previews: int
@@ -96,6 +96,6 @@ class FittingPlan(msgspec.Struct, frozen=True):
 def frontier(
     arms: Sequence[int], full_steps: int, time: TimeModel, budget_s: float, row_steps_per_s: float, most: int
 ) -> tuple[FittingPlan, ...]:
-    """One candidate per arm, fewest steps first; a preview with more steps than an exact rollout is never one."""
+    """One plan per arm, fewest steps first; a preview never has more steps than an exact rollout."""
     steps = sorted(arm for arm in arms if arm <= full_steps) or [full_steps]
     return tuple(FittingPlan(arm, min(most, time.fits(budget_s, arm, row_steps_per_s))) for arm in steps)

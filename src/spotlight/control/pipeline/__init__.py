@@ -1,1 +1,1 @@
-"""Who does what when, so that no slot waits: parts of steps, rows over ranks, assisting trainers, stale samples."""
+"""Overlap of rollouts and training: parts of updates, timestep batches, assisting trainers, stale samples."""

@@ -1,7 +1,7 @@
 """GAP, the generation-axis pipeline: an update trains on complete groups while other groups are still rolled out.
 
-Each optimizer step of an iteration has its own groups: disjoint, by identity, the same after a resume. The groups of an
-update are trained in parts, and one optimizer step ends it.
+Each update of an iteration has its own groups: disjoint, by identity, the same after a resume. The groups of an update
+are trained in parts, and one optimizer step ends it.
 
     left --complete, and enough of them--> one part --> ... --> the final part: no group is left
 
@@ -27,7 +27,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Awaited:
-    """The next part is there when so many of these groups are complete."""
+    """The next part is ready when `count` of these groups are complete."""
 
     groups: tuple[int, ...]
     count: int
@@ -39,16 +39,16 @@ class Parts:
     """The groups of one update that were not trained on yet."""
 
     def __init__(self, groups: Sequence[int], least: int, is_fixed: bool) -> None:
-        """A part has `least` groups or a multiple of it, unless it is the last; a fixed one has just as many.
+        """A part has `least` groups or a multiple of it, unless it is the last; a fixed part has exactly `least`.
 
-        Multiples, because whoever sets it knows how many fill the batches of all ranks.
+        Multiples, because `least` is set to the number of groups that fills the batches of all ranks.
         """
         self._left = sorted(groups)
         self._least = least
         self._is_fixed = is_fixed
 
     def take(self, is_complete: Callable[[int], bool]) -> Part | None:
-        """The next part, if there is one by now."""
+        """Take the next part; None if too few groups are complete."""
         awaited = self.awaited()
         ready = [group for group in awaited.groups if is_complete(group)]
         if len(ready) < len(self._left):
@@ -60,25 +60,25 @@ class Parts:
         return Part(tuple(ready), is_final=not self._left)
 
     def awaited(self) -> Awaited:
-        """What the next part waits for."""
+        """The groups that the next part waits for."""
         groups = tuple(self._left[: self._least] if self._is_fixed else self._left)
         return Awaited(groups, min(self._least, len(groups)), tuple(self._left))
 
 
-def turns(groups: int, updates: int, run_seed: int, iteration: int) -> dict[int, int]:
-    """The order in which an iteration's updates need its groups: all of the first one's before any of the second's."""
+def group_positions(groups: int, updates: int, run_seed: int, iteration: int) -> dict[int, int]:
+    """Position of each group in the order in which the updates need them: all groups of the first update first."""
     dealt = groups_by_update(range(groups), updates, run_seed, iteration)
     needed = [group for update in dealt for group in sorted(update)]
-    return {group: turn for turn, group in enumerate(needed)}
+    return {group: position for position, group in enumerate(needed)}
 
 
 Group = TypeVar("Group")
 
 
 def groups_by_update(groups: Sequence[Group], updates: int, run_seed: int, iteration: int) -> list[list[Group]]:
-    """The iteration's groups dealt out to its updates.
+    """The iteration's groups dealt to its updates.
 
-    Shuffled, because prompts arrive with tasks in turns: every other group would always be of the same tasks.
+    Shuffled, because the tasks of prompts alternate: otherwise every update would always have the same tasks.
     """
     order = shuffled(groups, derive_key(Purpose.ORDER, run_seed, "updates", iteration))
     count = min(updates, len(groups))

@@ -1,28 +1,29 @@
-"""Whether the slots that train help to roll out: one decision for the whole gang, because training needs all of it.
+"""TAG, trainer-assisted generation: training slots roll out while no part of an update is trainable.
 
-                 a part is trainable                     none is
+One decision for the whole gang, because training needs all of it.
+
+                 a part is trainable                   no part is
     ASSISTING -----------------------> TRAINING -----------------------> WAITING
       ^ ^   |                             |                               ^ |
-      | |   `---- they ask for more, and it is not worth it any more -----' |
+      | |   `---- they pull, and assisting does not pay any more ---------' |
       | `------- nothing left to train ---'                                 |
-      `------------------ they ask, and helping is worth it ----------------'
+      `------------------ they pull, and assisting pays --------------------'
 
-A worker that trains asks for work as any other does, but its pull is kept here until helping is worth it:
+A training worker pulls like any other, but its pull is held back here until assisting pays:
 1. The time until the next part is trainable exceeds the changes of role and one step of a batch. A step is the unit,
-   not a sample, because a flight is handed over at a step boundary and nothing of it is lost.
-2. The others, and the training of what they complete last, would take longer than all that is left to train, or the
-   next part comes sooner with help: otherwise training is what everybody waits for, and help could only delay it.
-   Where previews follow the rollouts there is always something that would be over sooner: who rolls out does not wait
-   for training, and previews in what it is spared. There help is with what comes next, whether it is finished or not.
-3. The others would not have finished the rows sooner. That is the balance's to see: a helper that has to change its
-   role first is late by that (`Scheduler.pull`).
-With asynchrony, trainers that starve while all is held by others may have a group of the next iteration.
-What is not measured yet does not speak against helping: in the first wave nothing can be trained before a sample is
-whole. Where nobody else is left to roll out the gang does, whatever the settings: losing all spot slots stops no run.
-The dispatcher owns it; `controller/gang.py` and `controller/update.py` report to it what there is to train.
+   not a sample, because a flight is handed over at a step boundary without loss.
+2. The other slots, and the training of what they complete last, would take longer than all that is left to train, or
+   the next part is ready sooner with help. Otherwise training is the bottleneck, and help could only delay it. Where
+   previews follow the rollouts, help always pays: the slots that roll out use the time saved for previews.
+3. The other slots would not have finished the rows sooner. The balance decides that: a helper that has to change its
+   role first is late by that time (`Scheduler.pull`).
+With asynchrony, trainers that starve while other workers hold all requests may receive a group of the next iteration.
+Unmeasured times do not prevent assisting: in the first wave nothing can be trained before a sample is whole. If no
+other slot can roll out, the gang does, whatever the settings: losing all spot slots stops no run. The dispatcher owns
+`Assist`; `controller/gang.py` and `controller/update.py` report to it what there is to train.
 
 Invariant: no pull is passed on while a part is trained, and none is lost: it is passed on, replaced by the worker's
-next one, or taken back by an order to train, after which the worker asks again (tests/unit/test_assist.py).
+next pull, or withdrawn by an order to train, after which the worker pulls again (tests/unit/test_assist.py).
 """
 
 from collections import deque
@@ -42,18 +43,18 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, WeightsId
 
 PERIODS_KEPT = 64
-"""Of times in which there was something to train: workers tell what they did long before so many have passed."""
+"""Number of training periods remembered: workers report their work long before this many have passed."""
 
 
 SLACK = 1.1
-"""Rollouts take so many times what whole batches and even shares would: the last ones of a team never end together."""
+"""Factor of rollout time over whole batches and even shares: the last rollouts of a team never end together."""
 
 
 NOTHING = m.Pull(free_rows=0)
 
 
 class AssistState(StrEnum):
-    """What the workers that train are for at the moment."""
+    """Current role of the training workers."""
 
     TRAINING = "training"
     ASSISTING = "assisting"
@@ -62,118 +63,118 @@ class AssistState(StrEnum):
 
 @dataclass(frozen=True)
 class NextPart:
-    """What the next part waits for, and what is left to train then."""
+    """The groups that the next part waits for, and the training that is left then."""
 
     groups: list[list[RequestId]]
-    """Requests of each group that it may consist of."""
+    """Requests of each group that the part may consist of."""
     count: int
-    """Of the groups that it takes."""
+    """Number of groups in the part."""
     train_s: float | None
-    """Seconds of training that are left in the iteration, as far as that is known."""
+    """Seconds of training left in the iteration; None if not measured."""
     sample_s: float = 0.0
-    """Of these, that one sample takes."""
+    """Training seconds per sample."""
     iteration: int | None = None
-    """That is trained, where rollouts may be ahead of it: what waits for later ones keeps nobody waiting now."""
+    """The trained iteration where rollouts may be ahead of it: waiting requests of later ones are not urgent."""
 
 
 class Assist:
-    """Keeps the pulls of workers that train, and lets them through when these should roll out."""
+    """Holds back the pulls of training workers, and passes them on while these should roll out."""
 
     def __init__(
         self, settings: PipelineConfig, directory: Directory, scheduler: Scheduler, previews_follow: bool = False
     ) -> None:
         self._settings = settings
         self._previews_follow = previews_follow
-        """Whether those that roll out have something to do afterwards, whatever training does."""
+        """Whether the slots that roll out go on to previews, without waiting for training."""
         self._directory = directory
         self._scheduler = scheduler
         self.state = AssistState.ASSISTING
-        self._foresee: Callable[[], NextPart] | None = None
-        """None: there is nothing to train on for now."""
-        self._keeps = settings.gap or not settings.tag
-        """Whether pulls of workers that train are kept."""
-        self._pulls: dict[WorkerId, m.Pull] = {}
-        """Kept."""
+        self._predict: Callable[[], NextPart] | None = None
+        """Predicts the next part; None while there is nothing to train on."""
+        self._holds_back = settings.gap or not settings.tag
+        """Whether pulls of training workers are held back."""
+        self._held: dict[WorkerId, m.Pull] = {}
+        """Pulls held back until the trainer may assist."""
         self._passed: dict[WorkerId, m.Pull] = {}
-        """The last one of each worker that was not."""
+        """Last passed-on pull of each training worker."""
         self._trained: set[WorkerId] = set()
-        """Who has to change its role before it can roll out."""
+        """Workers that have to change their role before they can roll out."""
         self._decide_at = 0.0
-        """Not worth deciding again before."""
+        """Earliest time of the next decision."""
         self._starved_at = 0.0
-        """Not worth looking for more work before."""
+        """Earliest time of the next check for starvation."""
         self._periods: deque[tuple[float, float]] = deque(maxlen=PERIODS_KEPT)
-        """In which there was something to train; infinite is the end of the one that goes on."""
+        """Periods in which there was something to train; the end of the current one is infinite."""
 
-    # -- what training says --------------------------------------------------------------------------------------------
+    # -- reports of training -------------------------------------------------------------------------------------------
 
     def train(self, workers: Collection[WorkerId], now: float) -> None:
-        """These are about to train: nothing more for them until they ask again."""
+        """Withdraw the pulls of these workers, which are about to train, until they pull again."""
         self.state = AssistState.TRAINING
-        self._pulls.clear()
+        self._held.clear()
         self._passed.clear()
         self._trained = set(workers)
         for worker in workers:
             self._scheduler.pull(worker, NOTHING, now)
 
     def occupy(self, worker: WorkerId, now: float) -> None:
-        """It is about to copy its state, which may take long: nothing more for it until it asks again."""
-        self._pulls.pop(worker, None)
+        """Withdraw the pull of a worker that is about to copy its state, which may take long, until it pulls again."""
+        self._held.pop(worker, None)
         self._passed.pop(worker, None)
         self._scheduler.pull(worker, NOTHING, now)
 
-    def wait(self, foresee: Callable[[], NextPart], now: float) -> None:
-        """No part is trainable; pulls that stand are decided about."""
-        if self._foresee is None:
+    def wait(self, predict: Callable[[], NextPart], now: float) -> None:
+        """Record that no part is trainable; decide again about standing pulls."""
+        if self._predict is None:
             self._periods.append((now, inf))
         self.state = AssistState.WAITING
-        self._foresee = foresee
+        self._predict = predict
         self._decide_at = self._starved_at = 0.0
         for worker, pull in self._passed.items():
-            if worker in self._directory.workers and self._scheduler.asks(worker):
-                self.ask(worker, pull, now)
+            if worker in self._directory.workers and self._scheduler.has_pull(worker):
+                self.pull(worker, pull, now)
         self._passed.clear()
 
     def rest(self, now: float) -> None:
-        """There is nothing left to train for now; who has trained changes its role when it rolls out."""
-        if self._foresee is not None:
+        """Record that nothing is left to train for now; trained workers change their role when they roll out."""
+        if self._predict is not None:
             began, _ = self._periods.pop()
             self._periods.append((began, now))
         self.state = AssistState.ASSISTING
-        self._foresee = None
+        self._predict = None
         self._decide_at = 0.0
 
     @property
     def is_resting(self) -> bool:
         """Whether nothing is left to train for now."""
-        return self._foresee is None
+        return self._predict is None
 
     def helping(self, start: float, end: float) -> list[tuple[float, float]]:
-        """When, within these times, rollouts of a worker that trains were help: there was something left to train."""
+        """Parts of this time in which a training worker's rollouts were assistance: something was left to train."""
         within = [(max(start, began), min(end, ended)) for began, ended in self._periods]
         return [(began, ended) for began, ended in within if began < ended]
 
-    # -- what workers ask ----------------------------------------------------------------------------------------------
+    # -- pulls of workers ----------------------------------------------------------------------------------------------
 
-    def ask(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
-        """A worker has room."""
-        if self._keeps and self._directory.workers[worker].trains:
-            self._pulls[worker] = pull
+    def pull(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
+        """Offer free rows of a worker; pulls of training workers are held back."""
+        if self._holds_back and self._directory.workers[worker].trains:
+            self._held[worker] = pull
             pull = msgspec.structs.replace(pull, free_rows=0)
         self._scheduler.pull(worker, pull, now)
 
     def let_through(self, now: float) -> None:
-        """Pass on what was kept, if that is worth it by now."""
-        if not self._pulls or self.state is AssistState.TRAINING or now < self._decide_at:
+        """Pass on the pulls that are held back, if assisting pays now."""
+        if not self._held or self.state is AssistState.TRAINING or now < self._decide_at:
             return
-        self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
-        if not self._pulls:
+        self._held = {worker: pull for worker, pull in self._held.items() if worker in self._directory.workers}
+        if not self._held:
             return
-        if not self._is_worth_helping(now):
+        if not self._pays(now):
             self.state = AssistState.WAITING
             return
         self.state = AssistState.ASSISTING
-        pulls, self._pulls = self._pulls, {}
+        pulls, self._held = self._held, {}
         for worker, pull in pulls.items():
             late_s = self._late_s(worker)
             self._trained.discard(worker)
@@ -181,63 +182,63 @@ class Assist:
             self._scheduler.pull(worker, pull, now, late_s)
 
     def is_starved(self, now: float) -> bool:
-        """Whether those that train wait longer than helping takes: they could roll out what nobody waits for yet."""
-        self._pulls = {worker: pull for worker, pull in self._pulls.items() if worker in self._directory.workers}
-        if not (self._settings.tag and self._pulls) or self.state is AssistState.TRAINING or now < self._starved_at:
+        """Whether trainers wait longer than assisting takes, so that they could roll out the next iteration."""
+        self._held = {worker: pull for worker, pull in self._held.items() if worker in self._directory.workers}
+        if not (self._settings.tag and self._held) or self.state is AssistState.TRAINING or now < self._starved_at:
             return False
-        if self._foresee is None or self._scheduler.is_waited_for():
+        if self._predict is None or self._scheduler.has_waiting():
             return False
-        waits_s = self._until_s(self._foresee(), self._team(), now)
-        is_starved = self._unit_s() < waits_s < inf
-        self._starved_at = now if is_starved else now + waits_s
+        wait_s = self._until_s(self._predict(), self._team(), now)
+        is_starved = self._least_s() < wait_s < inf
+        self._starved_at = now if is_starved else now + wait_s
         return is_starved
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _is_worth_helping(self, now: float) -> bool:
-        if self._settings.tag and self._foresee is None:
+    def _pays(self, now: float) -> bool:
+        if self._settings.tag and self._predict is None:
             return True
-        if not self._scheduler.is_waited_for():
+        if not self._scheduler.has_waiting():
             return False
-        if not self._settings.tag or self._foresee is None:
+        if not self._settings.tag or self._predict is None:
             return not any(self._scheduler.serves(worker) for worker in self._directory.rolling())
-        foreseen, unit_s = self._foresee(), self._unit_s()
-        waits_s = self._until_s(foreseen, self._team(), now)
-        is_worth_it = isinf(waits_s) or (waits_s > unit_s and self._is_needed(foreseen, waits_s, unit_s, now))
-        if not is_worth_it:
-            self._decide_at = now + waits_s
-        return is_worth_it
+        part, least_s = self._predict(), self._least_s()
+        wait_s = self._until_s(part, self._team(), now)
+        pays = isinf(wait_s) or (wait_s > least_s and self._is_needed(part, wait_s, least_s, now))
+        if not pays:
+            self._decide_at = now + wait_s
+        return pays
 
-    def _is_needed(self, foreseen: NextPart, waits_s: float, unit_s: float, now: float) -> bool:
-        """Whether anything would be over sooner with help."""
+    def _is_needed(self, part: NextPart, wait_s: float, least_s: float, now: float) -> bool:
+        """Whether anything would end sooner with help."""
         team = self._team()
-        if foreseen.train_s is None or self._previews_follow:
+        if part.train_s is None or self._previews_follow:
             return True
-        # What the last rollouts complete is trained after them, however quickly the rest was.
-        last_s = min(self._scheduler.room(team) * foreseen.sample_s, foreseen.train_s)
+        # Samples that the last rollouts complete are trained after them, however quickly the rest was trained.
+        last_s = min(self._scheduler.room(team) * part.sample_s, part.train_s)
         exact_s = self._scheduler.seconds_of_exact_work(team, partial(self._fetching_s, now))
         rollouts_s = SLACK * exact_s + last_s
-        if rollouts_s > waits_s + foreseen.train_s + unit_s:
+        if rollouts_s > wait_s + part.train_s + least_s:
             return True
-        if foreseen.iteration is not None and self._scheduler.is_only_ahead(foreseen.iteration):
+        if part.iteration is not None and self._scheduler.is_only_ahead(part.iteration):
             return True
-        return self._until_s(foreseen, [*team, *self._directory.training()], now) + unit_s < waits_s
+        return self._until_s(part, [*team, *self._directory.training()], now) + least_s < wait_s
 
-    def _unit_s(self) -> float:
-        """Both changes of role, and a step."""
-        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._pulls]
+    def _least_s(self) -> float:
+        """Seconds of both changes of role and one step."""
+        late_s = [self._late_s(worker) + self._scheduler.step_s(worker) for worker in self._held]
         return max(late_s) + self._settings.switch_s
 
-    def _until_s(self, foreseen: NextPart, team: Collection[WorkerId], now: float) -> float:
-        """Until the next part is trainable, if these roll out."""
+    def _until_s(self, part: NextPart, team: Collection[WorkerId], now: float) -> float:
+        """Seconds until the next part is trainable, if this team rolls out."""
         fetching = partial(self._fetching_s, now)
-        return self._scheduler.seconds_until(foreseen.groups, foreseen.count, team, now, fetching)
+        return self._scheduler.seconds_until(part.groups, part.count, team, now, fetching)
 
     def _fetching_s(self, now: float, worker: WorkerId, weights: WeightsId) -> float:
         return self._directory.fetching_s(worker, weights, now)
 
     def _team(self) -> list[WorkerId]:
-        """Who rolls out: one that neither works nor asks may not do so for long, and must not be waited for."""
+        """Workers that roll out and hold a lease or a pull; others may stay idle and must not be waited for."""
         return [worker for worker in self._directory.rolling() if self._scheduler.is_engaged(worker)]
 
     def _late_s(self, worker: WorkerId) -> float:

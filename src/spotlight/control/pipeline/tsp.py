@@ -12,12 +12,12 @@ from enum import StrEnum
 
 
 class BatchesOver(StrEnum):
-    """What the pairs of one forward have in common."""
+    """Common property of the (sample, timestep) pairs of one forward."""
 
     PAIRS = "pairs"
-    """Nothing: any (sample, timestep) pairs share a forward, each at its own timestep."""
+    """Any pairs share a forward, each at its own timestep."""
     SAMPLES = "samples"
-    """Their place: one of each sample's timesteps after the other, as systems without time-step parallelism do."""
+    """Pairs of one forward have the same place among their sample's timesteps, as in systems without TSP."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def pairs_of(samples: Sequence[int], kept: Sequence[bool], places: Sequence[int]
 
 
 def runs_of(pairs: Sequence[Pair], over: BatchesOver) -> list[list[Pair]]:
-    """The pairs in runs, each of which is cut into batches by itself."""
+    """Split the pairs into runs; each run is cut into batches separately."""
     if over is BatchesOver.PAIRS:
         return [list(pairs)]
     by_place: dict[int, list[Pair]] = {}
@@ -44,5 +44,5 @@ def runs_of(pairs: Sequence[Pair], over: BatchesOver) -> list[list[Pair]]:
 
 
 def run_sizes(samples: int, places: int, over: BatchesOver) -> list[int]:
-    """The lengths of these runs where every sample is trained at `places` timesteps."""
+    """Lengths of the runs where every sample is trained at `places` timesteps."""
     return [samples * places] if over is BatchesOver.PAIRS else [samples] * places

@@ -1,4 +1,4 @@
-"""Who gets what next: the order of service, shares by speed, stragglers and notices."""
+"""The pull scheduler: order of service, shares by speed, stragglers and notices."""
 
 from spotlight.control.scheduler.pulls import Assignment, Lease, Recalled
 from spotlight.control.scheduler.scheduler import Scheduler

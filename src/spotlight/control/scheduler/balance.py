@@ -1,10 +1,10 @@
 """Shares by measured speed, so that a fast and a slow worker finish together.
 
 All workers that share a backlog would finish together after `level` seconds: waiting and held row-steps over the sum of
-speeds. A worker is given rows while it would finish them within the level (its fair share). A row that is left over
-goes to a worker that finishes it no later than the fastest would, starting at the level; a slower one is refused, with
-the promise that the row is finished by then. If the promise is broken (the faster one is stuck or does not ask), the
-slower one gets the row.
+speeds. A worker receives rows while it would finish them within the level (its fair share). A row that is left over
+goes to a worker that finishes it no later than the fastest would, starting at the level. A slower worker is refused
+until that time, its `promise`. If the row still waits then (the faster worker is stuck or does not pull), the slower
+worker receives it.
 
 Invariant: `load` and `team` of each backlog are the sums over the counted workers that hold its weights; every change
 costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler/).
@@ -16,22 +16,22 @@ from spotlight.control.scheduler.state import UNMEASURED, Backlog, Measured, Que
 
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
-"""Sums of speeds are not exact; a share that is full but for this is full."""
+"""Tolerance for sums of speeds, which are not exact: a share within it is full."""
 
 
 class Balance:
-    """Keeps the sums, and answers who may take how much."""
+    """Keeps loads and speeds per backlog, and decides which rows a worker may take."""
 
     def __init__(self, saturating_rows: int) -> None:
         self._known = Measured()
         self._saturating_rows = saturating_rows
         self.slowest = UNMEASURED
-        """No worker is slower, nor has ever been."""
+        """Lowest speed of any worker so far."""
 
-    # -- what changes --------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def measure(self, worker: WorkerRecord, reported: float | None) -> None:
-        """A worker says how fast it is; without a word it counts as the median of those who did."""
+        """Set the worker's speed: the reported one, else its last measured one, else the median of the others."""
         measured = usable_speed(reported) if reported is not None else None
         if measured is None:
             speed = self._known.median if worker.measured is None else worker.measured
@@ -46,7 +46,7 @@ class Balance:
             self.recount(worker)
 
     def hold(self, worker: WorkerRecord, backlogs: Sequence[Backlog]) -> None:
-        """The worker now holds the weights of these, and no others."""
+        """Record that the worker holds exactly the weights of these backlogs."""
         self._leave(worker)
         for backlog in worker.backlogs:
             backlog.holders -= 1
@@ -56,7 +56,7 @@ class Balance:
         self.recount(worker)
 
     def recount(self, worker: WorkerRecord) -> None:
-        """A worker counts while it can be relied on: in service, and asking or busy."""
+        """Count the worker in its backlogs' sums while it is serving and has a standing pull or leases."""
         counts = worker.standing is SERVING and (worker.free_rows > 0 or bool(worker.leases))
         if counts == worker.counted:
             return
@@ -69,19 +69,19 @@ class Balance:
             backlog.load += worker.load
 
     def shift(self, worker: WorkerRecord, row_steps: int) -> None:
-        """The worker has so much more to do."""
+        """Add row-steps to the worker's load."""
         worker.load += row_steps
         if worker.counted:
             for backlog in worker.backlogs:
                 backlog.load += row_steps
 
     def remove(self, worker: WorkerRecord) -> None:
-        """The worker is gone."""
+        """Remove a lost worker from all sums."""
         self.hold(worker, ())
         self._leave(worker)
         self._known.forget(worker.id)
 
-    # -- what is decided -----------------------------------------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------------------------------
 
     def is_share(self, worker: WorkerRecord, backlog: Backlog, queue: Queue) -> bool:
         """Whether the head of the queue is within the worker's fair share."""
@@ -89,11 +89,11 @@ class Balance:
         return done_s <= backlog.level_s(queue.row_steps) * ROUNDING
 
     def is_rest(self, worker: WorkerRecord, backlog: Backlog, queue: Queue, now: float) -> bool:
-        """Whether the worker should take one row beyond its share: nobody faster would finish it sooner."""
+        """Whether the worker should take one row beyond its share: no faster worker would finish it sooner."""
         if not backlog.team:
             return True
         head = queue.head()
-        # No row ends before all its steps, and a step of few rows takes as long as one of more.
+        # A row needs all its steps, and a step of few rows takes as long as one of `saturating_rows`.
         few = min(self._saturating_rows, worker.rows) if len(worker.leases) < self._saturating_rows else 1
         row_steps = head.remaining * few
         others_s = backlog.level_s(queue.row_steps) + row_steps / backlog.team.fastest

@@ -1,6 +1,6 @@
-"""Where every unfinished request is: its ticket waits in a backlog or is held by a worker, never both, never neither.
+"""All tickets of unfinished requests: each waits in a backlog or is held by one worker, never both, never neither.
 
-Each move is made here, in step with the ledger and with the sums that shares are computed from. Invariant: a held
+Every move changes the ledger, the ticket and the sums that shares are computed from together. Invariant: a held
 ticket's holder and attempt are the ledger's (tests/property/test_scheduler_property.py).
 """
 
@@ -15,25 +15,30 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
-Turn: TypeAlias = Callable[[Request], int]
-"""When a request's group is needed, among those of its iteration."""
+GroupOrder: TypeAlias = Callable[[Request], int]
+"""Position at which a request's group is needed within its iteration."""
 
 
 def by_number(request: Request) -> int:
-    """Groups are needed in the order of their numbers."""
+    """Order groups by their numbers."""
     return request.group
 
 
 class Booking:
-    """All tickets."""
+    """All tickets, and their moves between queues and workers."""
 
     def __init__(
-        self, ledger: Ledger, balance: Balance, pulls: PullQueue, turn: Turn, audits_with_groups: bool = False
+        self,
+        ledger: Ledger,
+        balance: Balance,
+        pulls: PullQueue,
+        group_order: GroupOrder,
+        audits_with_groups: bool = False,
     ) -> None:
         self._ledger = ledger
-        self._turn = turn
+        self._group_order = group_order
         self._ranks = {work: work.rank for work in Work}
-        """Of the queues that kinds of work wait in."""
+        """Rank of the queue that each kind of work waits in."""
         if audits_with_groups:
             self._ranks[Work.AUDIT] = Work.ROLLOUT.rank
         self._balance = balance
@@ -44,12 +49,12 @@ class Booking:
         self.waiting = 0
         """Tickets in queues."""
         self.advances = 0
-        """Times that a live attempt was reported at a later step than before."""
+        """Number of reports that moved a live attempt to a later step."""
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """A request that the ledger has queued waits for a worker."""
+        """Queue a request that is queued in the ledger."""
         request_id = request.id
         state = self._ledger.state(request_id)
         if request_id in self._tickets or state is not QUEUED:
@@ -61,19 +66,19 @@ class Booking:
         steps, rank = request.sample.sampling.steps, self._ranks[request.work]
         backlog.unfinished[rank] += 1
         self._places += 1
-        ticket = Ticket(request, request_id, backlog, self._places, rank, self._turn(request), steps, steps or 1)
+        ticket = Ticket(request, request_id, backlog, self._places, rank, self._group_order(request), steps, steps or 1)
         self._tickets[request_id] = ticket
         backlog.queues[rank].push(ticket)
         self.waiting += 1
 
     def lease(self, worker: WorkerRecord, queue: Queue, now: float) -> Ticket:
-        """The worker holds the head of the queue from now on."""
+        """Lease the head of the queue to the worker."""
         ticket = queue.head()
         ticket.attempt = self._ledger.lease(ticket.id, worker.id, ticket.step)
         queue.withdraw(ticket)
         self.waiting -= 1
         ticket.holder = worker
-        ticket.moved_at = ticket.named_at = now
+        ticket.moved_at = ticket.reported_at = now
         ticket.is_recalled = False
         worker.leases[ticket.id] = ticket
         worker.free_rows -= 1
@@ -81,8 +86,8 @@ class Booking:
         return ticket
 
     def advance(self, ticket: Ticket, step: int, now: float) -> None:
-        """The live attempt has reached this step; one that is old news only shows that the attempt lives."""
-        ticket.named_at = now
+        """Record the step of the live attempt; an old step only shows that the attempt is alive."""
+        ticket.reported_at = now
         if ticket.holder is None:
             return
         if step <= ticket.reached:
@@ -95,7 +100,7 @@ class Booking:
         self._balance.shift(ticket.holder, ticket.remaining - before)
 
     def release(self, ticket: Ticket, reason: ReleaseReason) -> None:
-        """End the live attempt; what the ledger does not count as live any more is not wanted any more."""
+        """End the live attempt; requeue the request unless the ledger has dropped it."""
         redone = max(ticket.reached - ticket.step, 0)
         wanted = self._ledger.release(ticket.id, ticket.attempt, reason, step=ticket.step, redone=redone)
         self._take_away(ticket)
@@ -105,7 +110,7 @@ class Booking:
             self._forget(ticket)
 
     def follow(self, request: RequestId) -> None:
-        """The ledger judged a result: go where the request went, if it is not held as before."""
+        """Move the ticket to where the ledger put the request when it judged a result."""
         ticket = self._tickets.get(request)
         if ticket is None or ticket.holder is None:
             return
@@ -114,14 +119,14 @@ class Booking:
             return
         self._take_away(ticket)
         if state is QUEUED:
-            # Refused for its weights: what it committed was made with them too.
+            # Refused for its weights, so its committed steps were made with the wrong weights too.
             ticket.step = 0
             self._enqueue_again(ticket)
         else:
             self._forget(ticket)
 
     def dismiss(self, request: RequestId) -> WorkerId | None:
-        """Dropped in the ledger: it waits no more; whoever is returned holds nothing of worth."""
+        """Remove a request that the ledger dropped; return its holder, which should discard it."""
         ticket = self._tickets.get(request)
         if ticket is None:
             return None
@@ -144,7 +149,7 @@ class Booking:
         return ticket
 
     def unfinished(self, requests: Iterable[RequestId]) -> list[Ticket]:
-        """Those of the requests that wait or are held."""
+        """Tickets of those requests that wait or are held."""
         return [self._tickets[request] for request in requests if request in self._tickets]
 
     def backlogs(self) -> Collection[Backlog]:
@@ -157,7 +162,7 @@ class Booking:
         return backlog
 
     def tidy(self, backlog: Backlog) -> None:
-        """New weights come with every iteration: those that nobody holds or waits for are forgotten."""
+        """Forget a backlog that no worker or request uses; every iteration brings new weights."""
         if not backlog.is_needed:
             self._backlogs.pop(backlog.weights, None)
 
@@ -176,7 +181,7 @@ class Booking:
         ticket.holder = None
 
     def _enqueue_again(self, ticket: Ticket) -> None:
-        """First in line."""
+        """Requeue at the front."""
         ticket.reach(ticket.step)
         ticket.was_returned = True
         self._queue(ticket).push(ticket)

@@ -1,6 +1,6 @@
-"""What a preemption notice means: finish what fits before the deadline, hand back the rest.
+"""Preemption notices: a worker finishes what fits before the deadline and hands back the rest.
 
-Invariant: a worker that leaves is never given a request that it cannot finish, with all it holds, before its deadline
+Invariant: a leaving worker never receives a request that it cannot finish, with all it holds, before its deadline
 (tests/property/test_scheduler_property.py).
 """
 
@@ -13,22 +13,22 @@ RANKING = (Standing.SERVING, Standing.PREVIEWS_ONLY, Standing.LEAVING, Standing.
 
 
 def warn(worker: WorkerRecord, kind: NoticeKind, deadline: float) -> None:
-    """A notice never makes a worker's standing better, nor its deadline later; an advisory one sets no deadline."""
-    told = Standing.LEAVING if kind is NoticeKind.IMMINENT else Standing.PREVIEWS_ONLY
-    worker.standing = max(worker.standing, told, key=RANKING.index)
+    """Apply a notice; it never improves a standing or extends a deadline, and an advisory one sets no deadline."""
+    announced = Standing.LEAVING if kind is NoticeKind.IMMINENT else Standing.PREVIEWS_ONLY
+    worker.standing = max(worker.standing, announced, key=RANKING.index)
     if kind is NoticeKind.IMMINENT:
         worker.deadline = min(worker.deadline, deadline)
 
 
 def fits(worker: WorkerRecord, remaining: int, now: float, settings: SchedulerSettings) -> bool:
-    """Whether one more request, and everything that the worker holds already, is finished before its deadline."""
+    """Whether the worker would finish one more request, and all it holds, before its deadline."""
     longest = max([remaining, *(ticket.remaining for ticket in worker.leases.values())])
     total = max(worker.load + remaining, longest * _smallest_batch(worker, settings))
     return total <= _row_steps_left(worker, now, settings)
 
 
 def too_late(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> list[Ticket]:
-    """What the worker holds and cannot finish before its deadline, if it finishes as many as it can."""
+    """Tickets that the worker cannot finish before its deadline if it finishes the shortest first."""
     if worker.standing is SERVING:
         return []
     if worker.standing is Standing.DRAINING:
@@ -50,5 +50,5 @@ def _smallest_batch(worker: WorkerRecord, settings: SchedulerSettings) -> int:
 
 
 def _row_steps_left(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> float:
-    """What the worker can do before its deadline."""
+    """Row-steps that the worker can do before its deadline."""
     return (worker.deadline - now - settings.commit_s) / (1 + settings.deadline_margin) * worker.speed

@@ -1,8 +1,8 @@
-"""When requests will be finished, from measured speeds; what takes time after the last step is not counted.
+"""Predicted finish times of requests, from measured speeds; time after the last step is not counted.
 
-A held request takes its remaining steps at the pace of its holder's batch, from when its step was last told. One that
-waits begins in the first row that comes free and takes all its steps there; rows of who does not hold its weights yet
-are free when it does.
+A held request takes its remaining steps at the pace of its holder's batch, from its last reported step. A waiting
+request begins in the first free row and takes all its steps there. Rows of a worker without its weights are free once
+the worker has fetched them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,27 +27,27 @@ def seconds_until(
     now: float,
     fetching: Fetching,
 ) -> float:
-    """Until `count` of the groups are finished; infinite unless these workers, of whom one was measured, do it."""
+    """Seconds until `count` of the groups are finished; infinite without a serving team with a measured speed."""
     rows = _Rows(_able(team), settings, now, fetching)
     finished_s = sorted(rows.finish_s(tickets) if rows.team else inf for tickets in groups)
     return finished_s[count - 1] if len(finished_s) >= count > 0 else inf
 
 
 def seconds_of_exact_work(
-    everybody: Iterable[WorkerRecord], backlogs: Iterable[Backlog], team: Iterable[WorkerRecord], fetching: Fetching
+    workers: Iterable[WorkerRecord], backlogs: Iterable[Backlog], team: Iterable[WorkerRecord], fetching: Fetching
 ) -> float:
-    """That the team takes for all that waits or is held, whoever holds it."""
+    """Seconds that the team takes for all waiting and held requests but previews, whichever worker holds them."""
     able = _able(team)
     held = sum(
         ticket.remaining
-        for worker in everybody
+        for worker in workers
         for ticket in worker.leases.values()
         if ticket.request.work.rank < PREVIEW_RANK
     )
     waiting = {backlog.weights: sum(queue.row_steps for queue in backlog.queues[:PREVIEW_RANK]) for backlog in backlogs}
     if not able:
         return inf
-    # Nobody works on what waits before it holds the weights.
+    # A worker does no waiting work before it holds the weights.
     lost = fsum(
         worker.speed
         * min((fetching(worker.id, weights) for weights, row_steps in waiting.items() if row_steps), default=0)
@@ -57,7 +57,7 @@ def seconds_of_exact_work(
 
 
 def _able(team: Iterable[WorkerRecord]) -> list[WorkerRecord]:
-    """Those that can be relied on; nobody, if nothing is known of their speed."""
+    """Serving workers of the team; empty if none of them has a measured speed."""
     able = [worker for worker in team if worker.standing is Standing.SERVING]
     return able if any(worker.measured for worker in able) else []
 
@@ -86,7 +86,7 @@ class _Rows:
         batch = -(-sum(waiting[0].backlog.unfinished) // len(self.team))
         saturating = self._settings.saturating_rows
         step_s = min(worker.step_s(min(worker.rows, batch), saturating) for worker in self.team)
-        # One after the other, the longest first: who comes free takes the next.
+        # One after the other, the longest first: the next row that is free takes the next request.
         heapify(frees)
         for ticket in sorted(waiting, key=lambda ticket: -ticket.remaining):
             heapreplace(frees, ended := frees[0] + ticket.remaining * step_s)
@@ -94,12 +94,12 @@ class _Rows:
         return last_s
 
     def _free_s(self, weights: WeightsId) -> list[float]:
-        """Seconds until each row is free, the first one first."""
+        """Seconds until each row is free, in ascending order."""
         if weights not in self._frees:
             self._frees[weights] = sorted(
-                max(moment, self._fetching(worker.id, weights))
+                max(free_s, self._fetching(worker.id, weights))
                 for worker in self.team
-                for moment in self._rows_free_s(worker)
+                for free_s in self._rows_free_s(worker)
             )
         return self._frees[weights]
 
@@ -111,6 +111,6 @@ class _Rows:
 def _left_s(ticket: Ticket, settings: SchedulerSettings, now: float) -> float:
     holder = ticket.holder
     assert holder is not None
-    # What is finished and still on its way is leased, but in no batch.
+    # A finished request whose result is in transit is leased, but in no batch.
     step_s = holder.step_s(min(len(holder.leases), holder.rows), settings.saturating_rows)
     return max(0.0, ticket.remaining * step_s - (now - ticket.moved_at))

@@ -1,16 +1,16 @@
 """Pull scheduling: workers with free rows pull; a round of service matches standing pulls with waiting requests.
 
-    pull --> ASKING --served--> (not here)
+    pull --> STANDING --served--> (removed)
                ^ |
                | `--refused--> ASIDE
-               `--- woken by the worker's own next message, or by new or returned work
+               `--- woken by the worker's next message, or by new or returned work
 
 Order of service: rollouts, then audits, evaluation, previews. A class is served only when no request of a better one
 waits for any weights that the worker holds, so previews delay no other work. Of two queues of one class, the one with
-the older head is served. A round gives fair shares to all workers that ask, the fastest first, then one of the
+the older head is served. A round gives fair shares to all standing pulls, the fastest worker first, then one of the
 remaining rows to each.
 
-Invariants: every request that a round gives is leased in the ledger, and each worker that asked is served or set aside
+Invariants: every request that a round gives is leased in the ledger, and each popped pull is served or set aside
 (tests/unit/test_scheduler_rounds.py); a refused pull costs nothing until something changes (benchmarks/scheduler/), and
 the worker's heartbeat wakes it at the latest (tests/unit/test_scheduler.py).
 """
@@ -31,7 +31,7 @@ from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """One request that a worker was given, and the step that it goes on from."""
+    """A request that a worker receives, and the step to resume from."""
 
     request: Request
     attempt: int
@@ -39,7 +39,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """What one worker was given; all of it uses one set of weights."""
+    """Leases for one worker, all with one set of weights."""
 
     worker: WorkerId
     weights: WeightsId
@@ -47,14 +47,14 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """What a worker is to hand back at its next step boundary."""
+    """Requests that a worker has to hand back at its next step boundary."""
 
     worker: WorkerId
     requests: tuple[RequestId, ...]
 
 
 def assignments_of(worker: WorkerRecord, taken: Sequence[Ticket]) -> list[Assignment]:
-    """One for each set of weights."""
+    """Split the taken tickets into one assignment per set of weights."""
     if len(taken) == 1:
         ticket = taken[0]
         lease = Lease(ticket.request, ticket.attempt, ticket.step)
@@ -80,7 +80,7 @@ RANKS = {
 
 
 def next_queue(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
-    """The queue that the worker's next request comes from; None: nothing waits that it may have."""
+    """The queue of the worker's next request; None if no waiting request may go to it."""
     for rank in RANKS[worker.standing]:
         found: tuple[Backlog, Queue] | None = None
         for backlog in worker.backlogs:
@@ -93,8 +93,8 @@ def next_queue(worker: WorkerRecord, now: float, settings: SchedulerSettings) ->
     return None
 
 
-_Asked: TypeAlias = tuple[WorkerRecord, list[Ticket]]
-"""A worker that asked, and what it is given."""
+_Served: TypeAlias = tuple[WorkerRecord, list[Ticket]]
+"""A worker with a standing pull, and the tickets it receives."""
 
 
 class Rounds:
@@ -107,17 +107,17 @@ class Rounds:
         self._pulls = pulls
 
     def serve(self, now: float) -> list[Assignment]:
-        """One round."""
-        asked: list[_Asked] = []
+        """Serve one round."""
+        served: list[_Served] = []
         while self._booking.waiting and (worker := self._pulls.pop()) is not None:
-            asked.append((worker, self._take_share(worker, now)))
-        for worker, taken in asked:
+            served.append((worker, self._take_share(worker, now)))
+        for worker, taken in served:
             if not self._booking.waiting:
                 break
             taken += self._take_rest(worker, now)
-        return [assignment for worker, taken in asked for assignment in self._answer(worker, taken)]
+        return [assignment for worker, taken in served for assignment in self._reply(worker, taken)]
 
-    def _answer(self, worker: WorkerRecord, taken: list[Ticket]) -> list[Assignment]:
+    def _reply(self, worker: WorkerRecord, taken: list[Ticket]) -> list[Assignment]:
         if not taken:
             self._pulls.set_aside(worker)
             return []

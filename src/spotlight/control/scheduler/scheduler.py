@@ -1,18 +1,18 @@
-"""The pull scheduler: who gets what next.
+"""Pull scheduler with commits: matches worker pulls with waiting requests, each resumed from its last committed step.
 
-The ledger owns states, attempts and fences; the scheduler owns the order of service and what it knows of workers. It
-decides and leases; the caller speaks to workers. Pure and synchronous: time comes in, decisions come out.
+The ledger owns states, attempts and fences; the scheduler owns the order of service and the worker records. It decides
+and leases; the caller sends the messages. Pure and synchronous: time is an argument, decisions are return values.
 
-Invariants (tests/unit/test_scheduler.py, tests/property/test_scheduler_property.py): every request that was added is
-waiting or held until it is accepted or dropped; one held request has one holder, the ledger's; a worker is given only
-what it has the weights for, can finish before its deadline, and should take by its share; rollouts and evaluations are
-never kept waiting by previews. No event costs more than O(log n) in the number of workers, but for the search for
-stragglers, which is periodic, and for what a lost worker held.
+Invariants (tests/unit/test_scheduler.py, tests/property/test_scheduler_property.py): every added request is waiting or
+held until it is accepted or dropped; a held request has one holder, the ledger's. A worker receives only requests that
+it holds the weights for, can finish before its deadline, and should take by its share; previews never delay rollouts
+or evaluations. No event costs more than O(log n) in the number of workers, except the periodic search for stragglers
+and the release of a lost worker's leases.
 
     scheduler.join(worker, SlotClass.SPOT, rows=8, now=0.0)
     scheduler.holds(worker, [weights])
-    scheduler.add(requests)                          # issued in the ledger before
-    scheduler.pull(worker, Pull(free_rows=8), now=0.0)   # stands until it is answered
+    scheduler.add(requests)                          # already issued in the ledger
+    scheduler.pull(worker, Pull(free_rows=8), now=0.0)   # stands until an assignment replies to it
     scheduler.assign(now=0.0)                        # [Assignment(worker, weights, leases)]: leased in the ledger
     scheduler.done(worker, request, now=2.0)         # after ledger.accept
 """
@@ -23,7 +23,7 @@ from math import inf
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import notices, prediction, stragglers
 from spotlight.control.scheduler.balance import Balance
-from spotlight.control.scheduler.booking import Booking, Turn, by_number
+from spotlight.control.scheduler.booking import Booking, GroupOrder, by_number
 from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.pulls import Assignment, Recalled, Rounds
 from spotlight.control.scheduler.settings import SchedulerSettings
@@ -35,35 +35,37 @@ from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, Weigh
 
 
 class Scheduler:
-    """Workers ask, work waits, `assign` brings them together."""
+    """Keeps pulls and waiting requests; `assign` matches them."""
 
-    def __init__(self, ledger: Ledger, settings: SchedulerSettings | None = None, turn: Turn = by_number) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: SchedulerSettings | None = None, group_order: GroupOrder = by_number
+    ) -> None:
         self._ledger = ledger
         self._settings = settings or SchedulerSettings()
         self._workers: dict[WorkerId, WorkerRecord] = {}
         self._balance = Balance(self._settings.saturating_rows)
         self._pulls = PullQueue()
-        self._booking = Booking(ledger, self._balance, self._pulls, turn, self._settings.audits_with_groups)
+        self._booking = Booking(ledger, self._balance, self._pulls, group_order, self._settings.audits_with_groups)
         self._rounds = Rounds(self._settings, self._booking, self._balance, self._pulls)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
         self._fewest_rows = 1 << 30
         self._most_rows = 0
-        """That any worker has had room for."""
+        """Largest `rows` of any worker so far."""
 
-    # -- what workers say ----------------------------------------------------------------------------------------------
+    # -- messages of workers -------------------------------------------------------------------------------------------
 
     def join(self, worker: WorkerId, slot_class: SlotClass, rows: int, now: float) -> None:
-        """A worker is there; one that is known already (its greeting came twice) is only heard of."""
-        known = self._heard(worker, now)
+        """Add a worker; for a known one (its Hello arrived twice) only record the sign of life."""
+        known = self._record_sign(worker, now)
         if known is None:
-            known = self._workers[worker] = WorkerRecord(worker, slot_class, rows, heard_at=now)
+            known = self._workers[worker] = WorkerRecord(worker, slot_class, rows, seen_at=now)
             self._watch.worker(known)
             self._fewest_rows = min(self._fewest_rows, rows)
             self._most_rows = max(self._most_rows, rows)
 
     def holds(self, worker: WorkerId, weights: Collection[WeightsId]) -> None:
-        """Exactly these are resident and verified; work is given for these only."""
+        """Record that exactly these weights are resident and verified; the worker receives work for these only."""
         known = self._workers.get(worker)
         if known is None:
             return
@@ -74,16 +76,16 @@ class Scheduler:
         self._pulls.wake(known)
 
     def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
-        """Replaces the worker's earlier pull and stands until an assignment answers it.
+        """Offer free_rows; replaces the worker's previous pull and stands until an assignment replies to it.
 
-        A worker pulls again after each assignment if it has room left, and takes its pull back with 0 rows. A pull that
-        crossed an assignment on its way (`pull.answered` is behind) offers the same rows again and is ignored. `late_s`
+        A worker pulls again after each assignment if it has free rows, and withdraws its pull with 0 rows. A pull that
+        crossed an assignment in transit (`pull.answered` is behind) offers the same rows again and is ignored. `late_s`
         is the time until the worker could begin.
         """
         known = self._workers.get(worker)
         if known is None:
             return
-        known.heard_at = now
+        known.seen_at = now
         if pull.answered is not None and pull.answered < known.assignments:
             return
         known.free_rows = min(pull.free_rows, known.rows)
@@ -91,13 +93,13 @@ class Scheduler:
         self._balance.measure(known, pull.row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
-            self._pulls.ask(known)
+            self._pulls.push(known)
         else:
             self._pulls.forget(known)
 
-    def heard(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
-        """A heartbeat, and how far each attempt is."""
-        known = self._heard(worker, now)
+    def heartbeat(self, worker: WorkerId, progress: Sequence[Progress], now: float) -> None:
+        """Record a heartbeat and the step of each attempt."""
+        known = self._record_sign(worker, now)
         if known is None:
             return
         for each in progress:
@@ -106,14 +108,14 @@ class Scheduler:
                 self._booking.advance(ticket, each.step, now)
         if known.lags:
             stall_s = self._settings.stall_s
-            known.lags = any(ticket.named_at - ticket.moved_at > stall_s for ticket in known.leases.values())
+            known.lags = any(ticket.reported_at - ticket.moved_at > stall_s for ticket in known.leases.values())
         if known.measured is None:
             self._balance.measure(known, None)
         self._pulls.wake(known)
 
     def committed(self, worker: WorkerId, request: RequestId, attempt: int, step: int, now: float) -> bool:
-        """The flight is safe at this step; False: fenced, the attempt is not the live one."""
-        self._heard(worker, now)
+        """Record a commit at this step; False if the attempt is fenced, because it is not the live one."""
+        self._record_sign(worker, now)
         ticket = self._booking.live(worker, request, attempt)
         if ticket is None:
             return False
@@ -130,12 +132,12 @@ class Scheduler:
         now: float,
         reason: ReleaseReason | None = None,
     ) -> bool:
-        """The attempt ends at this step and its request is first in line again; False: fenced.
+        """End the attempt at this step and requeue its request at the front; False if the attempt is fenced.
 
-        It goes on from its newest commit, this one or an earlier. `reason` is found out unless given; an attempt that
-        FAILED starts over from `step`, whatever was committed, since that may be what made it fail.
+        The next attempt resumes from the newest commit, this one or an earlier. `reason` is derived unless given. After
+        FAILED it restarts from `step`, whatever was committed, since the committed flight may be the cause.
         """
-        self._heard(worker, now)
+        self._record_sign(worker, now)
         ticket = self._booking.live(worker, request, attempt)
         if ticket is None:
             return False
@@ -146,25 +148,25 @@ class Scheduler:
         return True
 
     def done(self, worker: WorkerId, request: RequestId, now: float) -> None:
-        """The ledger took or refused a result of this worker: follow it.
+        """Follow the ledger, which accepted or refused a result of this worker.
 
-        An older attempt's refusal changes nothing; a live one that was refused for its weights starts over.
+        The refusal of an older attempt changes nothing; a live attempt that was refused for its weights starts over.
         """
         known = self._workers.get(worker)
         if known is not None:
-            known.heard_at = now
+            known.seen_at = now
         self._booking.follow(request)
 
     def warn(self, worker: WorkerId, kind: NoticeKind, deadline: float, now: float) -> None:
-        """A preemption notice; ask `must_hand_back` next. It stays in force until the worker is lost."""
-        known = self._heard(worker, now)
+        """Apply a preemption notice, in force until the worker is lost; the caller reads `must_hand_back` next."""
+        known = self._record_sign(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
             self._balance.recount(known)
             self._pulls.wake_all()
 
     def drain(self, worker: WorkerId) -> None:
-        """Nothing more for this worker; what it holds comes back by `hand_back`."""
+        """Give this worker no more work; its leases come back by `hand_back`."""
         known = self._workers.get(worker)
         if known is not None:
             known.standing = Standing.DRAINING
@@ -172,7 +174,7 @@ class Scheduler:
             self._pulls.wake_all()
 
     def lose(self, worker: WorkerId, reason: ReleaseReason, now: float) -> list[RequestId]:
-        """The worker is gone, or fenced: its leases end and go on elsewhere from their last commits."""
+        """Remove a lost or fenced worker; its requests resume on other workers from their last commits."""
         known = self._workers.pop(worker, None)
         if known is None:
             return []
@@ -190,31 +192,31 @@ class Scheduler:
     # -- work ----------------------------------------------------------------------------------------------------------
 
     def add(self, requests: Iterable[Request]) -> None:
-        """Work that the ledger has queued: just issued, reopened, or left over by a restart."""
+        """Queue requests that are queued in the ledger: just issued, reopened, or left over by a restart."""
         for request in requests:
             self._booking.add(request)
         self._pulls.wake_all()
 
     def cancel(self, work: Work) -> list[WorkerId]:
-        """Unfinished requests of this kind are dropped; returns who holds some, to be told to discard them."""
+        """Drop unfinished requests of this kind; return the workers that hold some, which should discard them."""
         holders = [self._booking.dismiss(request) for request in self._ledger.cancel(work)]
         return sorted({holder for holder in holders if holder is not None})
 
     def drop(self, request: RequestId, reason: str) -> WorkerId | None:
-        """Give one request up; returns who holds it."""
+        """Drop one request; return its holder."""
         self._ledger.drop(request, reason)
         return self._booking.dismiss(request)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> list[Assignment]:
-        """Serve those who ask, the fastest first: fair shares to all, then what whole rows left over, a row each."""
-        if not self._booking.waiting or not self._pulls.turns:
+        """Serve standing pulls, the fastest worker first: fair shares to all, then one leftover row each."""
+        if not self._booking.waiting or not self._pulls.entries:
             return []
         return self._rounds.serve(now)
 
     def recalls(self, now: float) -> list[Recalled]:
-        """Stragglers' requests that somebody idle would finish clearly sooner; each attempt is asked for once."""
+        """Requests of stragglers that an idle worker would finish clearly sooner; each attempt is recalled once."""
         if now < self._next_search or not self._pulls:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
@@ -231,11 +233,11 @@ class Scheduler:
         return [Recalled(worker, tuple(found[worker])) for worker in sorted(found)]
 
     def silent(self, now: float) -> list[WorkerId]:
-        """Workers that said nothing for too long, or ignored a recall; the caller calls `lose(SILENT)` first of all."""
+        """Workers that sent nothing for too long or ignored a recall; the caller calls `lose(SILENT)` first."""
         return sorted({worker.id for worker in self._watch.due(now, self._workers)})
 
     def must_hand_back(self, worker: WorkerId, now: float) -> list[RequestId]:
-        """What the worker holds and cannot finish before it goes; worth asking at each of its heartbeats."""
+        """Requests that the worker cannot finish before its deadline; read again at each of its heartbeats."""
         known = self._workers.get(worker)
         return [ticket.id for ticket in notices.too_late(known, now, self._settings)] if known else []
 
@@ -245,11 +247,11 @@ class Scheduler:
         return sorted(self._workers)
 
     def speed(self, worker: WorkerId) -> float:
-        """Row-steps per second: measured, or as good as the median of the others."""
+        """Row-steps per second: measured, else the median of the others."""
         return self._workers[worker].speed
 
     def measured_speed(self, worker: WorkerId) -> float | None:
-        """The same, if it was measured."""
+        """Row-steps per second if measured, else None."""
         return self._workers[worker].measured
 
     def step_s(self, worker: WorkerId) -> float:
@@ -258,15 +260,15 @@ class Scheduler:
         return known.step_s(known.rows, self._settings.saturating_rows)
 
     def serves(self, worker: WorkerId) -> bool:
-        """Whether it may be given anything that waits."""
+        """Whether it may receive any kind of work."""
         return self._workers[worker].standing is Standing.SERVING
 
     def is_engaged(self, worker: WorkerId) -> bool:
-        """Whether it holds a lease or asks for one; nobody can count on who does neither."""
+        """Whether it holds a lease or has a standing pull; the prediction cannot count on other workers."""
         known = self._workers[worker]
         return bool(known.leases) or known.free_rows > 0
 
-    def asks(self, worker: WorkerId) -> bool:
+    def has_pull(self, worker: WorkerId) -> bool:
         """Whether its pull stands."""
         return self._workers[worker].free_rows > 0
 
@@ -274,53 +276,53 @@ class Scheduler:
         self, groups: Iterable[Iterable[RequestId]], count: int, team: Iterable[WorkerId], now: float,
         fetching: Fetching,
     ) -> float:  # fmt: skip
-        """Until so many groups are finished, if the team takes up what nobody holds; infinite where nobody can tell."""
+        """Seconds until `count` groups are finished, if the team takes what waits; infinite if unknown."""
         tickets = [self._booking.unfinished(group) for group in groups]
         return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
 
     def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
-        """That the team takes for all that is not finished, previews aside; infinite where nobody can tell."""
-        everybody, backlogs = self._workers.values(), self._booking.backlogs()
-        return prediction.seconds_of_exact_work(everybody, backlogs, self._known(team), fetching)
+        """Seconds that the team takes for all unfinished requests but previews; infinite if unknown."""
+        workers, backlogs = self._workers.values(), self._booking.backlogs()
+        return prediction.seconds_of_exact_work(workers, backlogs, self._known(team), fetching)
 
     def room(self, team: Iterable[WorkerId]) -> int:
-        """Rows that the team can have under way."""
+        """Rows that the team can run at once."""
         return sum(worker.rows for worker in self._known(team))
 
-    def is_waited_for(self) -> bool:
-        """Whether there is a request that nobody holds."""
+    def has_waiting(self) -> bool:
+        """Whether any request waits."""
         return self._booking.waiting > 0
 
     def is_only_ahead(self, iteration: int) -> bool:
-        """Whether all rollouts that wait are of later iterations."""
+        """Whether all waiting rollouts are of later iterations."""
         queues = [backlog.queues[Work.ROLLOUT.rank] for backlog in self._booking.backlogs()]
         return all(queue.head().request.iteration > iteration for queue in queues if queue.count)
 
     def waiting(self, work: Work) -> int:
-        """Requests of this kind that nobody holds."""
+        """Number of waiting requests of this kind."""
         return sum([backlog.queues[work.rank].count for backlog in self._booking.backlogs()])
 
     def unfinished(self, work: Work) -> int:
-        """Requests of this kind that wait or are held."""
+        """Number of requests of this kind that wait or are held."""
         return sum([backlog.unfinished[work.rank] for backlog in self._booking.backlogs()])
 
     @property
     def advances(self) -> int:
-        """Times that a live attempt was reported at a later step than before."""
+        """Number of reports that moved a live attempt to a later step."""
         return self._booking.advances
 
     @property
     def all_waiting(self) -> int:
-        """Requests of any kind that nobody holds."""
+        """Number of waiting requests of any kind."""
         return self._booking.waiting
 
     def steps_under_way(self, work: Work) -> int:
-        """Denoising steps that live attempts of this kind have done, as far as their workers have told."""
+        """Denoising steps that live attempts of this kind have done, by the last reports of their workers."""
         held = [ticket for worker in self._workers.values() for ticket in worker.leases.values()]
         return sum(ticket.reached for ticket in held if ticket.request.work is work)
 
     def seconds_left(self, weights: WeightsId) -> float:
-        """Until all that waits for these weights, and all that their team holds, is done; infinite without a team."""
+        """Seconds until the team of these weights finishes what waits and what it holds; infinite without a team."""
         known = [backlog for backlog in self._booking.backlogs() if backlog.weights == weights]
         return known[0].left_s() if known else inf
 
@@ -329,8 +331,8 @@ class Scheduler:
     def _known(self, workers: Iterable[WorkerId]) -> list[WorkerRecord]:
         return [self._workers[worker] for worker in workers]
 
-    def _heard(self, worker: WorkerId, now: float) -> WorkerRecord | None:
+    def _record_sign(self, worker: WorkerId, now: float) -> WorkerRecord | None:
         known = self._workers.get(worker)
         if known is not None:
-            known.heard_at = now
+            known.seen_at = now
         return known

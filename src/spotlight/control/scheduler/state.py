@@ -1,19 +1,19 @@
-"""What the scheduler knows: requests and the queues they wait in, workers, their speeds.
+"""State of the scheduler: requests, the queues they wait in, workers and their speeds.
 
-A request is waiting in a queue or held by a worker from `add` until it is accepted or dropped, never both, so nothing
-is lost and nothing is served twice (tests/property/test_scheduler_property.py):
+From `add` until it is accepted or dropped, a request waits in a queue or is held by one worker, never both, so none is
+lost and none is served twice (tests/property/test_scheduler_property.py):
 
     add --> QUEUED --lease--> HELD --done--> (gone)
               ^                |
               `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step
 
-A worker's standing only ever gets worse, and only `lose` ends a worker (tests/unit/test_scheduler_faults.py):
+A worker's standing only gets worse, and only `lose` removes a worker (tests/unit/test_scheduler_faults.py):
 
     SERVING --advisory notice--> PREVIEWS_ONLY --imminent notice--> LEAVING
     any of them --drain--> DRAINING
 
-Invariants: within a class returned requests are served first, then iteration by iteration, group by group (previews in
-the order of issue); the sums kept here equal those over the tickets (tests/unit/test_scheduler.py); no sum, maximum or
+Invariants: within a class returned requests are served first, then by iteration, then in group order (previews in the
+order of issue); the sums kept here equal those over the tickets (tests/unit/test_scheduler.py); no sum, maximum or
 median costs more than O(log n) per change, amortised (benchmarks/scheduler/).
 """
 
@@ -29,18 +29,18 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Request, RequestId, SlotClass, WeightsId, Work
 
 UNMEASURED = 1.0
-"""Row-steps per second of a worker while nobody's speed is known: any number, as only ratios matter then."""
+"""Row-steps per second of every worker until one is measured: any number, as only ratios matter then."""
 SMALL = 64
-"""So few numbers are sorted anew without a thought."""
+"""Number of values that are cheap to sort at every change."""
 
 
 class Team:
-    """Workers that share some work, by speed."""
+    """Workers that share one backlog, by speed."""
 
     def __init__(self) -> None:
         self._speeds: dict[WorkerId, float] = {}
         self._fastest: list[tuple[float, WorkerId]] = []
-        """A heap of (-speed, worker); entries that no longer tell the truth are passed over."""
+        """Heap of (-speed, worker); `fastest` skips outdated entries."""
         self.total = 0.0
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Team:
 
     def remove(self, worker: WorkerId) -> None:
         speed = self._speeds.pop(worker)
-        # An empty sum is exactly 0 again, so rounding never builds up from one busy spell to the next.
+        # An empty sum is exactly 0 again, so rounding errors do not accumulate.
         self.total = self.total - speed if self._speeds else 0.0
 
     @property
@@ -67,7 +67,7 @@ class Team:
 
 
 class Measured:
-    """The speeds that workers reported; of many, the median is told as of the last eighth of changes."""
+    """Reported speeds and their median; of many, the median is updated after an eighth of them changed."""
 
     def __init__(self) -> None:
         self._speeds: dict[WorkerId, float] = {}
@@ -91,7 +91,7 @@ class Measured:
 
 
 def usable_speed(reported: float | None) -> float | None:
-    """The speed that a worker reports, unless it is no speed at all."""
+    """The reported speed if it is finite and positive, else None."""
     return reported if reported is not None and isfinite(reported) and reported > 0 else None
 
 
@@ -101,7 +101,7 @@ Key: TypeAlias = tuple[bool, int, int, int]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request that is not finished yet."""
+    """One unfinished request."""
 
     request: Request
     id: RequestId
@@ -109,50 +109,50 @@ class Ticket:
     place: int
     """Order of arrival: requests of a group are added in their order."""
     rank: int
-    """Of the queue that it waits in."""
-    turn: int
-    """Of its group within the iteration."""
+    """Rank of its queue."""
+    group_order: int
+    """Position at which its group is needed within the iteration."""
     steps: int
     remaining: int
-    """Row-steps until it is finished; the last bit of work counts as a step too. Changed by `reach` alone."""
+    """Row-steps until it is finished, at least 1: decoding and scoring count as a step. Only `reach` changes it."""
     step: int = 0
-    """The last committed one: where the next attempt goes on."""
+    """Last committed step, from which the next attempt resumes."""
     reached: int = 0
-    """How far the live attempt is known to be."""
+    """Last reported step of the live attempt."""
     moved_at: float = 0.0
-    """When `reached` last changed."""
-    named_at: float = 0.0
-    """When its holder last spoke of it; one that is finished there, and still on its way, is not spoken of."""
+    """Time at which `reached` last changed."""
+    reported_at: float = 0.0
+    """Time at which its holder last reported it; a finished request in transit is not reported."""
     holder: "WorkerRecord | None" = None
     attempt: int = 0
     is_queued: bool = False
     queued_as: int = 0
-    """Its valid entry in the queue."""
+    """Number of its valid entry in the queue."""
     was_returned: bool = False
     is_recalled: bool = False
 
     def reach(self, step: int) -> None:
-        """The live attempt is known to be at this step."""
+        """Record the step of the live attempt."""
         left = self.steps - step
         self.reached = step
         self.remaining = left if left > 1 else 1
 
     @property
     def key(self) -> Key:
-        """Order within a class: what came back, then iteration by iteration, group by group as they are needed.
+        """Order within a class: returned requests, then by iteration, then in group order.
 
-        Previews in the order of issue: they end when training does, and by then every group should have had some.
+        Previews keep the order of issue: they end when training does, and by then every group should have had some.
         """
         request = self.request
-        turn = 0 if request.work is PREVIEW else self.turn
-        return (not self.was_returned, request.iteration, turn, self.place)
+        group_order = 0 if request.work is PREVIEW else self.group_order
+        return (not self.was_returned, request.iteration, group_order, self.place)
 
 
 PREVIEW_RANK = Work.PREVIEW.rank
 
 
 Entry: TypeAlias = tuple[int, int, int, int, int, Ticket]
-"""A key, the turn at which it was queued, and the ticket."""
+"""Key, number of the push, ticket."""
 
 
 class Queue:
@@ -172,7 +172,7 @@ class Queue:
         self.row_steps += ticket.remaining
 
     def head(self) -> Ticket:
-        """Entries of tickets that left the queue since, or came back as another entry, are void."""
+        """Return the first waiting ticket; entries of tickets that left, or were pushed again, are void."""
         heap = self._heap
         while True:
             entry = heap[0]
@@ -182,39 +182,39 @@ class Queue:
             heappop(heap)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """It waits no more; its entries are cleared when they come up."""
+        """Remove a ticket; its heap entry is cleared when it comes up."""
         ticket.is_queued = False
         self.count -= 1
         self.row_steps -= ticket.remaining
 
 
 class Backlog:
-    """Everything about one set of weights."""
+    """Queues, team and load of one set of weights."""
 
     def __init__(self, weights: WeightsId) -> None:
         self.weights = weights
         self.queues = [Queue() for _ in Work]
         """By rank: rollouts, audits (or with the rollouts of their group), evaluation, previews."""
         self.team = Team()
-        """The workers that share this work: they hold the weights, are not warned, and ask or are busy."""
+        """Workers that share this work: they hold the weights, serve, and have a standing pull or leases."""
         self.load = 0
-        """Row-steps that the team holds, of any kind: all of it takes its time."""
+        """Row-steps of all kinds that the team holds."""
         self.holders = 0
-        """Workers that hold the weights."""
+        """Number of workers that hold the weights."""
         self.unfinished = [0 for _ in Work]
-        """Requests that wait or are held, by rank."""
+        """Number of requests that wait or are held, by rank."""
 
     def level_s(self, waiting: int) -> float:
-        """Seconds in which the team would together finish so many waiting row-steps and all it holds."""
+        """Seconds in which the team together would finish `waiting` row-steps and all it holds."""
         return (waiting + self.load) / self.team.total if self.team else inf
 
     def left_s(self) -> float:
-        """Seconds in which the team would finish everything that waits, and all it holds."""
+        """Seconds in which the team would finish everything that waits and all it holds."""
         return self.level_s(sum(queue.row_steps for queue in self.queues))
 
     @property
     def waits(self) -> bool:
-        """Whether anything but previews waits."""
+        """Whether any request but previews waits."""
         return any(queue.count for queue in self.queues[:PREVIEW_RANK])
 
     @property
@@ -224,15 +224,15 @@ class Backlog:
 
 
 class Standing(StrEnum):
-    """Which work a worker may be given."""
+    """Kinds of work that a worker may receive."""
 
     SERVING = "serving"
     PREVIEWS_ONLY = "previews_only"
-    """It may go: nothing that others wait for."""
+    """It may be preempted: no work but previews."""
     LEAVING = "leaving"
-    """It goes at the deadline: only what finishes before."""
+    """It is preempted at the deadline: only work that finishes before."""
     DRAINING = "draining"
-    """Nothing."""
+    """No work."""
 
 
 @dataclass(slots=True, eq=False)
@@ -242,100 +242,100 @@ class WorkerRecord:
     id: WorkerId
     slot_class: SlotClass
     rows: int
-    heard_at: float
+    seen_at: float
     backlogs: tuple[Backlog, ...] = ()
-    """Of the weights that it holds."""
+    """Backlogs of the weights that it holds."""
     speed: float = UNMEASURED
     """Row-steps per second at a full batch: measured, or the median of the others."""
     measured: float | None = None
     free_rows: int = 0
-    """Of its standing pull; 0: it does not ask."""
+    """Free rows of its standing pull; 0 if it has none."""
     late_s: float = 0.0
-    """Before it could begin with what it asks for."""
+    """Seconds until it could begin the rows of its pull."""
     assignments: int = 0
-    """How many it was given so far."""
+    """Number of assignments so far."""
     leases: dict[RequestId, Ticket] = field(default_factory=dict)
     load: int = 0
-    """Row-steps that it still has to do."""
+    """Row-steps of its leases that remain."""
     standing: Standing = Standing.SERVING
     deadline: float = inf
     lags: bool = False
-    """Whether it may have named an attempt, the last time it did, without having moved it on."""
+    """Whether its last report may have repeated a step of some attempt."""
     counted: bool = False
-    """Whether its speed and load are in the balance."""
+    """Whether its speed and load are in the balance's sums."""
     refused: Ticket | None = None
-    """What it was last refused, because others should have it finished by `promise`."""
+    """Ticket that it was last refused, because faster workers should finish it by `promise`."""
     promise: float = inf
 
     @property
     def room(self) -> int:
-        """Rows it may be given: what it asked for, within a limit.
+        """Rows that it may receive: the free rows of its pull, within a limit.
 
-        A result that is being scored is still leased while its row is free again, so a worker may hold up to twice
-        its rows; beyond that its pull is out of date.
+        A request that is being scored is leased while its row is free again, so a worker may hold up to twice its rows;
+        beyond that its pull is out of date.
         """
         limit = 2 * self.rows - len(self.leases)
         return self.free_rows if self.free_rows < limit else limit
 
     def step_s(self, rows: int, saturating_rows: int) -> float:
-        """Seconds of one step of a batch of so many rows."""
+        """Seconds of one step of a batch of `rows` rows."""
         return max(rows, min(saturating_rows, self.rows)) / self.speed
 
     def finish_s(self, more: int) -> float:
-        """Seconds until it has done all it holds and `more` row-steps."""
+        """Seconds until it finishes all it holds and `more` row-steps."""
         return self.late_s + (self.load + more) / self.speed
 
 
-Asking: TypeAlias = tuple[float, int, WorkerRecord]
-"""The speed of one that asks, negative so that the fastest is first; its turn; and who it is."""
+PullEntry: TypeAlias = tuple[float, int, WorkerRecord]
+"""Negative speed, so that the fastest worker is first; number of the entry; worker."""
 
 
 class PullQueue:
-    """The standing pulls."""
+    """Standing pulls, the fastest worker first."""
 
     def __init__(self) -> None:
-        self._heap: list[Asking] = []
-        self.turns: dict[WorkerId, int] = {}
-        """The valid heap entry of each worker that asks and waits to be looked at; read by the scheduler."""
+        self._heap: list[PullEntry] = []
+        self.entries: dict[WorkerId, int] = {}
+        """Number of the valid heap entry of each worker whose pull is to be considered; read by the scheduler."""
         self._aside: dict[WorkerId, WorkerRecord] = {}
-        self._turn = 0
+        self._entry = 0
 
     def __len__(self) -> int:
-        return len(self.turns) + len(self._aside)
+        return len(self.entries) + len(self._aside)
 
     def __iter__(self) -> Iterator[WorkerRecord]:
-        """All that ask, fastest first."""
-        asking = [worker for _, turn, worker in self._heap if self.turns.get(worker.id) == turn]
-        return iter(sorted([*asking, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
+        """All workers with a standing pull, the fastest first."""
+        considered = [worker for _, entry, worker in self._heap if self.entries.get(worker.id) == entry]
+        return iter(sorted([*considered, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
 
-    def ask(self, worker: WorkerRecord) -> None:
-        """A new pull, or a refused one that is worth another look."""
+    def push(self, worker: WorkerRecord) -> None:
+        """Add a new pull, or return one that was set aside."""
         self._aside.pop(worker.id, None)
-        turn = self._turn = self._turn + 1
-        self.turns[worker.id] = turn
-        heappush(self._heap, (-worker.speed, turn, worker))
+        entry = self._entry = self._entry + 1
+        self.entries[worker.id] = entry
+        heappush(self._heap, (-worker.speed, entry, worker))
 
     def wake(self, worker: WorkerRecord) -> None:
         if worker.id in self._aside:
-            self.ask(worker)
+            self.push(worker)
 
     def wake_all(self) -> None:
-        """Work or shares have changed."""
-        turns, heap, turn = self.turns, self._heap, self._turn
+        """Reconsider all refused pulls, because work or shares have changed."""
+        entries, heap, entry = self.entries, self._heap, self._entry
         for worker in self._aside.values():
-            turn += 1
-            turns[worker.id] = turn
-            heap.append((-worker.speed, turn, worker))
-        self._turn = turn
+            entry += 1
+            entries[worker.id] = entry
+            heap.append((-worker.speed, entry, worker))
+        self._entry = entry
         heapify(heap)
         self._aside.clear()
 
     def pop(self) -> WorkerRecord | None:
-        """The fastest that asks; the caller serves it or sets it aside."""
+        """Remove and return the fastest worker; the caller serves its pull or sets it aside."""
         while self._heap:
-            _, turn, worker = heappop(self._heap)
-            if self.turns.get(worker.id) == turn:
-                del self.turns[worker.id]
+            _, entry, worker = heappop(self._heap)
+            if self.entries.get(worker.id) == entry:
+                del self.entries[worker.id]
                 return worker
         return None
 
@@ -343,5 +343,5 @@ class PullQueue:
         self._aside[worker.id] = worker
 
     def forget(self, worker: WorkerRecord) -> None:
-        self.turns.pop(worker.id, None)
+        self.entries.pop(worker.id, None)
         self._aside.pop(worker.id, None)
