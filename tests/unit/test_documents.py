@@ -1,5 +1,6 @@
 """What the documents point to is there: files, results, benchmarks and the tests that hold a promise."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -60,6 +61,24 @@ def test_the_readme_stays_a_screen_and_a_half():
 def test_every_result_is_linked_from_a_page(result):
     linked = {path.resolve() for document in DOCUMENTS for path in named_in(document)}
     assert ROOT / "docs/results" / result in linked, f"no page says what {result} shows"
+
+
+TECHNIQUE = re.compile(r"^\| ([\w -]+) \| (?:Spotlight|DigenRL) \| \[.*?\]\((.*?)\) \| \[.*?\]\((.*?)\)", re.MULTILINE)
+TECHNIQUES = TECHNIQUE.findall((ROOT / "docs/map.md").read_text())
+
+
+def test_the_map_has_the_techniques_of_both_abstracts():
+    assert {technique for technique, _, _ in TECHNIQUES} == {
+        *("Seed exploration", "Bandit planner", "Regroup", "Weight copy between neighbours"),
+        *("Pull scheduler with commits", "GAP", "TSP", "TAG", "One-step asynchrony"),
+    }
+
+
+@pytest.mark.parametrize(("technique", "source", "story"), TECHNIQUES)
+def test_the_file_of_a_technique_begins_with_its_name_and_its_story_has_tests(technique, source, story):
+    described = ast.get_docstring(ast.parse((ROOT / "docs" / source).read_text())) or ""
+    assert described.startswith(technique)
+    assert "def test_" in (ROOT / "docs" / story).read_text()
 
 
 BENCHMARKS = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))
