@@ -11,7 +11,7 @@ from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
-from spotlight.controller.exploration import Exploration, Explorer, NoExploration, Patience
+from spotlight.controller.exploration import Exploration, ExplorationRules, Explorer, NoExploration, Patience
 from spotlight.controller.gang import Gang
 from spotlight.controller.held_out import HeldOut
 from spotlight.controller.hub import Hub
@@ -118,19 +118,15 @@ def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
     config = run_log.config
     if not config.explores:
         return NoExploration()
-    return Exploration(
-        hub,
-        samples,
-        run_log.state,
-        run_log.planner,
-        config.seed,
-        config.explore.audit_share,
-        config.explore.scouts,
-        config.iterations,
-        Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
-        run_log.emit,
-        config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
+    rules = ExplorationRules(
+        run_seed=config.seed,
+        iterations=config.iterations,
+        audit_share=config.explore.audit_share,
+        scouts=config.explore.scouts,
+        patience=Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
+        stale_share=config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
     )
+    return Exploration(hub, samples, run_log.state, run_log.planner, rules, run_log.emit)
 
 
 def _ahead(run_log: RunLog, hub: Hub, rollouts: Rollouts, explorer: Explorer, schedule: Schedule) -> Ahead:

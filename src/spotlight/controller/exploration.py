@@ -84,6 +84,20 @@ class Patience:
         return None if self.is_endless or self.timing is Timing.INLINE else self.overrun * trained_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExplorationRules:
+    """Settings of the run that exploration follows."""
+
+    run_seed: int
+    iterations: int
+    audit_share: float
+    scouts: int
+    """Seeds of each candidate whose previews decide which candidates get the others; 0: every candidate gets all."""
+    patience: Patience
+    stale_share: float
+    """Share of the next iteration's rollouts that may begin when all previews are in."""
+
+
 class Exploration:
     """Plans, previews, selects, and measures the fidelity of previews."""
 
@@ -93,26 +107,14 @@ class Exploration:
         samples: Samples,
         state: RunState,
         planner: Planner,
-        run_seed: int,
-        audit_share: float,
-        scouts: int,
-        iterations: int,
-        patience: Patience,
+        rules: ExplorationRules,
         emit: Callable[[AnyEvent], None],
-        stale_share: float = 0.0,
     ) -> None:
-        """`scouts`: seeds of each candidate that decide which of them get all, 0: none.
-        `stale_share`: share of the next iteration's rollouts that may begin when previews are in."""
         self._hub = hub
         self._samples = samples
         self._state = state
         self._planner = planner
-        self._stale_share = stale_share
-        self._run_seed = run_seed
-        self._audit_share = audit_share
-        self._scouts = scouts
-        self._iterations = iterations
-        self._patience = patience
+        self._rules = rules
         self._emit = emit
         self._begun = 0
         """Last iteration that was planned for."""
@@ -124,12 +126,12 @@ class Exploration:
 
     def begin(self, iteration: int) -> None:
         """Plan for the current slots and issue previews, unless they are drawn inline."""
-        if self._patience.timing is Timing.BESIDE:
+        if self._rules.patience.timing is Timing.BESIDE:
             self._begin(iteration)
 
     def _begin(self, iteration: int) -> None:
         self._begun = iteration
-        if iteration in self._state.selected or iteration >= self._iterations:
+        if iteration in self._state.selected or iteration >= self._rules.iterations:
             return
         candidates = self._samples.candidates(iteration)
         plan = self._planner.plan(
@@ -139,13 +141,13 @@ class Exploration:
                 full_steps=self._samples.rollout.steps,
                 prompts=tuple(candidate.prompt.id for candidate in candidates),
                 speeds=self._speeds(),
-                stale_share=self._stale_share,
+                stale_share=self._rules.stale_share,
             )
         )
         self._emit(plan)
         self._began = self._hub.clock.now()
-        self._is_scouting = self._scouts > 0 and any(plan.seeds)
-        first = self._scouts or max(plan.seeds)
+        self._is_scouting = self._rules.scouts > 0 and any(plan.seeds)
+        first = self._rules.scouts or max(plan.seeds)
         if self._issue(plan, candidates, 0, first):
             self._ended = asyncio.create_task(self._end(plan))
 
@@ -184,7 +186,7 @@ class Exploration:
             reward = self._hub.dispatcher.ledger.accepted(request.id).reward
             found.setdefault(request.group, []).append(Preview(request.sample.seed, reward))
         self._is_scouting = False
-        self._issue(plan, [candidates[number] for number in self._varied(found)], self._scouts, max(plan.seeds))
+        self._issue(plan, [candidates[number] for number in self._varied(found)], self._rules.scouts, max(plan.seeds))
 
     def _varied(self, previews: dict[int, list[Preview]]) -> tuple[int, ...]:
         """Candidates to roll out, by these previews."""
@@ -208,19 +210,19 @@ class Exploration:
 
         Where previews are awaited, the present slots must not matter: the plan is made for one slot.
         """
-        if self._patience.is_endless:
+        if self._rules.patience.is_endless:
             return (None,)
         dispatcher = self._hub.dispatcher
-        inline = self._patience.timing is Timing.INLINE
+        inline = self._rules.patience.timing is Timing.INLINE
         workers = sorted(dispatcher.directory.workers) if inline else dispatcher.directory.rolling()
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:
         """Choose seeds from the finished previews, after training has ended or when nothing is left to preview."""
-        if iteration in self._state.selected or iteration >= self._iterations:
+        if iteration in self._state.selected or iteration >= self._rules.iterations:
             return
         ledger = self._hub.dispatcher.ledger
-        if self._patience.timing is Timing.INLINE:
+        if self._rules.patience.timing is Timing.INLINE:
             self._begin(iteration)
         await self._finished(iteration)
         if iteration in self._state.selected:
@@ -254,7 +256,7 @@ class Exploration:
         self._select(iteration, requests)
 
     def is_in(self, iteration: int) -> bool:
-        is_begun = self._patience.timing is Timing.BESIDE and self._begun >= iteration
+        is_begun = self._rules.patience.timing is Timing.BESIDE and self._begun >= iteration
         return (is_begun and self._is_drawn(iteration)) or iteration in self._state.selected
 
     def _seconds(self) -> float:
@@ -268,7 +270,7 @@ class Exploration:
 
     async def _finished(self, iteration: int) -> None:
         """Wait for all planned previews, or as long as `patience` allows."""
-        seconds = self._patience.seconds(self._hub.clock.now() - self._began)
+        seconds = self._rules.patience.seconds(self._hub.clock.now() - self._began)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hub.until(lambda: self._is_drawn(iteration), f"previews for iteration {iteration}")
@@ -284,8 +286,8 @@ class Exploration:
             chosen = choose(seen, size, seeds_at(candidate.position, size, skip=drawn[number]))
             seeds.append(chosen.seeds)
             fresh.append(chosen.fresh)
-            key = audit_key(self._run_seed, iteration, candidate.prompt.id)
-            audits.append(audit_seeds(unselected(seen, chosen), self._audit_share, key))
+            key = audit_key(self._rules.run_seed, iteration, candidate.prompt.id)
+            audits.append(audit_seeds(unselected(seen, chosen), self._rules.audit_share, key))
         self._emit(
             Selected(
                 iteration=iteration,
@@ -315,7 +317,7 @@ class Exploration:
                 AuditedGroup(
                     kept=tuple(pair for seed, pair in pairs.items() if seed in kept),
                     audited=tuple(pair for seed, pair in pairs.items() if seed in audit),
-                    share=self._audit_share,
+                    share=self._rules.audit_share,
                     previewed=len(usable(seen)),
                 )
             )
