@@ -87,7 +87,7 @@ class Sync(StrEnum):
 
 
 class JournalConfig(Section):
-    """How the journal is written."""
+    """Settings of the journal."""
 
     sync: Sync = Sync.INTERVAL
     interval_s: float = Field(default=1.0, gt=0)
