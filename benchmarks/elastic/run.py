@@ -193,7 +193,7 @@ def slot_trace(seed: int, hours: float) -> Trace:
 def dollars(trace: Trace, hours: float, prices: PriceTable) -> float:
     """Slots are paid for while they are there, the gang all the time."""
     end = hours * 3600
-    lives = trace.lives()
+    lives = trace.stays()
     held_s = sum(min(end, life.lost_s if life.lost_s is not None else end) - min(end, life.start_s) for life in lives)
     price = prices[PRICE]
     spot = held_s / 3600 * price.per_gpu_hour(SlotClass.SPOT)

@@ -56,7 +56,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.issued_iterations = 0
 
     def tell(self, event: AnyEvent) -> None:
-        found = self.auditor.see(Record(len(self.told), float(len(self.told)), event))
+        found = self.auditor.check(Record(len(self.told), float(len(self.told)), event))
         assert not found, found
         self.told.append(event)
 

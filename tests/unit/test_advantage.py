@@ -109,7 +109,7 @@ def test_fewer_than_two_finite_rewards_train_nothing(rewards: list[float]):
     assert made[0].outcome is GroupOutcome.TOO_FEW_FINITE
     assert not made[0].advantages.any()
     assert not made[0].kept.any()
-    assert "dropped whole" in made[0].problems[0]
+    assert "others are dropped" in made[0].problems[0]
     assert made[1].outcome is GroupOutcome.USABLE
 
 

@@ -95,7 +95,7 @@ def eventful():
 def test_an_eventful_but_correct_run_is_clean_at_every_record_and_counted():
     auditor = Auditor(Bounds(max_lag=0, commit_every=3))
     for record in records(eventful()):
-        assert auditor.see(record) == []
+        assert auditor.check(record) == []
     report = auditor.report()
     assert report.clean
     assert report.finished

@@ -24,7 +24,7 @@ class Waiting:
         for name, count in slots.items():
             node = NodeId(f"{name}.1")
             hello = m.NodeHello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, slots=count)
-            self.directory.node_came(hello)
+            self.directory.add_node(hello)
         self.ledger = Ledger()
         self.scheduler = Scheduler(self.ledger)
         self.demands = Demands(TOKENS)
@@ -45,7 +45,7 @@ class Waiting:
         self.scheduler.add(requests)
 
     def news(self) -> dict[NodeId, Demand]:
-        return dict(self.demands.news(self.directory, self.scheduler))
+        return dict(self.demands.changes(self.directory, self.scheduler))
 
 
 def test_node_of_one_slot_has_no_choice_and_is_told_nothing():
@@ -102,9 +102,9 @@ def test_node_that_came_back_is_told_anew():
     queue.add(5)
     told = queue.news()
     hello = queue.directory.nodes[NodeId("a.1")]
-    assert queue.directory.node_went(hello.node)
+    assert queue.directory.remove_node(hello.node)
     assert queue.news() == {}
-    queue.directory.node_came(hello)
+    queue.directory.add_node(hello)
     assert queue.news() == told
 
 
@@ -112,5 +112,5 @@ def test_node_that_comes_is_told_and_those_who_know_already_are_not():
     queue = Waiting(a=2)
     queue.add(50)
     assert set(queue.news()) == {NodeId("a.1")}
-    queue.directory.node_came(msgspec.structs.replace(queue.directory.nodes[NodeId("a.1")], node=NodeId("b.1")))
+    queue.directory.add_node(msgspec.structs.replace(queue.directory.nodes[NodeId("a.1")], node=NodeId("b.1")))
     assert queue.news() == {NodeId("b.1"): Demand(waiting=((TOKENS, 2),))}

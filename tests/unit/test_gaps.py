@@ -60,13 +60,12 @@ def test_single_samples_that_are_missing_are_counted_by_kind_with_their_reasons(
     )
     assert gaps.whole
     assert gaps.sentences() == [
-        "Missing: 1 samples given up (1 rollout); 1 samples without a score (1 evaluation); "
-        "1 previews without a score.",
+        "Missing: 1 samples dropped (1 rollout); 1 samples without a score (1 evaluation); 1 previews without a score.",
         "Reason of 1: failed 3 times, last: no such letter",
         "Reason of 1: the reward 'mine:f' raised KeyError",
     ]
     assert gaps.verdict().startswith(CLEAN.rstrip("."))
-    assert "1 samples given up" in gaps.verdict()
+    assert "1 samples dropped" in gaps.verdict()
 
 
 @pytest.mark.parametrize("after", [accepted(PICTURE, 0.5), Reopened(request=PICTURE, reason="it has no score")])

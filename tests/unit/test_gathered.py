@@ -150,7 +150,7 @@ def test_gathered_journal_that_cannot_be_flushed_when_closed_says_so_and_lets_go
     for number in range(20):
         journal.append(lost(number))
     monkeypatch.setattr(os, "write", failing_after(100, FULL))
-    with pytest.raises(JournalUnwritable, match=r"No space left on device.*last record that is in the file"):
+    with pytest.raises(JournalUnwritable, match=r"No space left on device.*last record in the file"):
         journal.close()
     journal.close()
     with pytest.raises(JournalUnwritable, match="closed"):

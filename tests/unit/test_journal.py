@@ -68,7 +68,7 @@ def test_a_second_writer_in_another_process_is_refused(tmp_path):
             "import sys, pathlib, spotlight.core.journal as j; j.Journal.open(pathlib.Path(sys.argv[1]), lambda: 0.0)"
         )
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-        assert "being written by another process" in other.stderr
+        assert "another process writes the journal" in other.stderr
     code += "; print('went on')"
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert other.stdout == "went on\n", other.stderr

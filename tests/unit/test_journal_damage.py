@@ -111,7 +111,7 @@ def test_a_missing_segment_is_refused_even_if_the_others_are_renamed(tmp_path, n
 def test_a_record_that_bears_another_number_is_refused(tmp_path):
     frames = [pack_frame(msgspec.msgpack.encode(Record(seq, 0.0, lease(seq)))) for seq in (0, 2)]
     (tmp_path / "segment-000000.log").write_bytes(pack_header(0) + b"".join(frames))
-    with pytest.raises(JournalCorrupt, match="says that it is number 2") as caught:
+    with pytest.raises(JournalCorrupt, match="it has the number 2") as caught:
         list(read(tmp_path))
     assert caught.value.seq == 1
 

@@ -162,7 +162,7 @@ def test_a_sample_is_issued_once(ledger):
 
 @pytest.mark.parametrize(
     ("positions", "problem"),
-    [([0, 1], "already"), ([2, 2], "already"), ([3], "no place")],
+    [([0, 1], "already"), ([2, 2], "already"), ([3], "no position")],
     ids=["claimed", "repeated", "too few"],
 )
 def test_a_place_in_the_prompt_order_is_issued_once(ledger, positions, problem):
@@ -195,7 +195,7 @@ def test_a_group_takes_more_samples_until_it_is_trained_or_dropped(ledger):
 def test_the_places_of_an_iteration_do_not_change(ledger):
     with pytest.raises(InvariantBroken, match="has positions"):
         ledger.issue([wanted(0, 2)], [5])
-    with pytest.raises(InvariantBroken, match="no place"):
+    with pytest.raises(InvariantBroken, match="no position"):
         ledger.issue([wanted(1, 0)])
 
 
@@ -213,7 +213,7 @@ def test_rollouts_without_places_cannot_be_trained():
     ledger = Ledger()
     ledger.issue([A])
     make(ledger, A)
-    with pytest.raises(InvariantBroken, match="without its place"):
+    with pytest.raises(InvariantBroken, match="without a prompt position"):
         ledger.frontier_after([A.id])
 
 

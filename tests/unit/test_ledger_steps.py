@@ -102,12 +102,12 @@ def test_weights_are_asked_for_until_the_last_rollout_or_audit_of_them_is_made()
     ledger = Ledger()
     ledger.issue([stale, fresh], [0, 1])
     ledger.issue([audited])
-    assert ledger.asked_for() == ledger.asked_for(1) == [stale.weights, fresh.weights]
-    assert ledger.asked_for(0) == []
+    assert ledger.needed_weights() == ledger.needed_weights(1) == [stale.weights, fresh.weights]
+    assert ledger.needed_weights(0) == []
     make(ledger, stale)
-    assert ledger.asked_for() == [stale.weights, fresh.weights]
+    assert ledger.needed_weights() == [stale.weights, fresh.weights]
     make(ledger, audited)
-    assert ledger.asked_for() == [fresh.weights]
+    assert ledger.needed_weights() == [fresh.weights]
 
 
 def test_a_group_of_one_version_made_with_two_sets_of_weights_is_not_trained(ledger):
@@ -127,7 +127,7 @@ def test_steps_come_in_order(ledger):
 def test_a_step_that_lies_about_the_frontier_is_refused_and_changes_nothing(ledger, told):
     make(ledger, A, B)
     before = list(told)
-    with pytest.raises(InvariantBroken, match="says frontier"):
+    with pytest.raises(InvariantBroken, match="has frontier"):
         ledger.commit_step(stepped(0, [A, B], 2))
     assert told == before
     assert (ledger.steps, ledger.frontier, ledger.state(A.id)) == (0, Frontier(), SampleState.ACCEPTED)

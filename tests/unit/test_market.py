@@ -163,7 +163,7 @@ def test_notice_that_no_loss_follows_is_advisory():
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("0,a,down,0", "'down', which is no event"),
+        ("0,a,down,0", "'down', which is not an event"),
         ("0,a,kill,0", "not up then"),
         ("0,a,up,0\n1,a,up,0", "up already"),
         ("5,a,up,0\n1,a,kill,0", "sort its lines"),

@@ -36,7 +36,7 @@ def told(trace: Trace) -> list[tuple[float, str, str]]:
 
 def held_at(trace: Trace, time_s: float) -> list[str]:
     return sorted(
-        life.node for life in trace.lives() if life.start_s <= time_s and (life.lost_s is None or life.lost_s > time_s)
+        life.node for life in trace.stays() if life.start_s <= time_s and (life.lost_s is None or life.lost_s > time_s)
     )
 
 
@@ -91,21 +91,24 @@ def test_file_is_known_by_the_digest_of_its_bytes_through_every_transformation(t
         ("t_s,n\n-5,1\n", "at -5 s, but a trace begins at 0"),
         ("t_s,n\n0,0\n9,0\n", "never counts a node"),
         ("t_s,n\n", "never counts a node"),
-        ("t_s,op,node\n0,join,a\n", "line 2 of .* 'join', which is no operation"),
-        ("t_s,op,node\n0,add,a\n5,add,a\n", "'add' of a, but that node is there already"),
-        ("t_s,op,node\n0,add,a\n5,remove,b\n", "'remove' of b, but that node is not there"),
+        ("t_s,op,node\n0,join,a\n", "line 2 of .* 'join', which is not an operation"),
+        ("t_s,op,node\n0,add,a\n5,add,a\n", "'add' for a, but that node is present already"),
+        ("t_s,op,node\n0,add,a\n5,remove,b\n", "'remove' for b, but that node is not present"),
         ("t_s,op,node\n0,add,\n", "names no node"),
         ("t_s,op,node\n9,add,a\n5,remove,a\n", "at 5 s, after one at 9 s"),
         ("t_s,op,node\n", "has no events"),
-        ('{"data": [1, 2]}', "is no trace in JSON .*metadata"),
+        ('{"data": [1, 2]}', "is not a trace in JSON .*metadata"),
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "gap_seconds as 0"),
         ('{"metadata": {"gap_seconds": 60}, "data": [1, -1]}', "count 1 of .* counts -1 nodes"),
-        ('{"metadata": {"gap', "is no trace in JSON"),
-        ('[0, "add", {"nodes": ["a"]}]\n[5, "burn", {"nodes": ["a"]}]', "entry 2 of .* 'burn', which is no operation"),
+        ('{"metadata": {"gap', "is not a trace in JSON"),
+        (
+            '[0, "add", {"nodes": ["a"]}]\n[5, "burn", {"nodes": ["a"]}]',
+            "entry 2 of .* 'burn', which is not an operation",
+        ),
         ('[0, "add"]', "an entry that is not"),
         ("2021-12-11, 11:11:30, 5\n2021-12-11, 11:10:30, 5\n", "line 2 of .* at -60 s"),
         ("2021-12-11, 11:11:30, 5\nhello\n", "line 2 of .* is 'hello'"),
-        ("a,b\n1,2\n", "begins with 'a,b', which is no format that we know"),
+        ("a,b\n1,2\n", "begins with 'a,b', which is not a known format"),
         ("", "begins with ''"),
     ],
 )
@@ -118,7 +121,7 @@ def test_bad_recorded_trace_is_told_in_one_sentence(tmp_path: Path, text: str, s
 def test_trace_that_is_no_text_is_refused(tmp_path: Path):
     path = tmp_path / "market.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not a text file"):
         Trace.load(path)
 
 
@@ -235,15 +238,15 @@ def test_window_of_a_trace_has_the_nodes_that_the_trace_has_then(start_min: int,
 
 def test_stays_of_nodes_end_where_the_trace_takes_them(tmp_path: Path):
     trace = Trace.load(written(tmp_path, "t_s,n\n0,1\n600,0\n700,1\n760,0\n800,1\n900,1\n"))
-    assert [life.start_s for life in trace.lives()] == [0, 700, 800]
-    assert [life.lost_s for life in trace.lives()] == [600, 760, None]
+    assert [life.start_s for life in trace.stays()] == [0, 700, 800]
+    assert [life.lost_s for life in trace.stays()] == [600, 760, None]
 
 
 # -- what is shipped, and what a recipe asks for -----------------------------------------------------------------------
 
 
 def mean_nodes(trace: Trace, hours: float) -> float:
-    ends = [(life, hours * HOUR if life.lost_s is None else life.lost_s) for life in trace.lives()]
+    ends = [(life, hours * HOUR if life.lost_s is None else life.lost_s) for life in trace.stays()]
     return sum(max(0.0, end - life.start_s) for life, end in ends) / (hours * HOUR)
 
 

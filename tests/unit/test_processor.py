@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from spotlight.core.processor import PROCESSORS, STRICT, round_alike
+from spotlight.core.processor import PROCESSORS, STRICT, set_strict_rounding
 
 NAME, VALUE = STRICT
 OF_INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\n"
@@ -28,7 +28,7 @@ def test_mkl_is_strict_on_processors_of_intel_alone(made, found, tmp_path, monke
     processors = tmp_path / "cpuinfo"
     if made is not None:
         processors.write_text(made)
-    round_alike(processors)
+    set_strict_rounding(processors)
     assert os.environ.get(NAME) == found
 
 
@@ -36,7 +36,7 @@ def test_what_the_user_has_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv(NAME, "AVX2")
     processors = tmp_path / "cpuinfo"
     processors.write_text(OF_INTEL)
-    round_alike(processors)
+    set_strict_rounding(processors)
     assert os.environ[NAME] == "AVX2"
 
 

@@ -78,7 +78,7 @@ def test_a_degree_without_points_is_refused_with_those_there_are():
 
 def test_a_missing_operation_is_refused_with_the_remedy():
     assert STORY.degrees(Operation.DECODE) == []
-    with pytest.raises(ConfigError, match=r"'story' does not say how long decode takes.*`spotlight profile`"):
+    with pytest.raises(ConfigError, match=r"'story' has no times for decode.*`spotlight profile`"):
         STORY.seconds(Operation.DECODE)
 
 
@@ -111,7 +111,7 @@ def test_the_digest_follows_the_content_and_not_the_layout():
         ([], "no points"),
         ([{"batch": 1, "degree": 1, "p50": -1.0, "p99": 1.0}], "p50 of -1 s"),
         ([{"batch": 1, "degree": 1, "p50": 1.0, "p99": 0.5}], "below its p50"),
-        ([{"batch": 0, "degree": 1, "p50": 1.0, "p99": 1.0}], "of nothing"),
+        ([{"batch": 0, "degree": 1, "p50": 1.0, "p99": 1.0}], "is impossible"),
         ([{"batch": 1, "degree": 1, "p50": 1.0}], "p99"),
         ([{"batch": n, "degree": 1, "p50": 1.0, "p99": 1.0} for n in (2, 1)], "out of order"),
         ([{"batch": 1, "degree": 1, "p50": 1.0, "p99": 1.0}] * 2, "twice"),
@@ -128,7 +128,7 @@ def test_infinite_seconds_are_refused_in_a_file_and_in_memory():
         content = STORY.to_json().replace(b"6.5", number.encode())
         with pytest.raises(ConfigError):
             Profile.from_json(content, "story.json")
-    with pytest.raises(ConfigError, match="no duration"):
+    with pytest.raises(ConfigError, match="not a duration"):
         profile(decode=times(series(Point(1, 1, float("nan"), 1.0)))).check("memory")
 
 

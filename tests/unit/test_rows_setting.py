@@ -81,7 +81,7 @@ def test_simulated_nodes_have_rows_whatever_the_recipe_says():
     for recipe in recipe_names():
         joined = recipe if recipe.startswith(("words", "scenes", "demo")) else f"words-large-nft+{recipe}"
         assert all(spec.fixed_rows for spec in simulated(load_config(joined), profile).cluster.spot_nodes())
-    with pytest.raises(ConfigError, match="the rows of the node spot-1 are to be measured"):
+    with pytest.raises(ConfigError, match="node spot-1 has no fixed number of rows"):
         assert load_config("words-nft").cluster.spot_nodes()[0].fixed_rows
 
 

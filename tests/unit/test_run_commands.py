@@ -98,7 +98,7 @@ def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(told_run: 
         told = spotlight(verb, told_run.name)
         assert told.code == 2
         assert "is damaged" in told.err
-        assert "nothing was changed" in told.err
+        assert "no file was changed" in told.err
     assert segment.read_bytes() == content
 
 

@@ -1,1 +1,1 @@
-"""Decisions as pure functions: no torch, no ray, no I/O but the journal, time as an argument."""
+"""Decisions as pure functions: no torch, no ray, no I/O except the journal; time is an argument."""

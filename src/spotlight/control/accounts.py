@@ -1,8 +1,8 @@
-"""What workers say they did, as records: one thing after the other, and help told apart from a worker's own work.
+"""Records the activity spans that workers report, and marks assistance by training workers.
 
-A worker that trains does not know whether its rollouts are help: that depends on whether its iteration still has
-something to train, which `Assist` knows. Invariant: records of a worker never overlap, and together they cover what it
-told, as far as that was not told before (tests/unit/test_accounts.py).
+A training worker cannot decide whether its rollouts are assistance: that depends on whether its iteration still has
+samples to train, which `Assist` tracks. Invariant: the records of a worker never overlap, and together they cover its
+reported spans (tests/unit/test_accounts.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from spotlight.core.events import AnyEvent, Worked
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity
 
-HELP = (Activity.ROLLOUT, Activity.PREVIEW)
-"""What is help where there is something to train."""
+ASSISTANCE = (Activity.ROLLOUT, Activity.PREVIEW)
+"""Activities of a training worker that are assistance while its iteration has samples to train."""
 
 
 class Accounts:
-    """The dispatcher's clerk: `emit` gets what is new."""
+    """Converts reported spans into `Worked` events for `emit`."""
 
     def __init__(
         self,
@@ -34,17 +34,17 @@ class Accounts:
         self._run_clock = run_clock
 
     def add_spans(self, worker: WorkerId, spans: Sequence[m.Span], now: float) -> None:
-        """Spans told late would overlap, so none begins within the last."""
+        """Record spans; each is cut to start after the previous one, so that late reports never overlap."""
         known, run_time = self._directory.workers[worker], self._run_clock(now)
         for span in spans:
             began, ended = now - span.start, now - span.end
-            if not known.trains or span.activity not in HELP:
-                self._tell(worker, known, span.activity, run_time - (now - began), run_time - (now - ended))
+            if not known.trains or span.activity not in ASSISTANCE:
+                self._record(worker, known, span.activity, run_time - (now - began), run_time - (now - ended))
                 continue
             for activity, start, end in self._parts(span.activity, began, ended):
-                self._tell(worker, known, activity, run_time - (now - start), run_time - (now - end))
+                self._record(worker, known, activity, run_time - (now - start), run_time - (now - end))
 
-    def _tell(self, worker: WorkerId, known: KnownWorker, activity: Activity, start: float, end: float) -> None:
+    def _record(self, worker: WorkerId, known: KnownWorker, activity: Activity, start: float, end: float) -> None:
         if start < known.accounted_to:
             start = known.accounted_to
         if start < end:
@@ -52,7 +52,7 @@ class Accounts:
             self._emit(Worked(worker=worker, activity=activity, start=start, end=end))
 
     def _parts(self, activity: Activity, start: float, end: float) -> list[tuple[Activity, float, float]]:
-        """A span of who trains, cut where help begins and ends."""
+        """Split a training worker's span at the start and end of assistance."""
         parts: list[tuple[Activity, float, float]] = []
         for began, ended in self._assist.helping(start, end):
             parts += [(activity, start, began), (Activity.ASSIST, began, ended)]

@@ -1,8 +1,8 @@
-"""Group advantages: how much better a sample is than its siblings, in units of a chosen standard deviation.
+"""Group advantages: a sample's reward minus its group's mean, in units of a chosen standard deviation.
 
-Where the group's seeds were selected, a `baseline` may take the place of the group's mean: an estimate of the mean of
-all seeds of the prompt (`explore/baseline.py`). It moves the centre alone; the std of the group is then the root mean
-square about it, which is never smaller than the distance between the two, and other stds stay as they are.
+For selected seeds, a `baseline` may replace the group's mean: an estimate of the mean over all seeds of the prompt
+(`explore/baseline.py`). It moves the centre only. The group's std is then the root mean square about it, which is
+never smaller than the distance between the two; the other stds do not change.
 
 Invariants (tests/unit/test_advantage.py, tests/property/test_advantage_property.py): every std is the
 population std (ddof 0); sums are exactly rounded, so the order of samples and groups never changes a bit; a
@@ -25,22 +25,22 @@ Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 LARGEST_REWARD = 1e100
-"""Beyond this a reward counts as not finite: its square would overflow and spoil every sibling."""
+"""Largest reward that counts as finite: the square of a larger one could overflow and affect the whole group."""
 
 
 class StdMode(StrEnum):
-    """Which standard deviation divides r - mean of the group."""
+    """The standard deviation that divides r - mean of the group."""
 
     GROUP = "group"
-    """Of the group itself; equal weight for groups of little and of much contrast."""
+    """The group's own std; groups of low and high contrast have equal weight."""
     LAGGED = "lagged"
-    """Within groups, pooled over earlier iterations; known before the iteration's first reward arrives."""
+    """Within-group std, pooled over earlier iterations; available before the iteration's first reward."""
     ITERATION = "iteration"
-    """Of all rewards of the iteration about their common mean; needs every group."""
+    """Std of all rewards of the iteration about their common mean; needs every group."""
 
 
 class GroupOutcome(StrEnum):
-    """What became of a group."""
+    """Usability of a group."""
 
     USABLE = "usable"
     ZERO_VARIANCE = "zero_variance"
@@ -49,10 +49,10 @@ class GroupOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """One group's advantages, sample by sample; where `kept` is False the sample must not be trained on.
+    """One group's advantages by sample; a sample with `kept` False must not be trained on.
 
-    `mean` is what they are measured from, `std` the divisor before eps. `problems` are sentences for people, empty when
-    every reward was finite.
+    `mean` is the centre, `std` the divisor before eps. `problems` are sentences for the user, empty if every reward is
+    finite.
     """
 
     advantages: Floats
@@ -66,7 +66,7 @@ class GroupAdvantages:
 class LaggedStd(msgspec.Struct, frozen=True, kw_only=True):
     """Running within-group std of earlier iterations, an average whose memory is 1 / (1 - decay) iterations.
 
-    It stays what it is during an iteration; `updated` returns the one for the next.
+    It is constant during an iteration; `updated` returns the one for the next.
     """
 
     decay: float = 0.9
@@ -75,11 +75,11 @@ class LaggedStd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def std(self) -> float | None:
-        """None until an iteration with any contrast was seen."""
+        """The std; None before the first iteration with contrast."""
         return math.sqrt(self.variance_sum / self.weight_sum) if self.weight_sum > 0 else None
 
     def updated(self, rewards_by_group: Sequence[Floats]) -> "LaggedStd":
-        """Take in one iteration; one without any contrast carries no scale and leaves this as it is."""
+        """Return the std with one more iteration; an iteration without contrast does not change it."""
         variance = pooled_within_group_std(rewards_by_group) ** 2
         if variance == 0:
             return self
@@ -98,11 +98,11 @@ def group_advantages(
     lagged_std: float | None = None,
     baselines: Sequence[float | None] | None = None,
 ) -> list[GroupAdvantages]:
-    """(r - mean of the group) / (std + eps), one result per group in order.
+    """Return (r - mean of the group) / (std + eps), one result per group in order.
 
-    `baselines` gives each group what takes the place of its mean; None, for all or for one: its mean.
-    With LAGGED and no `lagged_std` yet, the pooled within-group std of the groups given here stands in; like
-    ITERATION, that first iteration must be given whole.
+    `baselines` replace the means of groups; None, for all or for one group: the mean.
+    With LAGGED and no `lagged_std`, the pooled within-group std of the given groups is used; as with ITERATION, all
+    groups of the iteration must be given.
     """
     rewards_by_group = _as_floats(rewards_by_group)
     _check(rewards_by_group, eps, lagged_std)
@@ -119,12 +119,12 @@ def group_advantages(
 
 
 def comparable_groups(rewards_by_group: Sequence[Floats]) -> int:
-    """Groups with at least two finite rewards: the others have nothing to compare."""
+    """Number of groups with at least two finite rewards, which a comparison needs."""
     return sum(scored(rewards).size >= 2 for rewards in _as_floats(rewards_by_group))
 
 
 def pooled_within_group_std(rewards_by_group: Sequence[Floats]) -> float:
-    """RMS of r - mean of its group, over the groups with at least two finite rewards; 0 with none."""
+    """RMS of r - mean of its group, over the groups with at least two finite rewards; 0 without such groups."""
     finite_groups = [scored(rewards) for rewards in _as_floats(rewards_by_group)]
     squares = [square for finite in finite_groups if finite.size >= 2 for square in _deviations(finite) ** 2]
     return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
@@ -154,10 +154,10 @@ def _problems(index: int, rewards: Floats, kept: Bools) -> tuple[str, ...]:
     if not dropped.size:
         return ()
     which = ", ".join(f"sample {i}: {rewards[i]}" for i in dropped)
-    policy = "is trained on" if int(kept.sum()) >= 2 else "is dropped whole, as a baseline needs two"
+    rest = "are trained on" if int(kept.sum()) >= 2 else "are dropped, because a baseline needs two samples"
     return (
         f"Group {index} has {dropped.size} of {rewards.size} rewards that are not finite ({which}), so "
-        f"these samples are not trained on and the rest {policy}; check the reward.",
+        f"these samples are not trained on and the others {rest}; check the reward.",
     )
 
 
@@ -169,9 +169,7 @@ def _check(rewards_by_group: Iterable[Floats], eps: float, lagged_std: float | N
                 "samples of one prompt; raise the group size to 2 or more."
             )
     if not 0 < eps < math.inf:
-        raise ConfigError(
-            f"The advantage eps is {eps}, but it must be positive and finite to keep the division safe; use 1e-4."
-        )
+        raise ConfigError(f"The advantage eps is {eps}, but a divisor must be positive and finite; use 1e-4.")
     if lagged_std is not None and not 0 < lagged_std < math.inf:
         raise ConfigError(
             f"The lagged std is {lagged_std}, but a scale is positive and finite; pass LaggedStd.std, which"
@@ -189,7 +187,7 @@ def _is_finite(rewards: Floats) -> Bools:
 
 
 def scored(rewards: Floats) -> Floats:
-    """The rewards that can be used, in order."""
+    """Return the finite rewards, in order."""
     return rewards[_is_finite(rewards)]
 
 

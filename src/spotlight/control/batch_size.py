@@ -1,60 +1,60 @@
-"""Which batch size is efficient: one rule for training, rollouts and profiles.
+"""Choice of an efficient batch size: one rule for training, rollouts and profiles.
 
     MEASURING --more rows save less than 5 %, or do not fit, or `most` is reached--> SETTLED
 
-Sizes double from the first one, which is halved until it fits. Chosen is the smallest size whose seconds per row are
-within 5 % of the best: a larger batch takes more memory and ends later, and gains next to nothing. A search with
-patience goes on past some sizes that save too little, because one of them may have been timed while something else kept
-the device busy. Invariant: the chosen size was measured and fits, unless none did (tests/unit/test_batch_size.py).
+Sizes double from the first one, which is halved until it fits. The chosen size is the smallest whose seconds per row
+are within 5 % of the best: a larger batch takes more memory and ends later, and gains almost nothing. A search with
+patience continues past some sizes that save too little, because other load on the device may have slowed one of them.
+Invariant: the chosen size was measured and fits, unless none did (tests/unit/test_batch_size.py).
 """
 
 from collections.abc import Mapping
 
 WORTH = 0.05
-"""Share of the seconds per row that counts as a difference."""
+"""Smallest relative difference in seconds per row that counts."""
 
 
 def efficient(seconds_per_row: Mapping[int, float]) -> int:
-    """The smallest of these sizes that loses next to nothing against the best one."""
+    """Return the smallest size within 5 % of the best seconds per row."""
     best = min(seconds_per_row.values())
     return min(size for size, seconds in seconds_per_row.items() if seconds <= best * (1 + WORTH))
 
 
 class SizeSearch:
-    """Says which size to measure next, and which is chosen as far as is known."""
+    """A search over batch sizes: the next size to measure, and the best one so far."""
 
     def __init__(self, most: int | None = None, first: int = 1, patience: int = 1) -> None:
-        """`most` is the largest size of use, None for no limit; `patience` is how many sizes in a row that save too
-        little end the search."""
+        """`most` is the largest useful size, None for no limit; the search ends after `patience` sizes in a row that
+        save too little."""
         self.candidate = first if most is None else min(first, most)
-        """To be measured next."""
+        """Size to measure next."""
         self.is_settled = False
         self._most = most
         self._patience = patience
-        self._in_vain = 0
-        """Sizes that saved too little, since one saved enough."""
+        self._without_gain = 0
+        """Number of sizes in a row that saved too little."""
         self._seconds_per_row: dict[int, float] = {}
-        """Of the sizes that fit."""
+        """Seconds per row of the sizes that fit."""
 
     @property
     def chosen(self) -> int:
         return efficient(self._seconds_per_row) if self._seconds_per_row else 1
 
     def measured(self, seconds_per_row: float) -> None:
-        """The candidate fits, and takes so long."""
+        """Record that the candidate fits, with its seconds per row."""
         size, best = self.candidate, min(self._seconds_per_row.values(), default=float("inf"))
         self._seconds_per_row[size] = seconds_per_row
-        self._in_vain = self._in_vain + 1 if seconds_per_row > (1 - WORTH) * best else 0
-        self.is_settled = self._in_vain == self._patience or size == self._most
+        self._without_gain = self._without_gain + 1 if seconds_per_row > (1 - WORTH) * best else 0
+        self.is_settled = self._without_gain == self._patience or size == self._most
         self.candidate = 2 * size if self._most is None else min(2 * size, self._most)
 
     def too_large(self) -> None:
-        """The candidate does not fit."""
+        """Record that the candidate does not fit."""
         if self._seconds_per_row or self.candidate == 1:
             self.is_settled = True
         else:
             self.candidate = self._most = self.candidate // 2
 
     def settle(self) -> None:
-        """There is no time to measure more."""
+        """End the search with the sizes measured so far."""
         self.is_settled = True

@@ -1,4 +1,4 @@
-"""What the controller knows of nodes, workers, prompts and weights; volatile, told anew after a restart."""
+"""The controller's registry of nodes, workers, prompts and weights; volatile, rebuilt from messages after a restart."""
 
 from dataclasses import dataclass, field
 
@@ -9,50 +9,50 @@ from spotlight.core.work import WeightsId
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """Weights that workers may be asked to use."""
+    """Published weights that requests may need."""
 
     digest: str
     path: str
     announced_at: float = 0.0
-    """Run seconds."""
+    """Time of the publication."""
 
 
 @dataclass
 class KnownWorker:
-    """A worker that introduced itself."""
+    """A worker that has sent its Hello."""
 
     node: NodeId
     trains: bool
     warned: bool = False
     holds: set[WeightsId] = field(default_factory=set)
-    """Applied, and their digest read back."""
+    """Applied weights whose digest the worker has read back."""
     came_at: float = 0.0
     fetch_s: float = 0.0
-    """From the announcement of a set until it held it, the last time."""
+    """Seconds from the last publication until the worker held it."""
     accounted_to: float = 0.0
-    """Run seconds up to which it has told what it did."""
+    """End of the worker's recorded spans, in run seconds."""
 
 
 @dataclass
 class Directory:
-    """What the controller knows of nodes, workers, prompts and weights."""
+    """Registry of nodes, workers, prompts and weights."""
 
     prompts: dict[PromptId, Prompt] = field(default_factory=dict)
     weights: dict[WeightsId, PublishedSet] = field(default_factory=dict)
     nodes: dict[NodeId, m.NodeHello] = field(default_factory=dict)
-    """Changed by `node_came` and `node_went` alone."""
+    """Nodes by id; only `add_node` and `remove_node` change it."""
     changed_nodes: list[NodeId] = field(default_factory=list)
-    """Those that came or went since `Demands`, which remembers something of all nodes, looked last."""
+    """Nodes that were added or removed since `Demands` last cleared this list."""
     workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
-    """Changed by `introduce` and `forget` alone."""
+    """Workers by id; only `introduce` and `forget` change it."""
     _by_node: dict[NodeId, dict[WorkerId, None]] = field(default_factory=dict)
 
-    def node_came(self, hello: m.NodeHello) -> None:
+    def add_node(self, hello: m.NodeHello) -> None:
         self.nodes[hello.node] = hello
         self.changed_nodes.append(hello.node)
 
-    def node_went(self, node: NodeId) -> bool:
-        """Whether it was known."""
+    def remove_node(self, node: NodeId) -> bool:
+        """Remove a node; return whether it was known."""
         self.changed_nodes.append(node)
         return self.nodes.pop(node, None) is not None
 
@@ -62,7 +62,7 @@ class Directory:
         self._by_node.setdefault(known.node, {})[worker] = None
 
     def forget(self, worker: WorkerId) -> KnownWorker | None:
-        """What was known of it."""
+        """Remove a worker and return its entry, if any."""
         known = self.workers.pop(worker, None)
         if known is not None:
             neighbours = self._by_node[known.node]
@@ -72,14 +72,14 @@ class Directory:
         return known
 
     def holds(self, worker: WorkerId, weights: WeightsId, now: float) -> None:
-        """It has applied them, and their digest is the announced one."""
+        """Record that the worker has applied these weights, with the published digest."""
         known = self.workers[worker]
         if weights not in known.holds:
             known.holds.add(weights)
             known.fetch_s = now - max(known.came_at, self.weights[weights].announced_at)
 
     def fetching_s(self, worker: WorkerId, weights: WeightsId, now: float) -> float:
-        """Until it will hold them, if it takes as long as the last time."""
+        """Expected seconds until the worker holds these weights, from its last fetch time."""
         known, published = self.workers[worker], self.weights.get(weights)
         if published is None or weights in known.holds:
             return 0.0

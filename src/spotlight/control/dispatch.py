@@ -1,9 +1,10 @@
-"""What the controller does with each message: the ledger keeps states, the scheduler decides, this speaks.
+"""Handles each message that the controller receives: the ledger holds states, the scheduler decides, this replies.
 
-Pure but for its payload store, over real sockets and simulated ones: messages and losses in, messages to send out.
+Pure except for its payload store: it receives messages and losses and returns messages to send, over real or
+simulated sockets.
 
-Invariant: a sample's tensors are kept before its acceptance is recorded, and only the live attempt's are kept; so an
-accepted sample has its file, whatever is lost, doubled or late (tests/storm).
+Invariant: a sample's tensors are stored before its acceptance is recorded, and only those of the live attempt; so an
+accepted sample has its file, whatever is lost, duplicated or late (tests/storm).
 """
 
 import math
@@ -43,14 +44,14 @@ from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 
 
 class Payloads(Protocol):
-    """Where tensors of accepted samples are kept."""
+    """Store for the tensors of accepted samples."""
 
     def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """Store what is worth it of a finished sample; the name to find it by, and its digest."""
+        """Store the tensors of a finished sample that training needs; return their name and digest, None if none."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message on its way to a worker, or to a node as a whole."""
+    """A message to send to a worker, or to a node's agent."""
 
     node: NodeId
     worker: WorkerId | None
@@ -86,10 +87,10 @@ class Dispatcher:
         self.setbacks = Setbacks(emit)
         self.outbox: list[Outgoing] = []
         self.failure: SpotlightError | None = None
-        """Why the run cannot go on, once that is known."""
+        """Error that ends the run, once known."""
         self._signs = 0
         self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
-        """Replies of the training worker, for whoever commands it."""
+        """Messages of training workers, for the gang."""
         self._by_kind: Mapping[type[Message], Callable[[WorkerId, Any, bytes, float], None]] = {
             m.Pull: self._pull,
             m.Alive: self._alive,
@@ -98,56 +99,56 @@ class Dispatcher:
             m.Result: self._result,
             m.Held: self._held,
         }
-        """What is done about a known worker's words, but for rare ones: looked up, since these are nearly all."""
+        """Handlers of the frequent messages of known workers: a lookup is faster than the match of the rare ones."""
 
-    # -- what the loop asks for ----------------------------------------------------------------------------------------
+    # -- calls of the loop ---------------------------------------------------------------------------------------------
 
     def issue(self, requests: Sequence[Request], prompts: Sequence[Prompt], positions: Sequence[int] = ()) -> None:
-        """New work, by prompt; workers that wait are served with the next `serve`."""
+        """Add new requests; the next `serve` grants them to waiting workers."""
         for prompt in prompts:
             self.directory.prompts[prompt.id] = prompt
         self.ledger.issue(requests, positions)
         self.scheduler.add(requests)
 
     def requeue(self, requests: Sequence[Request], prompts: Sequence[Prompt]) -> None:
-        """Work that the ledger already has, after a restart."""
+        """Schedule requests that the ledger already has, after a restart."""
         for prompt in prompts:
             self.directory.prompts[prompt.id] = prompt
         self.scheduler.add(requests)
 
     def publish(self, weights: WeightsId, published: PublishedSet, keep: Sequence[WeightsId]) -> None:
-        """From now on this set may be asked for, and only those in `keep` beside it."""
+        """Publish a set of weights; only it and the sets in `keep` remain available."""
         self.directory.weights[weights] = published
         for old in sorted(set(self.directory.weights) - {weights, *keep}):
             del self.directory.weights[old]
         for worker in sorted(self.directory.workers):
-            self._tell_scheduler(worker)
+            self._update_holdings(worker)
         for node in sorted(self.directory.nodes):
             self._send_weights(node)
 
     def cancel(self, work: Work) -> None:
-        """Unfinished requests of this kind are not wanted any more."""
+        """Drop all unfinished requests of this kind."""
         for worker in self.scheduler.cancel(work):
             self._send(worker, m.Discard(work=work))
         self._flights.keep_only(lambda request: self.ledger.state(request) is not SampleState.DROPPED)
 
     def command(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        """An order for the training worker."""
+        """Send an order to a training worker."""
         self._send(worker, message)
 
     @property
     def signs(self) -> int:
-        """Signs of progress so far: samples, commits, steps, loaded weights, replies of the gang."""
+        """Number of signs of progress so far: samples, commits, steps, loaded weights, replies of the gang."""
         return self._signs + self.scheduler.advances
 
     def take_outbox(self) -> list[Outgoing]:
         outbox, self.outbox = self.outbox, []
         return outbox
 
-    # -- what nodes and workers say ------------------------------------------------------------------------------------
+    # -- messages of nodes and workers ---------------------------------------------------------------------------------
 
     def node_joined(self, hello: m.NodeHello) -> None:
-        self.directory.node_came(hello)
+        self.directory.add_node(hello)
         self._emit(
             NodeJoined(
                 node=hello.node, slot_class=hello.slot_class, slots=hello.slots, zone=hello.zone, price=hello.price
@@ -156,8 +157,8 @@ class Dispatcher:
         self._send_weights(hello.node)
 
     def node_lost(self, node: NodeId, cause: str, now: float) -> None:
-        """The connection to its agent broke: all of it is gone."""
-        if not self.directory.node_went(node):
+        """Remove a node and all its workers, because the connection to its agent broke."""
+        if not self.directory.remove_node(node):
             return
         for worker in self.directory.workers_of(node):
             self.worker_lost(worker, cause, ReleaseReason.LOST, now)
@@ -169,15 +170,15 @@ class Dispatcher:
             return
         for request in self.scheduler.lose(worker, reason, now):
             if losses := self.setbacks.lost(request):
-                self.scheduler.drop(request, f"{losses} workers died over it")
+                self.scheduler.drop(request, f"{losses} workers died while making it")
         self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
 
     def handle(self, node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
-        """One message of a worker (or of the node's agent), then whatever it makes possible."""
+        """Handle one message of a worker or of the node's agent, then serve waiting workers."""
         worker, message = envelope.worker, envelope.message
-        act = self._by_kind.get(type(message))
-        if act is not None and worker is not None and worker in self.directory.workers:
-            act(worker, message, blob, now)
+        handler = self._by_kind.get(type(message))
+        if handler is not None and worker is not None and worker in self.directory.workers:
+            handler(worker, message, blob, now)
         else:
             self._handle_rare(node, worker, message, now)
         self.serve(now)
@@ -208,7 +209,7 @@ class Dispatcher:
             case m.Hello() if worker is not None:
                 self._hello(worker, message, now)
             case _ if worker is not None and worker not in self.directory.workers:
-                # Fenced for silence or never introduced: whatever it holds is not its own any more.
+                # Fenced for silence, or without a Hello: it has no valid lease.
                 self.outbox.append(Outgoing(node, worker, m.Drain()))
             case m.Failed() if worker is not None and message.request is not None:
                 self._attempt_failed(worker, message.request, message, now)
@@ -217,7 +218,7 @@ class Dispatcher:
                 self.to_gang.append((worker, message))
 
     def tick(self, now: float) -> None:
-        """Fence the silent, move stragglers' work, serve who waits."""
+        """Fence silent workers, recall stragglers' samples, serve waiting workers, send changed demands."""
         for worker in self.scheduler.silent(now):
             node = self.directory.workers[worker].node
             self.worker_lost(worker, "silent", ReleaseReason.SILENT, now)
@@ -225,11 +226,11 @@ class Dispatcher:
         for recalled in self.scheduler.recalls(now):
             self._send(recalled.worker, m.Recall(requests=recalled.requests))
         self.serve(now)
-        for node, demand in self._demands.news(self.directory, self.scheduler):
+        for node, demand in self._demands.changes(self.directory, self.scheduler):
             self.outbox.append(Outgoing(node, None, demand))
 
     def serve(self, now: float) -> None:
-        """Give work to those who asked."""
+        """Send grants for all assignments of the scheduler."""
         self.assist.let_through(now)
         for assignment in self.scheduler.assign(now):
             flights: dict[str, bytes] = {}
@@ -284,7 +285,7 @@ class Dispatcher:
         self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
     def _commit(self, worker: WorkerId, commit: m.Commit, blob: bytes, now: float) -> None:
-        """Kept if it is of the live attempt; if the one that it builds on is missing, the whole flight is asked for."""
+        """Keep the commit of a live attempt; if the part that it builds on is missing, recall the complete flight."""
         fits = self._flights.fits(commit.request, commit.since)
         if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
             self._send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
@@ -296,7 +297,7 @@ class Dispatcher:
             self._send(worker, m.Recall(requests=(commit.request,)))
 
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
-        """Accept once, and what has no score after a second attempt; the ledger refuses and counts everything else."""
+        """Accept a result once, after a second attempt also without a score; the ledger refuses all others."""
         live = self.ledger.is_live(result.request, result.attempt)
         expected: str | None = None
         payload: tuple[str, str] | None = None
@@ -328,17 +329,17 @@ class Dispatcher:
             expected,
         )
         if live:
-            # Finished, or made with wrong weights: either way nobody goes on from what was committed.
+            # Finished, or made with the wrong weights: no attempt resumes from its commits.
             self._flights.forget(result.request)
             self.scheduler.done(worker, result.request, now)
         if refusal is None:
             self.setbacks.accepted(result.request)
             self._signs += 1
         elif refusal is RefusalReason.WRONG_WEIGHTS:
-            # It lacks the weights that it claims to hold, so it ends; the process that replaces it loads them anew.
+            # The worker lacks the weights that it reported, so it ends; the process that replaces it loads them anew.
             self._send(worker, m.Drain())
             if misuses := self.setbacks.misused(result.request):
-                self.scheduler.drop(result.request, f"made {misuses} times with other weights than asked for")
+                self.scheduler.drop(result.request, f"made {misuses} times with the wrong weights")
 
     def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
@@ -346,12 +347,12 @@ class Dispatcher:
         if published is None:
             return
         if published.digest != held.digest:
-            # Work on other weights than it claims would be silent wrongness: this process may not go on.
+            # Samples from other weights than published would be wrong without an error: end this process.
             self._send(worker, m.Drain())
             return
         self._signs += 1
         self.directory.holds(worker, held.weights, now)
-        self._tell_scheduler(worker)
+        self._update_holdings(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
         if not self.ledger.is_live(request, failed.attempt):
@@ -371,14 +372,14 @@ class Dispatcher:
             self._recall_doomed(worker, now)
 
     def _recall_doomed(self, worker: WorkerId, now: float) -> None:
-        """What a worker under notice cannot finish in time; it may turn out slower than it seemed."""
-        if doomed := self.scheduler.must_hand_back(worker, now):
-            self._send(worker, m.Recall(requests=tuple(doomed)))
+        """Recall the samples that a worker under notice cannot finish in time, at its latest measured speed."""
+        if requests := self.scheduler.must_hand_back(worker, now):
+            self._send(worker, m.Recall(requests=tuple(requests)))
 
-    # -- small things --------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _tell_scheduler(self, worker: WorkerId) -> None:
-        """A worker is given work for the sets that it holds and that are still wanted."""
+    def _update_holdings(self, worker: WorkerId) -> None:
+        """Pass the published weights that a worker holds to the scheduler."""
         holds = self.directory.workers[worker].holds
         holds &= set(self.directory.weights)
         self.scheduler.holds(worker, sorted(holds))

@@ -1,6 +1,6 @@
-"""Where a run stands: a fold of its journal, kept up to date by every new event.
+"""Progress of a run: a fold of its journal, updated by every new event.
 
-Resume is this fold and the ledger's, nothing else. Invariant: applying the journal's events to an empty state gives the
+Resume needs this fold and the ledger's only. Invariant: applying the journal's events to an empty state gives the
 state of the live run (tests/storm checks it after every restart).
 """
 
@@ -33,13 +33,13 @@ from spotlight.core.work import WeightsId
 
 @dataclass
 class RunState:
-    """What the loop asks before it does anything: is it done already?"""
+    """Results of the run so far; the loop skips work that is already here."""
 
     started: RunStarted | None = None
     attempts: int = 0
     iterations_done: int = 0
     lagged: LaggedStd = field(default_factory=LaggedStd)
-    """As it is at the start of the next iteration that is compared."""
+    """The lagged std for the next iteration's advantages."""
     compared: dict[int, Compared] = field(default_factory=dict)
     selected: dict[int, Selected] = field(default_factory=dict)
     previewed: dict[int, list[Previewed]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class RunState:
     def apply(self, event: AnyEvent) -> None:
         match event:
             case Leased() | Accepted() | Worked() | Holding():
-                # Nearly all of a journal, and nothing that the loop asks for.
+                # Nearly all of a journal; the loop needs none of these.
                 pass
             case RunStarted():
                 self.started = event
@@ -94,11 +94,11 @@ class RunState:
 
     @property
     def checkpoint(self) -> Checkpointed | None:
-        """The newest durable one; None: the beginning."""
+        """The newest durable checkpoint; None: the initial state."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     def _forget_before(self, iteration: int) -> None:
-        """Bounded memory: iterations that a checkpoint covers are never asked for again."""
+        """Bound the memory: older iterations are not needed again."""
         for by_iteration in (self.selected, self.previewed, self.fidelity):
             for old in [known for known in by_iteration if known < iteration]:
                 del by_iteration[old]

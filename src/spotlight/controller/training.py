@@ -53,7 +53,7 @@ class Training:
         await self.through(self._state.iterations_done - 1)
         ledger = self._hub.dispatcher.ledger
         version = ledger.steps // self._updates
-        for before in [weights.version for weights in ledger.asked_for() if weights.version < version]:
+        for before in [weights.version for weights in ledger.needed_weights() if weights.version < version]:
             await self.publish(before, Policy.BEHAVIOUR)
         await self.publish(version, Policy.BEHAVIOUR)
 
@@ -136,9 +136,9 @@ class Training:
     async def _whole(self, iteration: int) -> None:
         """Make rollouts again whose tensors were lost, after a restart, with weights that may be gone as well."""
         ledger, within_reach = self._hub.dispatcher.ledger, self._hub.dispatcher.directory.weights
-        asked = ledger.asked_for(iteration)
+        asked = ledger.needed_weights(iteration)
         # Weights of samples for the next iteration: later, no gang could publish this version any more.
-        ahead = [w for w in ledger.asked_for(iteration + 1) if w.version <= iteration and w not in within_reach]
+        ahead = [w for w in ledger.needed_weights(iteration + 1) if w.version <= iteration and w not in within_reach]
         for weights in sorted({*asked, *ahead}):
             await self.publish(weights.version, Policy.BEHAVIOUR)
         if asked:
@@ -228,5 +228,5 @@ class Training:
         """Sets that may still be needed: the newest of each policy, and those of unfinished samples."""
         within_reach = self._hub.dispatcher.directory.weights
         others = sorted(w for w in within_reach if w.policy is not newest.policy)
-        asked = [w for w in self._hub.dispatcher.ledger.asked_for() if w in within_reach and w != newest]
+        asked = [w for w in self._hub.dispatcher.ledger.needed_weights() if w in within_reach and w != newest]
         return sorted({*others[-1:], *asked})

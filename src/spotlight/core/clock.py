@@ -1,16 +1,16 @@
-"""The only door to time. Durations are monotonic seconds; wall time appears in records for people alone."""
+"""The only source of time. Durations are monotonic seconds; wall time is for display only."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells seconds that never run backwards; the virtual one of the simulator jumps to the next event."""
+    """Monotonic and wall time; the simulator's virtual clock jumps to the next event."""
 
     def now(self) -> float: ...
 
     def wall(self) -> float:
-        """Seconds since 1970, for people."""
+        """Seconds since 1970, for display."""
 
 
 class RealClock:

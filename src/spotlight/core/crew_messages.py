@@ -1,15 +1,15 @@
-"""What agents and workers of one node say to form, use and leave crews; a crew is the workers of one SP group.
+"""Messages between the agent and the workers of one node: crews (the workers of one SP group) and weight copies.
 
     agent  -> worker              Prepare, Form, Disband
     worker -> agent               Prepared, Formed, Broke, Disbanded
-    leader -> agent -> followers  Forward (taken part in by all), ForwardDone (to the agent alone)
-    newcomer -> agent -> holder   AskNeighbour, answered by Offered on the same way back
-    agent  -> who wrote weights   Adopt
+    leader -> agent -> followers  Forward (run by all members), ForwardDone (to the agent alone)
+    newcomer -> agent -> holder   AskNeighbour; Offered returns the same way
+    agent  -> writer of weights   Adopt
     agent  -> controller          Crewed
     controller -> agent           Demand
 
-Every message of a crew carries its token; whoever knows a newer one for that worker refuses it. Weights of newcomers,
-and of who wrote them, have nothing to do with crews, but stay within the node as well.
+Every crew message carries the crew's token; a receiver with a newer token for that worker refuses it. AskNeighbour,
+Offered and Adopt are independent of crews, but stay within the node as well.
 """
 
 from enum import StrEnum
@@ -21,7 +21,8 @@ from spotlight.core.types import NodeId, Size, WorkerId
 from spotlight.core.work import WeightsId
 
 BROKEN_S = 3.0
-"""How long a worker holds still for its agent after a break, which answers in milliseconds or kills who hangs first."""
+"""Seconds that a worker waits for its agent after its group broke. The agent replies within milliseconds, unless it
+kills a hanging member first."""
 
 
 class MemberState(StrEnum):
@@ -32,7 +33,7 @@ class MemberState(StrEnum):
 
 
 class GroupToken(msgspec.Struct, frozen=True, order=True):
-    """Names one group for ever: a node's id is unique per incarnation, and only its agent counts epochs."""
+    """Unique name of one group: a node's id is unique per incarnation, and only its agent counts epochs."""
 
     node: NodeId
     epoch: int
@@ -42,27 +43,27 @@ class GroupToken(msgspec.Struct, frozen=True, order=True):
 
 
 class Prepare(Message, frozen=True, kw_only=True):
-    """Asks whether this worker can be a member: alive, between steps, with which weights. The leader comes first."""
+    """Request to hold at the next step boundary and report weights. The leader is the first member."""
 
     token: GroupToken
     members: tuple[WorkerId, ...]
 
 
 class Prepared(Message, frozen=True, kw_only=True):
-    """The answer, at a step boundary; it takes no further step before `Form`, `Disband` or its own patience ends."""
+    """Reply to `Prepare`, at a step boundary; the worker takes no step before `Form`, `Disband` or its timeout."""
 
     token: GroupToken
     members: tuple[WorkerId, ...]
-    """As it understood them; must be the same for all."""
+    """Members as received in `Prepare`; must be equal in all replies."""
     holds: tuple[tuple[WeightsId, str], ...]
     needs: tuple[WeightsId, ...] = ()
-    """Weights of the samples in flight here; all members must hold the leader's."""
+    """Weights of the samples in flight on this worker; all members must hold the leader's."""
     problem: str = ""
-    """Why it cannot; then the token is dead for it."""
+    """Reason why the worker cannot join; empty if it can. After a problem it refuses the token."""
 
 
 class Form(Message, frozen=True, kw_only=True):
-    """All are prepared: connect, at this rank (the place among members), over the store at this path."""
+    """Connect over the store at this path; a worker's rank is its index in `members`."""
 
     token: GroupToken
     members: tuple[WorkerId, ...]
@@ -70,38 +71,38 @@ class Form(Message, frozen=True, kw_only=True):
 
 
 class Formed(Message, frozen=True, kw_only=True):
-    """Connected, tried once, bound; the leader takes steps at the new degree from now on."""
+    """The group is connected and tested; the leader steps at the new degree from now on."""
 
     token: GroupToken
 
 
 class Broke(Message, frozen=True, kw_only=True):
-    """Dropped its group, in forming or in use; nothing of this token runs here any more."""
+    """The worker dropped its group, while forming or in use; nothing of this token runs on it any more."""
 
     token: GroupToken
     problem: str
     waited_for: WorkerId | None = None
-    """Whom it was waiting for, where it knows."""
+    """Member that the worker was waiting for, if known."""
 
 
 class Disband(Message, frozen=True, kw_only=True):
-    """Leave the group at the next step boundary and stand alone; also ends a preparation."""
+    """Leave the group at the next step boundary and run alone; also ends a preparation."""
 
     token: GroupToken
 
 
 class Disbanded(Message, frozen=True, kw_only=True):
-    """Left it at a boundary; no step was lost."""
+    """The worker left the group at a step boundary; no step was lost."""
 
     token: GroupToken
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """The leader is about to run the model: take part. Tensors follow over the group, in these shapes."""
+    """Run one forward pass with the leader. Its tensors follow over the group, in these shapes."""
 
     token: GroupToken
     number: int
-    """Counts the forwards of this token from 0."""
+    """Index of this forward within the token, from 0."""
     weights: WeightsId
     digest: str
     is_exact: bool = True
@@ -124,42 +125,42 @@ class ForwardDone(Message, frozen=True, kw_only=True):
 
 
 class Crewed(Message, frozen=True, kw_only=True):
-    """This node's crews, from now on; whoever is not named stands alone."""
+    """The node's crews from now on; workers that are not named run alone."""
 
     epoch: int
     crews: tuple[tuple[WorkerId, ...], ...]
     reason: str
     seconds: float = 0.0
-    """From the loss or the decision to the new crew's readiness."""
+    """Seconds from the loss or the decision until the new crew is ready."""
 
 
 class Demand(Message, frozen=True, kw_only=True):
-    """What the controller expects this node to be asked for: its share of what waits, by image tokens."""
+    """The node's share of the waiting requests, by image tokens."""
 
     waiting: tuple[tuple[int, int], ...] = ()
-    """(image tokens, requests that nobody holds)."""
+    """Pairs of (image tokens, number of requests without a lease)."""
     pressing: bool = False
-    """Latency counts more than throughput: a validation or a deadline waits for the last sample."""
+    """True if latency counts more than throughput: a validation or a deadline waits for the last sample."""
 
 
 class AskNeighbour(Message, frozen=True, kw_only=True):
-    """Does somebody on this node hold these weights on a device that mine can read? The agent finds one."""
+    """Request handles of these weights from a worker of this node, on a device that the newcomer can read."""
 
     weights: WeightsId
     newcomer: WorkerId
 
 
 class Offered(Message, frozen=True, kw_only=True):
-    """The answer; blob: handles of the weights, or none where nobody holds them."""
+    """Reply to `AskNeighbour`; blob: handles of the weights, empty if no worker holds them."""
 
     weights: WeightsId
     newcomer: WorkerId
 
 
 class Adopt(Message, frozen=True, kw_only=True):
-    """You wrote these weights, and they are announced: take them up from your own memory, if they are there.
+    """The weights that this worker wrote are published: apply them from its own memory, if they are still there.
 
-    The Load that it was made of follows when the file is in the node's store, whether this one did anything or not.
+    The corresponding Load follows in any case, when the file is in the node's store.
     """
 
     weights: WeightsId

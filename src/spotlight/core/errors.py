@@ -3,22 +3,22 @@
     SpotlightError
     |-- InputError (2)            the user's input: recipe, prompt, file, option
     |   |-- ConfigError           unknown or impossible setting
-    |   |-- PromptError           a prompt the encoder cannot take
+    |   |-- PromptError           a prompt that the encoder cannot encode
     |   |-- WeightsError          missing, truncated, altered or mismatched weights
     |   |-- RewardError           unknown reward, wrong number of scores, non-finite score
-    |   |-- SizeError             an image size the model cannot make
+    |   |-- SizeError             an image size that the model does not support
     |   |-- SealError             a flight or payload that is damaged or another sample's (compute/rollout/sealed.py)
     |   `-- JournalCorrupt        a damaged record in the middle of a journal (core/segments.py)
-    |-- EnvironmentProblem (3)    something to install or to free
+    |-- EnvironmentProblem (3)    missing software, disk space or memory
     |-- Stopped (4)               stopped, and resumable
-    |   |-- StopRequested         asked to stop, or a budget is spent
+    |   |-- StopRequested         the user requested a stop, or a budget is spent
     |   |-- Diverged              the model produces or trains on non-finite numbers
     |   `-- JournalUnwritable     the disk is full or fails (core/journal.py)
-    |-- NothingToDo (0)           what was asked for is done already
-    |-- InvariantBroken           the controller contradicts itself: our defect (control/ledger/states.py)
-    |-- WireError                 bytes on a socket that are no frame of ours (core/wire.py)
+    |-- NothingToDo (0)           the requested work is done already
+    |-- InvariantBroken           the controller's state is inconsistent: a defect (control/ledger/states.py)
+    |-- WireError                 bytes on a socket that are not a valid frame (core/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
-    |-- StaleForward              a step of a crew of the past (compute/parallel/crew_adapter.py)
+    |-- StaleForward              a forward of an earlier crew (compute/parallel/crew_adapter.py)
     `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)
 
 A message is one sentence in three parts: what is wrong, with the values; why; what to do.
@@ -30,7 +30,7 @@ from collections.abc import Iterable
 
 
 class SpotlightError(Exception):
-    """Root of the tree; `exit_code` is what the `spotlight` command returns."""
+    """Root of the tree; the `spotlight` command returns `exit_code`."""
 
     exit_code = 1
 
@@ -80,13 +80,13 @@ class NothingToDo(SpotlightError):
 
 
 def error_of(exit_code: int, sentence: str) -> SpotlightError:
-    """An error of another process, raised again here: with the exit code that it had there."""
+    """Rebuild another process's error, with the exit code that it had there."""
     kinds: dict[int, type[SpotlightError]] = {2: InputError, 3: EnvironmentProblem, 4: Stopped}
     return kinds.get(exit_code, SpotlightError)(sentence)
 
 
 def exit_code_of(error: BaseException) -> int:
-    """What the command returns for it; a full disk and exhausted memory are the environment's, other errors ours."""
+    """Exit code of the command for this error; a full disk and exhausted memory count as environment problems."""
     if isinstance(error, SpotlightError):
         return error.exit_code
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM)
@@ -96,12 +96,12 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """The "did you mean" half of an error message: the closest known name, else all of them."""
+    """Return the "did you mean" half of an error message: the closest known name, else all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"choose one of: {', '.join(names)}."
 
 
 def describe(error: Exception) -> str:
-    """For a message to another process: our own sentences as they are, other errors with their class."""
+    """Text of an error for another process: a SpotlightError's sentence, other errors with their class."""
     return str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"

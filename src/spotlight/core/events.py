@@ -1,17 +1,17 @@
-"""What happened: the records of a run's journal, as one tagged union.
+"""Events of a run's journal, as one tagged union.
 
-Resume, audit, status, report and cost are folds over these. Metadata only: tensors and pictures are files, named here
-with their digest. `at` of a record counts seconds since the run first started and goes on across restarts.
+Resume, audit, status, report and cost are folds over these. Events hold metadata only: tensors and images are files,
+named with their digest. `at` of a record counts seconds since the run first started and continues across restarts.
 
-Order of a sample's life, which the audit checks:
+States of a sample, which the audit checks:
 
     Issued -> Leased -> Accepted -> StepCommitted          (trained on)
                  |  `-> Released -> Leased -> ...           (handed back, recalled, lost: another attempt)
                  `-> Refused                                (a late reply of an older attempt)
     Issued -> ... -> Dropped                                (with a reason)
-    StepCommitted -> Restored -> StepCommitted              (the gang fell back to a checkpoint)
+    StepCommitted -> Restored -> StepCommitted              (the gang restored a checkpoint)
 
-Previews are not followed one by one: `Previewed` tells a whole batch of them.
+Previews have no states of their own: one `Previewed` records a whole batch.
 """
 
 from enum import StrEnum
@@ -23,13 +23,13 @@ from spotlight.core.types import Frontier, NodeId, Version, WorkerId
 from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId
 
 SCHEMA = 1
-"""Version of these records and of the messages; a reader of another one refuses."""
+"""Version of the records and messages; readers refuse other versions."""
 
 
 class Event(
     msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """Base of all events; `tag` is the class name. No event leads back to itself, so none is garbage to look for."""
+    """Base of all events; `tag` is the class name. No event refers to itself, so `gc=False` is safe."""
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -55,14 +55,14 @@ class RunStopped(Event, frozen=True, kw_only=True):
     reason: str
     finished: bool = False
     failed: bool = False
-    """Whether an error ended it; else it finished, or was asked to stop, or its budget was spent."""
+    """True if an error ended the run; otherwise it finished, was stopped by request, or spent its budget."""
 
 
 class ProblemNoted(Event, frozen=True, kw_only=True):
-    """Something went wrong that the run survives, or is about to stop for; a sentence for people."""
+    """A problem that the run survives, or that is about to stop it; a sentence for the user."""
 
     source: str
-    """A node, a worker or a part of the controller."""
+    """Node, worker or part of the controller."""
     problem: str
 
 
@@ -70,11 +70,11 @@ class ProblemNoted(Event, frozen=True, kw_only=True):
 
 
 class Issued(Event, frozen=True, kw_only=True):
-    """Requests enter the ledger; rollouts of one iteration in one record, evaluations and audits likewise."""
+    """Requests enter the ledger; one record each for the rollouts, evaluations and audits of an iteration."""
 
     requests: tuple[Request, ...]
     positions: tuple[int, ...] = ()
-    """Of rollouts: place in the prompt order of each group, by group number."""
+    """Position of each group in the prompt order, by group number; for rollouts only."""
 
 
 class Leased(Event, frozen=True, kw_only=True):
@@ -82,22 +82,22 @@ class Leased(Event, frozen=True, kw_only=True):
     attempt: int
     worker: WorkerId
     step: int = 0
-    """Where the attempt goes on from: the step of the flight it was given."""
+    """Step at which the attempt starts: the step of its flight."""
 
 
 class ReleaseReason(StrEnum):
     HANDED_BACK = "handed_back"
-    """Under notice or drain, with its flight."""
+    """Handed back with its flight, under notice or drain."""
     RECALLED = "recalled"
-    """A straggler's, moved to a faster worker."""
+    """Moved from a straggler to a faster worker."""
     LOST = "lost"
-    """Its worker died."""
+    """The worker died."""
     SILENT = "silent"
-    """Its worker was fenced after silence."""
+    """The worker was fenced after its heartbeats stopped."""
     FAILED = "failed"
     """The attempt raised an error."""
     UNSCORED = "unscored"
-    """It was finished, but no reward could score it: another attempt resumes at the newest commit."""
+    """The sample was finished, but no reward could score it: another attempt resumes at the newest commit."""
     RESTART = "restart"
     """The controller restarted; flights are volatile."""
 
@@ -107,9 +107,9 @@ class Released(Event, frozen=True, kw_only=True):
     attempt: int
     reason: ReleaseReason
     step: int = 0
-    """Steps that the next attempt need not redo."""
+    """Step at which the next attempt resumes."""
     redone: int = 0
-    """Steps that were done and must be done again."""
+    """Completed steps that must be redone."""
 
 
 class Accepted(Event, frozen=True, kw_only=True):
@@ -117,18 +117,18 @@ class Accepted(Event, frozen=True, kw_only=True):
     attempt: int
     worker: WorkerId
     digest: str
-    """Of the weights that it was made with."""
+    """Digest of the weights that made the sample."""
     reward: float
     components: dict[str, float] = {}
     scorer: str = ""
     """Version of the scorer."""
     payload: str | None = None
-    """File of its tensors, relative to the run's folder."""
+    """File of the sample's tensors, relative to the run's folder."""
     payload_digest: str | None = None
     steps: int = 0
-    """Denoising steps that this attempt ran itself."""
+    """Denoising steps that this attempt ran."""
     problem: str = ""
-    """Why it has no score, where `reward` is NaN."""
+    """Reason for a missing score, if `reward` is NaN."""
 
 
 class RefusalReason(StrEnum):
@@ -139,7 +139,7 @@ class RefusalReason(StrEnum):
     UNKNOWN = "unknown"
     """Never issued, dropped, or cancelled."""
     WRONG_WEIGHTS = "wrong_weights"
-    """Made with other weights than the published ones."""
+    """Made with weights whose digest was not published."""
 
 
 class Refused(Event, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class Dropped(Event, frozen=True, kw_only=True):
 
 
 class Reopened(Event, frozen=True, kw_only=True):
-    """An accepted sample whose file was lost or damaged is wanted again."""
+    """An accepted sample must be made again, because its file is lost or damaged."""
 
     request: RequestId
     reason: str
@@ -169,23 +169,23 @@ class Compared(Event, frozen=True, kw_only=True):
 
     iteration: int
     rewards: tuple[tuple[float, ...], ...]
-    """By group; NaN where a sample has no usable reward."""
+    """Rewards by group; NaN for a sample without a usable reward."""
     advantages: tuple[tuple[float, ...], ...]
     kept: tuple[tuple[bool, ...], ...]
     problems: tuple[str, ...] = ()
 
 
 class StepCommitted(Event, frozen=True, kw_only=True):
-    """One optimizer step: the samples it used, what is trained now, and the weights that came out. Atomic."""
+    """One optimizer step: the samples used, the new frontier and the resulting weights. Atomic."""
 
     step: int
-    """Counted from 0 over the whole run."""
+    """Index of the optimizer step in the whole run, from 0."""
     iteration: int
     update: int
     requests: tuple[RequestId, ...]
     frontier: Frontier
     digest: str
-    """Of theta after the step."""
+    """Digest of theta after the step."""
     figures: dict[str, float] = {}
 
 
@@ -193,18 +193,18 @@ class Published(Event, frozen=True, kw_only=True):
     weights: WeightsId
     digest: str
     step: int
-    """Optimizer steps that these weights contain."""
+    """Number of optimizer steps in these weights."""
     size: int = 0
 
 
 class Checkpointed(Event, frozen=True, kw_only=True):
     step: int
-    """Optimizer steps that it contains: resume goes on with this one."""
+    """Number of optimizer steps in the checkpoint: the index of the next step."""
     path: str
 
 
 class Restored(Event, frozen=True, kw_only=True):
-    """The gang went back to a checkpoint: later steps are undone, their samples are accepted but not trained."""
+    """The gang restored a checkpoint: later steps are undone, and their samples are accepted but not trained."""
 
     step: int
     reason: str
@@ -215,47 +215,47 @@ class IterationDone(Event, frozen=True, kw_only=True):
     rollout_s: float
     train_s: float
     reward: float
-    """Mean of the training groups; biased by selection, never a target."""
+    """Mean reward of the training groups; biased by selection, never a target."""
     figures: dict[str, float] = {}
 
 
 class Evaluated(Event, frozen=True, kw_only=True):
     iteration: int
-    """Iterations trained so far."""
+    """Number of iterations trained so far."""
     scores: dict[str, tuple[float, float, float]]
-    """Value and 95 % interval by name: reward, exact, ..."""
+    """Value and bounds of the 95 % interval by name: reward, exact, ..."""
 
 
 # -- exploration -------------------------------------------------------------------------------------------------------
 
 
 class Planned(Event, frozen=True, kw_only=True):
-    """What the planner wants previewed for the iteration."""
+    """The planner's previews for the iteration."""
 
     iteration: int
     seeds: tuple[int, ...]
-    """Previews by candidate."""
+    """Number of previews per candidate."""
     steps: int
     budget_s: float
     predicted_s: float
     reason: str = ""
     given_up: int = 0
-    """Of these previews, those that candidates lose which scouts speak against."""
+    """Number of planned previews that are withdrawn from candidates with poor scout previews."""
 
     @property
     def previews(self) -> int:
-        """That are drawn where nothing cuts them off."""
+        """Number of previews that are drawn if exploration is not cut off."""
         return sum(self.seeds) - self.given_up
 
 
 class Previewed(Event, frozen=True, kw_only=True):
-    """A batch of finished previews, of one prompt group or of many."""
+    """A batch of finished previews, of one or several prompt groups."""
 
     iteration: int
     steps: int
     version: Version
     groups: tuple[int, ...]
-    """By number of the candidate."""
+    """Candidate number of each preview."""
     seeds: tuple[int, ...]
     rewards: tuple[float, ...]
 
@@ -266,26 +266,26 @@ class ExplorationClosed(Event, frozen=True, kw_only=True):
     discarded: int
     seconds: float
     discarded_steps: int = 0
-    """That the discarded ones had done, as far as their workers had told."""
+    """Denoising steps that workers had reported for the discarded previews."""
 
 
 class Selected(Event, frozen=True, kw_only=True):
-    """Seeds that are rolled out for the iteration, by group; `fresh` of them, from the end, were never previewed."""
+    """Seeds that are rolled out for the iteration, by group; the last `fresh` ones of a group were never previewed."""
 
     iteration: int
     seeds: tuple[tuple[int, ...], ...]
     fresh: tuple[int, ...]
     audit: tuple[tuple[int, ...], ...] = ()
-    """Unselected seeds that are rolled out too, to measure previews."""
+    """Unselected seeds that are also rolled out, to measure previews."""
     prompts: tuple[int, ...] = ()
-    """By group, which of the iteration's candidates it is; empty: the first group is the first, and so on."""
+    """Candidate number of each group; empty: group i is candidate i."""
 
     def candidate(self, group: int) -> int:
         return self.prompts[group] if self.prompts else group
 
 
 class Fidelity(Event, frozen=True, kw_only=True):
-    """How well previews ranked, measured on exact rewards."""
+    """Ranking quality of the previews, measured on exact rewards."""
 
     iteration: int
     steps: int
@@ -302,7 +302,7 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     slots: int
     zone: str = ""
     price: str = ""
-    """Row of the price table that it is billed by."""
+    """Row of the price table that bills the node."""
 
 
 class NodeLost(Event, frozen=True, kw_only=True):
@@ -317,11 +317,11 @@ class WorkerJoined(Event, frozen=True, kw_only=True):
     rows: int
     pid: int = 0
     trains: bool | None = None
-    """Whether it takes part in training; journals from before this was told have None."""
+    """Whether the worker trains; None in journals older than this field."""
 
 
 class Holding(Event, frozen=True, kw_only=True):
-    """A worker applied weights and says which bytes it holds."""
+    """A worker applied weights and reports the digest that it holds."""
 
     worker: WorkerId
     weights: WeightsId
@@ -332,7 +332,7 @@ class NoticeGiven(Event, frozen=True, kw_only=True):
     worker: WorkerId
     kind: NoticeKind
     seconds: float
-    """Until the deadline."""
+    """Seconds until the deadline."""
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
@@ -342,18 +342,18 @@ class WorkerLost(Event, frozen=True, kw_only=True):
 
 
 class Crewing(Event, frozen=True, kw_only=True):
-    """From now on these workers of a node share their samples, leader first; whoever is not named stands alone."""
+    """A node's crews from now on, leader first; workers that are not named run alone."""
 
     node: NodeId
     epoch: int
     crews: tuple[tuple[WorkerId, ...], ...]
     reason: str
     seconds: float
-    """From the loss or the decision until all were ready."""
+    """Seconds from the loss or the decision until all members are ready."""
 
 
 class Worked(Event, frozen=True, kw_only=True):
-    """A worker did one thing from `start` to `end` (run seconds)."""
+    """One activity of a worker from `start` to `end` (run seconds)."""
 
     worker: WorkerId
     activity: Activity
@@ -372,7 +372,7 @@ AnyEvent: TypeAlias = (
 
 
 BULK: frozenset[type[Event]] = frozenset({Leased, Accepted, Worked, Holding})
-"""Nearly all of a journal: what is told of single samples and workers that are well."""
+"""Event types of normal operation, which make up nearly all of a journal."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -1,8 +1,7 @@
-"""A large file's bytes to another file by several threads at once, for one thread is slower than memory and network.
+"""Copy a large file with several threads; one thread is slower than memory and network.
 
-Invariant: the copy has every byte of the source, or an OSError is raised (tests/unit/test_file_copy.py). Room is
-reserved before anything is written, so that a full disk is told as one before a page is touched that it has no room
-for.
+Invariant: the copy has every byte of the source, or an OSError is raised (tests/unit/test_file_copy.py). Disk space is
+reserved before the first write, so a full disk raises OSError instead of a fault in a mapped page.
 """
 
 import errno
@@ -16,13 +15,13 @@ from pathlib import Path
 CHUNK = 16 << 20
 THREADS = 8
 WORTH_THREADS = 64 << 20
-"""Bytes; less is copied sooner than threads are started."""
+"""Smallest size in bytes that is copied with threads."""
 CANNOT_MAP = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""What file systems say that cannot reserve room, or cannot map a file to be written."""
+"""Error numbers of file systems that cannot reserve space or map a file for writing."""
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """What was in `target` before is gone; if this raises, what is in it now is nothing to rely on."""
+    """Copy `source` over `target`; the content of `target` is undefined if this raises."""
     size = source.stat().st_size
     if size < WORTH_THREADS:
         shutil.copyfile(source, target)
@@ -38,29 +37,29 @@ def copy_file(source: Path, target: Path) -> None:
 def _copy_mapped(source: Path, target: Path, size: int) -> None:
     with source.open("rb") as read, target.open("w+b") as written:
         _reserve(written.fileno(), size)
-        # Threads end first, then what they have of the pages, then the pages.
+        # On exit the threads end first, then the view is released, then the mapping is closed.
         with (
             mmap.mmap(written.fileno(), size) as pages,
-            memoryview(pages) as room,
+            memoryview(pages) as view,
             ThreadPoolExecutor(THREADS) as threads,
         ):
-            list(threads.map(partial(_fill, room, read.fileno()), range(0, size, CHUNK)))
+            list(threads.map(partial(_fill, view, read.fileno()), range(0, size, CHUNK)))
 
 
 def _reserve(file: int, size: int) -> None:
-    """The file has this size from now on, and room for it."""
+    """Set the file's size and reserve its disk space."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
     else:
         os.ftruncate(file, size)
 
 
-def _fill(room: memoryview, file: int, start: int) -> None:
-    with room[start : start + CHUNK] as part:
+def _fill(view: memoryview, file: int, start: int) -> None:
+    with view[start : start + CHUNK] as part:
         done = 0
         while done < len(part):
             with part[done:] as rest:
                 read = os.preadv(file, [rest], start + done)
             if read == 0:
-                raise OSError(f"it ends at byte {start + done}, though it was longer a moment ago")
+                raise OSError(f"the source ends at byte {start + done}; it was truncated during the copy")
             done += read

@@ -1,9 +1,11 @@
-"""The journal: the append-only log of all that happened in a run. Resume, audit, status, report and cost read it.
+"""The journal: the append-only event log of a run. Resume, audit, status, report and cost read it.
 
-Invariants (tests/unit/test_journal*.py): when `append` returns, the record is with the operating system, so a killed
-process loses nothing (a simulation's disk gathers records first); events of `DURABLE` are on the disk besides, as the
-sync policy says; a write that fails leaves no trace; records are numbered 0, 1, 2, ... without a gap; there is one
-writer. The bytes are those of `segments.py`.
+Invariants (tests/unit/test_journal*.py):
+- when `append` returns, the operating system has the record, so a killed process loses no record (a simulation's disk
+  buffers records first);
+- events of `DURABLE` are also synced to the disk, according to the sync policy;
+- a failed write leaves no partial record; records are numbered 0, 1, 2, ... without a gap; there is one writer.
+`segments.py` defines the bytes.
 
     with Journal.create(run / "journal", clock.now) as journal:
         journal.append(RunStarted(...))                                 # Record(seq=0, at=0.0, ...)
@@ -70,47 +72,47 @@ DURABLE: frozenset[type[object]] = frozenset(
         Restored,
     )
 )
-"""What must survive a power loss. All else (leases, spans, ...) may go with it: the sample is simply made again."""
+"""Event types that must survive a power loss. Others (leases, spans, ...) may be lost: the sample is made again."""
 
 
 class Sync(StrEnum):
-    """When durable events are forced to the disk. Whatever is chosen, a killed process loses nothing."""
+    """When durable events are synced to the disk. A killed process loses no event under any policy."""
 
     ALWAYS = "always"
     """Before `append` returns."""
     INTERVAL = "interval"
-    """At most every `interval_s`: a power loss may cost that much."""
+    """At most every `interval_s`: a power loss may lose the events of that interval."""
     NEVER = "never"
-    """When the operating system likes: for tests and simulations."""
+    """At the operating system's discretion: for tests and simulations."""
 
 
 class JournalConfig(Section):
-    """How the journal is written."""
+    """Settings of the journal."""
 
     sync: Sync = Sync.INTERVAL
     interval_s: float = Field(default=1.0, gt=0)
     """Seconds between syncs under `interval`."""
     segment_bytes: int = Field(default=8 << 20, ge=1024)
-    """A segment is closed before it grows beyond this."""
+    """Largest segment in bytes; the next record starts a new one."""
 
 
 class JournalUnwritable(Stopped):
-    """The disk is full or fails; what is in the journal is whole up to the last record there."""
+    """The disk is full or fails; the journal is complete up to its last record."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What `Journal.open` found."""
+    """Result of `Journal.open`."""
 
     records: int
     torn_bytes: int
-    """Cut from the end: a record that was being written when the machine or the process died."""
+    """Bytes cut from the end: a record that was being written when the machine or the process died."""
     last: Record | None
 
 
 @dataclass(frozen=True)
 class Disk:
-    """The system calls on a segment; tests put failing ones here, a simulation ones that gather."""
+    """The system calls on a segment; tests replace them by failing ones, a simulation by buffering ones."""
 
     write: Callable[[int, bytes | memoryview], int] = os.write
     sync: Callable[[int], None] = os.fdatasync
@@ -147,25 +149,25 @@ class Journal:
     def create(
         cls, folder: Path, now: Callable[[], float], config: JournalConfig | None = None, disk: Disk | None = None
     ) -> "Journal":
-        """Start a new one; `now` tells monotonic seconds."""
+        """Create a new journal; `now` returns monotonic seconds."""
         folder.mkdir(parents=True, exist_ok=True)
         if list_segments(folder):
             raise InputError(
-                f"{folder} holds a journal already; a run is started once; resume it or choose another name."
+                f"{folder} holds a journal already, and a run is started only once; resume it or choose another name."
             )
         lock = _lock(folder)
         try:
             _make_segment(folder, 0, 0)
         except OSError as error:
             os.close(lock)
-            raise JournalUnwritable(f"no journal can be made in {folder}: {error.strerror}; free the disk.") from error
+            raise JournalUnwritable(f"cannot create a journal in {folder}: {error.strerror}; free the disk.") from error
         return cls(folder, now, config or JournalConfig(), disk or Disk(), Recovery(0, 0, None), lock)
 
     @classmethod
     def open(
         cls, folder: Path, now: Callable[[], float], config: JournalConfig | None = None, disk: Disk | None = None
     ) -> "Journal":
-        """Go on with one, after checking every byte of it; run time goes on where the last record left it."""
+        """Open a journal for appending after checking all of it; run time continues from the last record."""
         if not list_segments(folder):
             raise no_journal(folder)
         lock = _lock(folder)
@@ -181,12 +183,12 @@ class Journal:
         return self._next_seq
 
     def now(self) -> float:
-        """Seconds of run time: what a record appended now would bear."""
+        """Seconds of run time: the `at` of a record appended now."""
         at = self._now() - self._origin
         return at if at > self._last_at else self._last_at
 
     def append(self, event: AnyEvent) -> Record:
-        """Write one record, and sync it where the policy says so."""
+        """Write one record, and sync it if the policy requires it."""
         if self._failed or self._handle < 0:
             raise self._closed()
         at = self._now() - self._origin
@@ -199,25 +201,25 @@ class Journal:
         return record
 
     def tick(self) -> None:
-        """Under `interval`: sync what has waited long enough. Call it now and then when nothing is appended."""
+        """Under `interval`, sync if the interval has passed. Call this periodically while nothing is appended."""
         if self._unsynced and self._config.sync is Sync.INTERVAL:
             self._sync_by_policy()
 
     def sync(self) -> None:
-        """Force everything so far to the disk."""
+        """Sync all records so far to the disk."""
         if not self._unsynced:
             return
         try:
             self._disk.sync(self._handle)
         except OSError as error:
-            # The kernel may have dropped the pages and marked them clean: a second try would lie.
+            # The kernel may have dropped the pages and marked them clean: a second sync would succeed wrongly.
             self._failed = True
             raise self._unwritable(error) from error
         self._unsynced = False
         self._synced_at = self._now()
 
     def snapshot(self, parts: Mapping[str, bytes]) -> None:
-        """Keep what projections have become after the last record; readers go on from there."""
+        """Store the state of projections after the last record; readers start from it."""
         self.sync()
         try:
             write_snapshot(self.folder, self._next_seq - 1, parts)
@@ -225,7 +227,7 @@ class Journal:
             raise self._unwritable(error) from error
 
     def close(self) -> None:
-        """Sync and let go; closing twice is fine."""
+        """Sync, close and unlock; closing twice has no effect."""
         if self._handle < 0:
             return
         try:
@@ -250,8 +252,8 @@ class Journal:
 
     def _closed(self) -> JournalUnwritable:
         return JournalUnwritable(
-            f"the journal in {self.folder} is closed or failed before; nothing more is written to it; "
-            "resume the run to go on."
+            f"the journal in {self.folder} is closed or failed before, so nothing more is written to it; "
+            "resume the run to continue."
         )
 
     def _put(self, data: bytes, at: float) -> None:
@@ -276,7 +278,7 @@ class Journal:
 
     def _sync_after(self, kind: type[object]) -> None:
         if kind is Checkpointed:
-            # What it covers is deleted next, so it may not be lost.
+            # The samples that it covers are deleted next, so it must be durable first.
             self.sync()
         elif kind in DURABLE:
             self._sync_by_policy()
@@ -287,10 +289,10 @@ class Journal:
             self.sync()
 
     def _cut_back(self) -> None:
-        """Take a half-written record away. If even that fails, no more is written, and `open` will cut it."""
+        """Remove a half-written record. If that fails, no more is written, and `open` cuts it."""
         try:
             if os.fstat(self._handle).st_size < self._size:
-                # Records before it were gathered and are not there: nothing may follow the hole that they leave.
+                # Earlier records were buffered and are missing from the file: no record may follow this gap.
                 self._failed = True
             else:
                 os.ftruncate(self._handle, self._size)
@@ -303,7 +305,7 @@ class Journal:
             path = _make_segment(self.folder, self._number + 1, self._next_seq)
             handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
-            # The new segment may be there already: a record added to the old one now would be missing before it.
+            # The new segment may exist already: a record added to the old one now would break the numbering.
             self._failed = True
             raise self._unwritable(error) from error
         self._disk.close(self._handle)
@@ -312,15 +314,15 @@ class Journal:
     def _unwritable(self, error: OSError) -> JournalUnwritable:
         return JournalUnwritable(
             f"the journal in {self.folder} cannot be written (record {self._next_seq} is next): "
-            f"{error.strerror or error}; the run stops here and can go on from the last record that is in the file; "
-            "free or repair the disk and resume it."
+            f"{error.strerror or error}; the run stops here and can continue from the last record in the file; "
+            "free or repair the disk and resume the run."
         )
 
 
 def read(folder: Path, after: int = -1) -> Iterator[Record]:
-    """The records after number `after`, also of a run that is still writing: a sound prefix of it.
+    """Yield the records after number `after`; of a live run, an undamaged prefix.
 
-    Segments that end before are not opened, so a reader that goes on from a snapshot is quick however long the run is.
+    Earlier segments are not opened, so the time to read on from a snapshot does not grow with the run.
     """
     for segment in read_segments(folder, after + 1):
         for index in range(max(0, after + 1 - segment.first_seq), len(segment.offsets)):
@@ -332,7 +334,7 @@ def read(folder: Path, after: int = -1) -> Iterator[Record]:
 
 
 def _recover(folder: Path) -> Recovery:
-    """Check everything, then cut what is torn off the end; raises before anything is changed."""
+    """Check all segments, then cut a torn end; raises before it changes any file."""
     last = None
     for segment in read_segments(folder):
         if segment.offsets:
@@ -356,13 +358,13 @@ def _make_segment(folder: Path, number: int, first_seq: int) -> Path:
 
 
 def _lock(folder: Path) -> int:
-    """One writer at a time; the lock is the process's and goes with it, however it dies."""
+    """Lock the journal for one writer; the kernel releases the lock when the process ends in any way."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         raise InputError(
-            f"the journal in {folder} is being written by another process; a run has one controller; stop that first."
+            f"another process writes the journal in {folder}, and a run has one controller; stop that process first."
         ) from error
     return handle

@@ -1,4 +1,4 @@
-"""The base of everything that crosses a wire; apart, so that families of messages can have files of their own."""
+"""Base class of all messages; in its own file because several files define messages."""
 
 import msgspec
 
@@ -6,4 +6,4 @@ import msgspec
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """Base of all messages; `tag` is the class name. None leads back to itself, so none is garbage to look for."""
+    """Base of all messages; `tag` is the class name. No message refers to itself, so `gc=False` is safe."""

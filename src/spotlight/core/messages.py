@@ -1,17 +1,16 @@
-"""What controller, agents and workers say to one another: one tagged union, the same on pipe, unix socket and TLS.
+"""Messages between controller, agents and workers: one tagged union, the same on pipe, unix socket and TLS.
 
-A message travels as `core/wire.py` frames it: the msgpack of one of these, and an optional blob of safetensors
-bytes. Unknown fields are refused, and a `Hello` of another schema or code version is turned away.
+`core/wire.py` frames a message as the msgpack of one of these classes and an optional blob of safetensors bytes.
+Unknown fields are refused, and so is a `Hello` of another schema or code version.
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
     the training worker    Accumulated, Stepped, PublishedWeights, Saved
     agent  -> controller   NodeHello, Gone, Warned, Noted
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
-    within a node          what `core/crew_messages.py` lists
+    within a node          the messages of `core/crew_messages.py`
 
-An agent relays its workers' messages with their id (`Envelope`), and never changes them, but for `Result`: that one it
-scores on the way.
+An agent relays its workers' messages with their id (`Envelope`). It changes `Result` alone, to which it adds the score.
 """
 
 from typing import TypeAlias
@@ -27,7 +26,7 @@ from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotCl
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """A worker is there and can take `rows` samples at a time."""
+    """A worker joins and can hold `rows` samples at a time."""
 
     schema: int
     code: str
@@ -39,31 +38,31 @@ class Hello(Message, frozen=True, kw_only=True):
     trains: bool = False
     """Whether this worker can also take the training role."""
     kind: str = ""
-    """Of its device: a GPU's name, or cpu."""
+    """Device kind: a GPU's name, or cpu."""
 
 
 class Pull(Message, frozen=True, kw_only=True):
-    """Room for `free_rows` more samples; stands until it is answered or replaced by another Pull."""
+    """Offer of `free_rows` rows; valid until a grant answers it or another Pull replaces it."""
 
     free_rows: int
     row_steps_per_s: float | None = None
     """Measured speed: denoising steps of single rows per second at a full batch."""
     answered: int | None = None
-    """Grants received so far: a pull that crossed a grant on the way is out of date."""
+    """Number of grants received so far; a pull that crossed a grant on the way is out of date."""
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """A flight at a step boundary (blob: what is new of it). The attempt goes on."""
+    """A flight at a step boundary (blob: the part since the previous commit). The attempt continues."""
 
     request: RequestId
     attempt: int
     step: int
     since: int = 0
-    """The step of the commit that holds what was recorded before; 0: this one is whole."""
+    """Step of the previous commit, which holds the earlier part; 0: this commit is complete."""
 
 
 class HandBack(Message, frozen=True, kw_only=True):
-    """The attempt ends here; blob: its flight, or none where nothing is worth keeping."""
+    """The attempt ends at this step; blob: its flight, empty if no work is worth keeping."""
 
     request: RequestId
     attempt: int
@@ -71,7 +70,7 @@ class HandBack(Message, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
-    """The judges' verdict on one picture."""
+    """Reward of one image."""
 
     reward: float
     components: dict[str, float] = {}
@@ -79,22 +78,22 @@ class Score(msgspec.Struct, frozen=True, gc=False):
 
 
 class Result(Message, frozen=True, kw_only=True):
-    """A finished sample; blob: its tensors (rollouts, audits) or its picture on the way to the agent's judges."""
+    """A finished sample; blob: its tensors (rollouts, audits), and its image on the way to the agent's scorers."""
 
     request: RequestId
     attempt: int
     digest: str
-    """Of the weights it was made with."""
+    """Digest of the weights that made the sample."""
     steps: int
     """Denoising steps that this attempt ran."""
     score: Score | None = None
     """Set by the agent; None until then."""
     problem: str = ""
-    """Why there is no usable score."""
+    """Reason why there is no usable score."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far one attempt is."""
+    """Current step of one attempt."""
 
     request: RequestId
     attempt: int
@@ -102,7 +101,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One thing that a worker did, in seconds before this message was sent (start > end >= 0)."""
+    """One activity of a worker; `start` and `end` are seconds before this message was sent (start > end >= 0)."""
 
     activity: Activity
     start: float
@@ -115,7 +114,7 @@ class Alive(Message, frozen=True, kw_only=True):
     progress: tuple[Progress, ...] = ()
     spans: tuple[Span, ...] = ()
     gain: float | None = None
-    """Of a crew's leader: how many times faster the crew steps than it did alone, with as many rows."""
+    """Speedup of a crew over its leader alone at the same number of rows; sent by leaders only."""
 
 
 class Held(Message, frozen=True, kw_only=True):
@@ -126,14 +125,14 @@ class Held(Message, frozen=True, kw_only=True):
 
 
 class Accumulated(Message, frozen=True, kw_only=True):
-    """The gradient of one part of a step was added."""
+    """The gradient of one part of an optimizer step was added."""
 
     step: int
     part: int
 
 
 class Stepped(Message, frozen=True, kw_only=True):
-    """One optimizer step was taken in memory."""
+    """One optimizer step was taken, in memory only."""
 
     step: int
     digest: str
@@ -150,7 +149,7 @@ class PublishedWeights(Message, frozen=True, kw_only=True):
 
 
 class Saved(Message, frozen=True, kw_only=True):
-    """A checkpoint of this many steps is durable at `path`; or one was restored from it."""
+    """A checkpoint of `step` optimizer steps is durable at `path`, or was restored from it."""
 
     step: int
     path: str
@@ -158,18 +157,18 @@ class Saved(Message, frozen=True, kw_only=True):
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """Something raised; `request` and `attempt` say which attempt, if it was one."""
+    """An error was raised; `request` and `attempt` name the attempt, if it belongs to one."""
 
     problem: str
     request: RequestId | None = None
     attempt: int = 0
     fatal: bool = False
     exit_code: int = 1
-    """Of the error: what the command returns if the run ends because of it."""
+    """Exit code of the command if this error ends the run."""
 
 
 class Noted(Message, frozen=True, kw_only=True):
-    """Something that people should know; the sender goes on."""
+    """A problem worth recording; the sender continues."""
 
     problem: str
 
@@ -178,7 +177,7 @@ class Noted(Message, frozen=True, kw_only=True):
 
 
 class NodeHello(Message, frozen=True, kw_only=True):
-    """A node's agent dials in."""
+    """A node's agent connects."""
 
     schema: int
     code: str
@@ -198,7 +197,7 @@ class Gone(Message, frozen=True, kw_only=True):
 
 
 class Warned(Message, frozen=True, kw_only=True):
-    """A preemption notice for the whole node; `seconds` until the deadline."""
+    """A preemption notice for the whole node, `seconds` before the deadline."""
 
     kind: NoticeKind
     seconds: float
@@ -215,7 +214,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: int = 0
     prompt: Prompt
     commit_every: int = 0
-    """Steps between commits; 0 for never (previews)."""
+    """Steps between commits; 0: no commits (previews)."""
 
 
 class Grant(Message, frozen=True, kw_only=True):
@@ -223,7 +222,7 @@ class Grant(Message, frozen=True, kw_only=True):
 
 
 NO_FLIGHTS = msgspec.msgpack.encode({})
-"""The blob of a grant whose samples all begin anew, as nearly all do."""
+"""The blob of a grant whose samples all start at step 0, the usual case."""
 
 
 class Recall(Message, frozen=True, kw_only=True):
@@ -246,13 +245,14 @@ class Fenced(Message, frozen=True, kw_only=True):
 
 
 class Load(Message, frozen=True, kw_only=True):
-    """Fetch and apply these weights before anything that needs them; `keep` says what may still be asked for."""
+    """Fetch and apply these weights before any work that needs them."""
 
     weights: WeightsId
     digest: str
     path: str
-    """In the publisher's store; the node copies it once."""
+    """Path in the publisher's store; the node copies the file once."""
     keep: tuple[WeightsId, ...] = ()
+    """Older weights that requests may still need."""
 
 
 class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -266,11 +266,11 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Train(Message, frozen=True, kw_only=True):
-    """Take optimizer step `step` over these samples; `last` of the iteration lets the behaviour policy follow.
+    """Take optimizer step `step` over these samples; after the `last` one of an iteration the behaviour policy follows.
 
-    A step may come in parts, whose gradients add up; only the final one ends in the optimizer's step, and is answered
-    by Stepped, the others by Accumulated. Part 0 begins the step anew. Every rank of the gang gets the whole order and
-    takes its share of the items; rank 0 answers.
+    A step may come in parts, whose gradients add up. Part 0 starts the step anew. The final part ends in the
+    optimizer's step and is answered by Stepped, the others by Accumulated. Every rank of the gang receives all items
+    and trains its share; rank 0 replies.
     """
 
     step: int
@@ -281,7 +281,7 @@ class Train(Message, frozen=True, kw_only=True):
     ranks: int = 1
     part: int = 0
     samples: int | None = None
-    """Of the whole step, kept or not: what its gradient is divided by. None: these items are all."""
+    """Samples of the whole step, kept or not: the divisor of its gradient. None: the number of `items`."""
     is_final: bool = True
 
 
@@ -292,14 +292,14 @@ class Publish(Message, frozen=True, kw_only=True):
 
 
 class Save(Message, frozen=True, kw_only=True):
-    """Write a durable checkpoint there, of the state of now, beside whatever is ordered next."""
+    """Write a durable checkpoint of the current state to `path`, concurrently with later orders."""
 
     step: int
     path: str
 
 
 class Restore(Message, frozen=True, kw_only=True):
-    """Take the state of this checkpoint; an empty path is the beginning."""
+    """Restore this checkpoint; an empty path is the initial state."""
 
     step: int
     path: str
@@ -310,7 +310,7 @@ class Drain(Message, frozen=True, kw_only=True):
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """The controller will not work with this node: another version of the code, or a wrong token."""
+    """The controller refuses this node: it has another code version, or a wrong token."""
 
     reason: str
 
@@ -327,7 +327,7 @@ AnyMessage: TypeAlias = (
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A message with the worker it comes from or goes to; None is the node itself."""
+    """A message with its sending or receiving worker; None is the node itself."""
 
     worker: WorkerId | None
     message: AnyMessage

@@ -8,7 +8,7 @@ from spotlight.core.work import SlotClass
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine as it is asked for; `name` stays the same over all its incarnations."""
+    """A requested machine; `name` is the same for all its incarnations."""
 
     name: str
     slot_class: SlotClass
@@ -17,18 +17,18 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     price: str = ""
     """Row of the price table that it is billed by."""
     rows: int | None = 8
-    """Samples that each of its workers takes at a time; None: as many as it finds to suit its device."""
+    """Samples that each worker holds at a time; None: each worker measures the best number for its device."""
     trains: bool = False
-    """Whether its workers can also take the training role."""
+    """Whether the workers can also take the training role."""
     boot_s: float = 0.0
-    """Seconds after its coming in which no worker starts: it is paid for, but its machine still boots."""
+    """Boot time in seconds: the node is billed, but no worker starts."""
 
     @property
     def fixed_rows(self) -> int:
-        """Where nothing is computed, nothing can be measured."""
+        """Number of rows; raises ConfigError if it must be measured, which a simulation cannot do."""
         if self.rows is None:
             raise ConfigError(
-                f"the rows of the node {self.name} are to be measured, but nothing is computed here; set cluster.rows "
+                f"node {self.name} has no fixed number of rows, and a simulation cannot measure one; set cluster.rows "
                 "to a number."
             )
         return self.rows

@@ -1,7 +1,7 @@
-"""Randomness comes from identity: 128-bit keys for a counter-based generator.
+"""Random numbers keyed by identity: 128-bit keys for a counter-based generator.
 
-A key is a hash of what is drawn and for whom: never of rank, worker, batch position or wall clock. The tensors are
-drawn from these keys in `compute/rollout/noise.py`; decisions (window, order) are drawn here.
+A key is a hash of the purpose and the identity (prompt, seed, step), never of rank, worker, batch position or wall
+clock. `compute/rollout/noise.py` draws tensors from these keys; decisions (window, order) are drawn here.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class Purpose(StrEnum):
-    """What a number is drawn for; two purposes never share a stream."""
+    """Purpose of a random number; two purposes never share a stream."""
 
     INITIAL = "initial"
     SDE = "sde"
@@ -28,24 +28,24 @@ class Purpose(StrEnum):
 
 
 def derive_key(purpose: Purpose, run_seed: int, *parts: str | int) -> int:
-    """128-bit key of (purpose, run seed, parts); parts are length-prefixed, so no two tuples collide."""
+    """Return the 128-bit key of (purpose, run seed, parts); parts are length-prefixed, so no two tuples collide."""
     if not parts:
-        return int.from_bytes(_begun(purpose, run_seed).digest(), "little")
-    hasher = _begun(purpose, run_seed, *parts[:-1]).copy()
-    hasher.update(_told(parts[-1]))
+        return int.from_bytes(_prefix_hasher(purpose, run_seed).digest(), "little")
+    hasher = _prefix_hasher(purpose, run_seed, *parts[:-1]).copy()
+    hasher.update(_encoded(parts[-1]))
     return int.from_bytes(hasher.digest(), "little")
 
 
 @lru_cache(maxsize=1 << 12, typed=True)
-def _begun(purpose: Purpose, *parts: str | int) -> hashlib.blake2b:
-    """All that keys of one prompt or sample have in common, hashed once."""
-    told = b"".join([_told(part) for part in (purpose.value, *parts)])
-    return hashlib.blake2b(told, digest_size=16, person=b"spotlight-rng-v1")
+def _prefix_hasher(purpose: Purpose, *parts: str | int) -> hashlib.blake2b:
+    """Hasher over the common prefix of the keys of one prompt or sample; cached."""
+    prefix = b"".join([_encoded(part) for part in (purpose.value, *parts)])
+    return hashlib.blake2b(prefix, digest_size=16, person=b"spotlight-rng-v1")
 
 
-def _told(part: str | int) -> bytes:
-    told = f"i{part}".encode() if isinstance(part, int) else b"s" + part.encode()
-    return len(told).to_bytes(4, "little") + told
+def _encoded(part: str | int) -> bytes:
+    data = f"i{part}".encode() if isinstance(part, int) else b"s" + part.encode()
+    return len(data).to_bytes(4, "little") + data
 
 
 def noise_key(run_seed: int, prompt: str, seed: int, step: int, purpose: Purpose) -> int:
@@ -54,10 +54,10 @@ def noise_key(run_seed: int, prompt: str, seed: int, step: int, purpose: Purpose
 
 
 def generator(key: int) -> np.random.Generator:
-    """The counter-based generator (Philox 4x64) that belongs to a key."""
+    """Return the counter-based generator (Philox 4x64) of a key."""
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def shuffled(items: Sequence[Item], key: int) -> list[Item]:
-    """The items in the order that the key decides."""
+    """Return the items in the order given by the key."""
     return [items[int(i)] for i in generator(key).permutation(len(items))]

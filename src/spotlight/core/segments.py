@@ -1,11 +1,11 @@
-"""The files of a journal: what bytes a segment holds, and how to tell a torn tail from damage.
+"""The files of a journal: the bytes of a segment, and the distinction between a torn tail and damage.
 
     segment-000000.log = header, frame, frame, ...
     header             = magic, schema, seq of the first record, checksum of these
     frame              = mark, length and checksum of the payload, payload (msgpack of one Record)
 
-The mark is a byte that msgpack never uses, so the next sound frame after damage is found quickly. Invariant: bytes are
-given up silently only at the very end of the last segment and only if no sound frame follows them; anything else is
+The mark is a byte that msgpack never uses, so the next valid frame after damage is found quickly. Invariant: bytes are
+cut silently only at the very end of the last segment and only if no valid frame follows them; anything else is
 `JournalCorrupt` (tests/unit/test_journal_damage.py: a tear at every byte, a flip at every byte).
 """
 
@@ -26,18 +26,18 @@ HEADER = struct.Struct("<8sIQI")
 FRAME = struct.Struct("<2sII")
 CHECKSUM = struct.Struct("<I")
 MAX_PAYLOAD = 64 << 20
-"""A million request ids fit; a longer length is damage."""
+"""Largest payload in bytes, room for a million request ids; a longer length is damage."""
 TORN_LIMIT = 4 << 20
-"""Bytes that a crash can leave of records being written; more is damage, and cutting it would lose history."""
+"""Largest torn tail in bytes that a crash can leave; more is damage, and cutting it would lose history."""
 FIRST_TORN_LIMIT = 4096
-"""The same of a run's very first record, which is small."""
+"""Largest torn tail in bytes of a run's first record, which is small."""
 
 _pack, _checksum = FRAME.pack, zlib.crc32
 _decoder = msgspec.msgpack.Decoder(Record)
 
 
 class JournalCorrupt(InputError):
-    """A record inside the journal is damaged: nothing is written, and nothing after it is believed."""
+    """A record inside the journal is damaged: no file is changed, and later records are not used."""
 
     def __init__(
         self, message: str, segment: str = "", offset: int = 0, seq: int = 0, checkpoint: Checkpointed | None = None
@@ -47,7 +47,7 @@ class JournalCorrupt(InputError):
         self.offset = offset
         self.seq = seq
         self.checkpoint = checkpoint
-        """The last one that the sound records before the damage tell of."""
+        """The last checkpoint recorded before the damage."""
 
 
 def pack_header(first_seq: int) -> bytes:
@@ -58,7 +58,7 @@ def pack_header(first_seq: int) -> bytes:
 def pack_frame(payload: bytes) -> bytes:
     size = len(payload)
     if size > MAX_PAYLOAD:
-        raise ValueError(f"a record has {size} bytes and at most {MAX_PAYLOAD} are read back; split its event.")
+        raise ValueError(f"a record has {size} bytes, and readers accept at most {MAX_PAYLOAD}; split its event.")
     return _pack(MARK, size, _checksum(payload)) + payload
 
 
@@ -72,15 +72,15 @@ def list_segments(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Segment:
-    """One segment in memory, as far as it is sound."""
+    """One segment in memory, up to its last valid frame."""
 
     path: Path
     data: bytes
     first_seq: int
     offsets: list[int]
-    """Of its sound frames."""
+    """Offsets of the valid frames."""
     end: int
-    """Where the sound part ends."""
+    """Offset after the last valid frame."""
 
     @property
     def next_seq(self) -> int:
@@ -99,17 +99,17 @@ class Segment:
         except msgspec.MsgspecError as error:
             raise self._corrupt(start, self.first_seq + index, f"it cannot be read ({error})") from error
         if record.seq != self.first_seq + index:
-            raise self._corrupt(start, self.first_seq + index, f"it says that it is number {record.seq}")
+            raise self._corrupt(start, self.first_seq + index, f"it has the number {record.seq}")
         return record
 
     def check_end(self, last: bool) -> None:
-        """Raises unless what follows the sound part is nothing, or the torn end of the journal."""
+        """Raise JournalCorrupt unless the valid frames end the segment, or a torn record ends the journal."""
         if self.torn_bytes > (TORN_LIMIT if self.offsets or self.first_seq else FIRST_TORN_LIMIT):
             raise self._corrupt(self.end, self.next_seq, f"{self.torn_bytes} bytes follow that are no record")
         if self.torn_bytes and not last:
             raise self._corrupt(self.end, self.next_seq, "it is damaged or cut, and later segments follow")
-        if self.torn_bytes and next_sound(self.data, self.end + 1) is not None:
-            raise self._corrupt(self.end, self.next_seq, "its checksum is wrong, and sound records follow")
+        if self.torn_bytes and next_valid_frame(self.data, self.end + 1) is not None:
+            raise self._corrupt(self.end, self.next_seq, "its checksum is wrong, and valid records follow")
 
     def _corrupt(self, offset: int, seq: int, why: str) -> JournalCorrupt:
         return JournalCorrupt(
@@ -121,13 +121,13 @@ class Segment:
 
 
 def load_segment(path: Path, number: int, first_seq: int) -> Segment:
-    """Read a segment and find its sound frames; it must be the `number`th and start with record `first_seq`."""
+    """Read segment `number` and find its valid frames; raise JournalCorrupt unless it starts at record `first_seq`."""
     data = path.read_bytes()
-    told = _unpack_header(path, data, first_seq)
-    if path.name != segment_name(number) or told != first_seq:
+    found_seq = _unpack_header(path, data, first_seq)
+    if path.name != segment_name(number) or found_seq != first_seq:
         raise JournalCorrupt(
             f"record {first_seq} of the journal is missing: {segment_name(number)} should start with it, "
-            f"and {path} starts with {told}",
+            f"and {path} starts with {found_seq}",
             path.name,
             0,
             first_seq,
@@ -141,7 +141,7 @@ def load_segment(path: Path, number: int, first_seq: int) -> Segment:
 
 
 def frame_end(data: bytes, start: int) -> int | None:
-    """Where the frame at `start` ends; None if there is no sound one."""
+    """Return the end of the frame at `start`; None if there is no valid one."""
     if start + FRAME.size > len(data):
         return None
     mark, length, checksum = FRAME.unpack_from(data, start)
@@ -151,8 +151,8 @@ def frame_end(data: bytes, start: int) -> int | None:
     return end if zlib.crc32(memoryview(data)[start + FRAME.size : end]) == checksum else None
 
 
-def next_sound(data: bytes, start: int) -> int | None:
-    """Where the first sound frame at or after `start` begins."""
+def next_valid_frame(data: bytes, start: int) -> int | None:
+    """Return the offset of the first valid frame at or after `start`."""
     found = data.find(MARK, start)
     while found >= 0:
         if frame_end(data, found) is not None:
@@ -162,11 +162,11 @@ def next_sound(data: bytes, start: int) -> int | None:
 
 
 def no_journal(folder: Path) -> InputError:
-    return InputError(f"there is no journal in {folder}; it is made when a run starts; check the run's name.")
+    return InputError(f"there is no journal in {folder}; a run creates it when it starts; check the run's name.")
 
 
 def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
-    """The segments from the one with record `first` on, each checked; those before it are not even looked at.
+    """Yield the checked segments from the one with record `first` on; earlier ones are not read.
 
     `JournalCorrupt` names the last checkpoint before the damage.
     """
@@ -185,21 +185,21 @@ def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
 
 
 def _segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
-    """Number and first record of the segment that has this record, by the headers alone; the last, if none has it."""
+    """Number and first record of the segment that has this record, from the headers alone; the last if none has it."""
     for number in range(len(paths) - 1, 0, -1):
         with paths[number].open("rb") as file:
             header = file.read(HEADER.size)
         try:
             first = _unpack_header(paths[number], header, record)
         except JournalCorrupt:
-            continue  # Whoever reads on from an earlier segment comes upon it.
+            continue  # Reading from an earlier segment reports the damage.
         if first <= record:
             return number, first
     return 0, 0
 
 
 def with_checkpoint(folder: Path, error: JournalCorrupt) -> JournalCorrupt:
-    """The same error with the last good checkpoint before it, and the sentence that offers it."""
+    """Return the error with the last checkpoint before the damage, and advice to use it."""
     checkpoint = None
     seq = 0
     for number, path in enumerate(list_segments(folder)):
@@ -216,11 +216,10 @@ def with_checkpoint(folder: Path, error: JournalCorrupt) -> JournalCorrupt:
     offer = (
         f"start a new run from the last good checkpoint before it, {checkpoint.path} ({checkpoint.step} steps)"
         if checkpoint
-        else "start the run anew, for no checkpoint was made before it"
+        else "start the run anew, because no checkpoint was made before it"
     )
     return JournalCorrupt(
-        f"{error}; what came after it cannot be trusted, so nothing was changed; "
-        f"put the file back from a copy, or {offer}.",
+        f"{error}; later records cannot be trusted, so no file was changed; restore the file from a copy, or {offer}.",
         error.segment,
         error.offset,
         error.seq,
@@ -239,7 +238,7 @@ def _unpack_header(path: Path, data: bytes, expected_seq: int) -> int:
         )
     if schema != SCHEMA:
         raise InputError(
-            f"the journal {path} has schema {schema}, and this version of spotlight reads {SCHEMA}; "
-            "their records differ; use the version that wrote it."
+            f"the journal {path} has schema {schema}, but this version of spotlight reads {SCHEMA}; "
+            "use the version that wrote it."
         )
     return int(first_seq)

@@ -1,7 +1,7 @@
-"""Snapshots beside the journal: what a projection had become at a record, so that a reader folds only what follows.
+"""Snapshots beside the journal: the state of projections after a record, so that a reader folds only later records.
 
-Invariant: a snapshot is whole or not there (tests/unit/test_journal.py); a damaged one costs time, never truth, because
-the one before it, or the journal from its start, gives the same answer.
+Invariant: a snapshot is whole or absent (tests/unit/test_journal.py). A damaged one costs time, not correctness: the
+previous one, or the journal from its start, gives the same state.
 """
 
 import os
@@ -14,11 +14,11 @@ import msgspec
 from spotlight.core.events import SCHEMA
 
 KEPT = 2
-"""One to use, and one in case that one is damaged."""
+"""Number of snapshots kept: the newest, and one in case it is damaged."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The projections by name, as bytes that only they understand, after record `seq`."""
+    """The encoded state of each projection by name, after record `seq`."""
 
     seq: int
     parts: dict[str, bytes]
@@ -26,7 +26,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(folder: Path, seq: int, parts: Mapping[str, bytes]) -> Path:
-    """Write one and delete all but the newest; the journal up to `seq` must be durable before."""
+    """Write a snapshot and delete all but the newest ones; the journal up to `seq` must already be durable."""
     payload = msgspec.msgpack.encode(Snapshot(seq, dict(parts)))
     path = folder / f"snapshot-{seq:012d}.msgpack"
     replace_file(path, zlib.crc32(payload).to_bytes(4, "little") + payload)
@@ -36,7 +36,7 @@ def write_snapshot(folder: Path, seq: int, parts: Mapping[str, bytes]) -> Path:
 
 
 def newest_snapshot(folder: Path) -> Snapshot | None:
-    """The newest sound one."""
+    """Return the newest undamaged snapshot."""
     for path in _newest_first(folder):
         snapshot = _read(path)
         if snapshot is not None:
@@ -45,7 +45,7 @@ def newest_snapshot(folder: Path) -> Snapshot | None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a file there as a whole, durably: it is never seen half-written, not even after a power loss."""
+    """Write a file atomically and durably: readers never see a half-written file, not even after a power loss."""
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("wb") as file:
@@ -76,7 +76,7 @@ def _read(path: Path) -> Snapshot | None:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return None  # A live run deletes old ones while we look.
+        return None  # A live run deletes old snapshots concurrently.
     payload = data[4:]
     if zlib.crc32(payload) != int.from_bytes(data[:4], "little"):
         return None

@@ -1,6 +1,6 @@
-"""Identity: what a prompt, a sampling and a sample are, independent of who computes them.
+"""Identity of prompts, samplings and samples, independent of the worker that computes them.
 
-Invariant: two samples with equal fields have equal latents, whichever worker, batch or process makes them
+Invariant: two samples with equal fields have equal latents, whichever worker, batch or process computes them
 (tests/unit/test_noise.py, tests/unit/test_denoise.py).
 """
 
@@ -13,9 +13,9 @@ import msgspec
 PromptId = NewType("PromptId", str)
 Version = NewType("Version", int)
 NodeId = NewType("NodeId", str)
-"""A machine, and how often one of that name has come: `spot-1.3`."""
+"""A machine's name and the number of its incarnation: `spot-1.3`."""
 WorkerId = NewType("WorkerId", str)
-"""One life of the process on a slot: `spot-1.3/0.2`; a process that comes back on the slot is another worker."""
+"""One process on a slot: `spot-1.3/0.2`. A restarted process on the same slot is another worker."""
 
 
 class Size(msgspec.Struct, frozen=True, order=True):
@@ -29,18 +29,18 @@ class Size(msgspec.Struct, frozen=True, order=True):
 
 
 class SamplerKind(StrEnum):
-    """How one denoising step is taken."""
+    """Rule of one denoising step."""
 
     ODE = "ode"
     ODE2 = "ode2"
-    """The same ODE, with steps that use the velocity of the step before as well; for previews, which have few steps."""
+    """Second-order ODE steps, which also use the velocity of the previous step; for previews, which have few steps."""
     FLOW_SDE = "flow_sde"
     DANCE_SDE = "dance_sde"
     CPS = "cps"
 
     @property
     def draws_noise(self) -> bool:
-        """Whether steps inside the window are random and have a log-probability."""
+        """True if steps inside the window are random and have a log-probability."""
         return self not in (SamplerKind.ODE, SamplerKind.ODE2)
 
 
@@ -62,7 +62,7 @@ NO_WINDOW = Window(0, 0)
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All that makes a sample reproducible beside weights, prompt and seed."""
+    """Settings that make a sample reproducible, besides weights, prompt and seed."""
 
     steps: int
     size: Size
@@ -85,7 +85,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class SceneSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What must and must not be in the picture, in GenEval's metadata format."""
+    """Required and forbidden objects of an image, in GenEval's metadata format."""
 
     tag: str
     include: tuple[Clause, ...]
@@ -93,7 +93,7 @@ class SceneSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """A text and what a judge needs to know of it: the word to be read, or the scene to be found."""
+    """A text and the reward's target: the word to be read, or the scene to be found."""
 
     text: str
     target: str | None = None
@@ -112,16 +112,16 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sampling: Sampling
     version: Version
     shared_start: int | None = None
-    """Seed of the initial noise where all samples of a group start from one; None starts from the sample's own seed."""
+    """Seed of the initial noise if all samples of a group share it; None: the sample's own seed."""
 
     @property
     def start(self) -> int:
-        """The seed that the initial noise is drawn with; `seed` always draws the noise of the steps."""
+        """Seed of the initial noise; `seed` always draws the noise of the steps."""
         return self.seed if self.shared_start is None else self.shared_start
 
 
 class Frontier(msgspec.Struct, frozen=True):
-    """The prompts already trained on: all before `position` but the holes, counted along the run's prompt order."""
+    """The prompts already trained on: all positions in the run's prompt order before `position`, except the holes."""
 
     position: int = 0
     holes: tuple[int, ...] = ()

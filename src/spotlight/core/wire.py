@@ -2,9 +2,9 @@
 
     | "SPL" | schema: 1 byte | message length: 4 bytes | blob length: 8 bytes | message | blob |
 
-Invariant: a frame is delivered whole or not at all. A peer that is killed in the middle of one looks like a peer that
-closed, because here that is an everyday end; bytes that are no frame of ours are a WireError (tests/unit/test_wire.py).
-Numbers are little-endian. Blobs are handed through as they are: nobody on the way needs to know what is in them.
+Invariant: a frame is delivered whole or not at all. A peer that is killed in the middle of a frame counts as closed,
+because preemption is normal; bytes that are not a valid frame raise WireError (tests/unit/test_wire.py). Numbers are
+little-endian. Blobs are opaque: no process on the way decodes them.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ Blob: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC = b"SPL"
 MESSAGE_LIMIT = 64 << 20
-"""Bytes of a message; the largest one names every sample of an optimizer step, about 1 MiB per thousand of them."""
+"""Largest message in bytes. The largest message names every sample of an optimizer step: about 1 MiB per thousand."""
 BLOB_LIMIT = 4 << 30
-"""Bytes of a blob; flights and results have megabytes, and weights travel as files."""
+"""Largest blob in bytes. Flights and results have megabytes; weights travel as files."""
 STREAM_LIMIT = 4 << 20
-"""Bytes an asyncio reader buffers before it pauses the peer: a few results, so that bursts do not stall."""
+"""Bytes that an asyncio reader buffers before it pauses the peer: a few results, so that bursts do not stall."""
 
 _HEADER = struct.Struct("<3sBIQ")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -36,11 +36,11 @@ _DECODER = msgspec.msgpack.Decoder(Envelope)
 
 
 class WireError(SpotlightError):
-    """These bytes are not a frame that we may take or send."""
+    """Bytes that are not a valid frame, or a frame above the limits."""
 
 
 class Disconnected(WireError):
-    """The peer is gone, so that nothing can be sent any more."""
+    """The peer closed the connection; sending failed."""
 
 
 class _Lengths(NamedTuple):
@@ -49,7 +49,7 @@ class _Lengths(NamedTuple):
 
 
 def write(writer: asyncio.StreamWriter, envelope: Envelope, blob: Blob = b"") -> None:
-    """Queue one frame; `await writer.drain()` afterwards lets a slow peer slow the sender down."""
+    """Queue one frame; `await writer.drain()` afterwards applies the peer's back-pressure."""
     message = _ENCODER.encode(envelope)
     view = memoryview(blob).cast("B")
     writer.write(_header(len(message), len(view)) + message)
@@ -58,7 +58,7 @@ def write(writer: asyncio.StreamWriter, envelope: Envelope, blob: Blob = b"") ->
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[Envelope, bytes] | None:
-    """The next frame; None once the peer is gone."""
+    """Return the next frame; None once the peer is gone."""
     try:
         lengths = _lengths(await reader.readexactly(_HEADER.size))
         message = await reader.readexactly(lengths.message)
@@ -77,7 +77,7 @@ class Connection:
         self._sending = threading.Lock()
 
     def send(self, envelope: Envelope, blob: Blob = b"") -> None:
-        """Returns once the kernel has it all; Disconnected where nobody listens any more."""
+        """Send one frame; return when the kernel has all of it. Raises Disconnected if the peer is gone."""
         message = _ENCODER.encode(envelope)
         view = memoryview(blob).cast("B")
         parts = [memoryview(_header(len(message), len(view)) + message), view]
@@ -87,11 +87,11 @@ class Connection:
             except OSError as error:
                 raise Disconnected(
                     f"{type(envelope.message).__name__} could not be sent ({error}), because the process at the other "
-                    "end is gone; exit, nobody waits for this work."
+                    "end is gone; exit, this work is no longer needed."
                 ) from error
 
     def recv(self) -> tuple[Envelope, bytes] | None:
-        """The next frame, waiting for it; None once the peer is gone."""
+        """Wait for the next frame and return it; None once the peer is gone."""
         header = self._exactly(_HEADER.size)
         if header is None:
             return None
@@ -101,13 +101,13 @@ class Connection:
         return None if message is None or blob is None else (_envelope(message), blob)
 
     def close(self) -> None:
-        """Wakes a thread that waits in `recv`, too."""
-        with contextlib.suppress(OSError):  # the peer may have been first
+        """Close the socket; a thread that waits in `recv` wakes."""
+        with contextlib.suppress(OSError):  # The peer may have closed first.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _exactly(self, count: int) -> bytes | None:
-        """`count` bytes, without a copy in the usual case that the kernel returns them at once."""
+        """Receive `count` bytes, without a copy if the kernel returns them at once; None once the peer is gone."""
         parts: list[bytes] = []
         missing = count
         while missing:
@@ -140,12 +140,12 @@ def _lengths(header: bytes) -> _Lengths:
     magic, schema, message, blob = _HEADER.unpack(header)
     if magic != MAGIC:
         raise WireError(
-            f"a frame starts with {header[:4].hex(' ')}, which is not Spotlight's mark, so that something else talks "
-            "on this socket or a frame was cut; close the connection and look at who dialled."
+            f"a frame starts with {header[:4].hex(' ')}, which is not Spotlight's mark: the peer is another program, "
+            "or a frame was cut; close the connection and check which process connects to this port."
         )
     if schema != SCHEMA:
         raise WireError(
-            f"a frame has message schema {schema}, but this process speaks {SCHEMA}, and mixed versions could disagree "
+            f"a frame has message schema {schema}, but this process uses {SCHEMA}, and mixed versions could disagree "
             "silently; install the same version of spotlight on both sides."
         )
     _check_limits(message, blob)
@@ -165,6 +165,6 @@ def _envelope(message: bytes) -> Envelope:
         return _DECODER.decode(message)
     except msgspec.MsgspecError as error:
         raise WireError(
-            f"a message of {len(message)} bytes cannot be understood ({error}), so that the sender is damaged or of "
-            "another version; restart it with the version that the controller runs."
+            f"a message of {len(message)} bytes cannot be decoded ({error}): the bytes are damaged, or the sender has "
+            "another version; restart the sender with the controller's version."
         ) from error

@@ -1,7 +1,7 @@
-"""Units of work: what is asked for, by whom it is held, and what became of it.
+"""Units of work: requests, weights, slots and activities.
 
-A request is named by what it is for, so two controllers that decide the same thing name it the same; an attempt number
-tells apart the leases that one request has had, and the highest one is its fence.
+A request's id derives from its content, so two controllers that make the same decision use the same id. The attempt
+number distinguishes the leases of one request; the highest one is its fence.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,24 @@ RequestId = NewType("RequestId", str)
 
 
 class Work(StrEnum):
-    """What a request is for, in the order of service."""
+    """Purpose of a request, in the order of service."""
 
     ROLLOUT = "rollout"
     """An exact sample that is trained on."""
     AUDIT = "audit"
-    """An exact sample of a random unselected seed: it measures previews, and may enter its group's baseline, but is
+    """An exact sample of a random unselected seed: it measures previews and may enter its group's baseline; it is
     never trained on."""
     EVALUATION = "evaluation"
-    """A held-out prompt with fixed seed."""
+    """A held-out prompt with a fixed seed."""
     PREVIEW = "preview"
     """A cheap sample that only ranks its seed."""
 
     rank: int
-    """0 is served first."""
+    """Position in the order of service; 0 is first."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether it computes with the very weights; a preview only ranks, and may round them."""
+        """Whether it uses unrounded weights; a preview only ranks, and may round them."""
         return self is not Work.PREVIEW
 
 
@@ -42,12 +42,12 @@ for _rank, _work in enumerate(Work):
 
 
 class Policy(StrEnum):
-    """Which of the trainer's weight sets was published."""
+    """One of the trainer's published weight sets."""
 
     BEHAVIOUR = "behaviour"
-    """What rolls out: NFT's old, Flow-GRPO's theta."""
+    """The policy that rolls out: NFT's old, Flow-GRPO's theta."""
     AVERAGE = "average"
-    """The moving average, which is evaluated."""
+    """The moving average, used for evaluation."""
 
 
 class WeightsId(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
@@ -63,81 +63,81 @@ class WeightsId(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=Tr
 Value = TypeVar("Value")
 
 
-class _Kept(Generic[Value]):
-    """A property that is worked out once, as `functools.cached_property` is, which takes a lock for it."""
+class _CachedProperty(Generic[Value]):
+    """`functools.cached_property` without the lock that it takes."""
 
-    def __init__(self, work: Callable[[Any], Value]) -> None:
-        self._work = work
-        self._name = work.__name__
-
-    @overload
-    def __get__(self, of: None, owner: type[object]) -> "_Kept[Value]": ...
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
 
     @overload
-    def __get__(self, of: object, owner: type[object] | None = None) -> Value: ...
+    def __get__(self, instance: None, owner: type[object]) -> "_CachedProperty[Value]": ...
 
-    def __get__(self, of: Any, owner: type[object] | None = None) -> "Value | _Kept[Value]":
-        if of is None:
+    @overload
+    def __get__(self, instance: object, owner: type[object] | None = None) -> Value: ...
+
+    def __get__(self, instance: Any, owner: type[object] | None = None) -> "Value | _CachedProperty[Value]":
+        if instance is None:
             return self
-        value = of.__dict__[self._name] = self._work(of)
+        value = instance.__dict__[self._name] = self._compute(instance)
         return value
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A sample that is wanted; its name and its weights are asked for at every turn, so they are kept."""
+    """A requested sample. The hot paths read `id` and `weights` often, so both are cached."""
 
     work: Work
     iteration: int
-    """The iteration that it is for; a preview is for the next one."""
+    """Iteration that uses the sample; a preview belongs to the next one."""
     group: int
-    """Number of its prompt within the iteration."""
+    """Number of the prompt within the iteration."""
     sample: Sample
 
-    @_Kept
+    @_CachedProperty
     def id(self) -> RequestId:
         return RequestId(f"{self.work.value}/{self.iteration}/{self.group}/{self.sample.seed}")
 
-    @_Kept
+    @_CachedProperty
     def weights(self) -> WeightsId:
         policy = Policy.AVERAGE if self.work is Work.EVALUATION else Policy.BEHAVIOUR
         return WeightsId(self.sample.version, policy)
 
 
 class SlotClass(StrEnum):
-    """How a slot is paid for, and whether it may vanish."""
+    """Billing class of a slot; a spot slot may be preempted."""
 
     RESERVED = "reserved"
     SPOT = "spot"
 
 
 class NoticeKind(StrEnum):
-    """How certain a loss is."""
+    """Certainty of a preemption."""
 
     ADVISORY = "advisory"
-    """The slot may go: previews only."""
+    """The slot may be lost: previews only."""
     IMMINENT = "imminent"
-    """The slot goes at the deadline: finish what fits, commit and hand back the rest."""
+    """The slot is lost at the deadline: finish the samples that fit, commit and hand back the rest."""
 
 
 class Activity(StrEnum):
-    """What a slot's time is spent on, one thing at a time: most of it as its worker reports, ASSIST as the dispatcher
-    knows, REGROUP and LOST as the meter finds."""
+    """Use of a slot's time, one at a time. Workers report most of these; the dispatcher sets ASSIST; the meter sets
+    REGROUP and LOST."""
 
     START = "start"
     LOAD = "load"
-    """Taking up weights that were written."""
+    """Loading published weights."""
     ROLLOUT = "rollout"
     EVALUATION = "evaluation"
     PREVIEW = "preview"
     TRAIN = "train"
     ASSIST = "assist"
-    """Rolling out or previewing on a slot that trains, while its iteration still has something to train."""
+    """Rolling out or previewing on a training slot while its iteration still has samples to train."""
     SWITCH = "switch"
     """Changing between rolling out and training."""
     PUBLISH = "publish"
-    """Writing weights, to publish or to keep them."""
+    """Writing weights, for publication or a checkpoint."""
     REGROUP = "regroup"
     """Waiting for a crew to form."""
     LOST = "lost"
-    """Steps that had to be done again, or that nobody wanted in the end."""
+    """Denoising steps that were redone or discarded."""
     IDLE = "idle"

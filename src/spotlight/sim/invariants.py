@@ -96,7 +96,7 @@ class Invariants:
     def see(self, record: Record) -> None:
         """Never raises: the controller must not be disturbed; `check` does."""
         self._seen = record.seq
-        self.problems += [str(finding) for finding in self._auditor.see(record)]
+        self.problems += [str(finding) for finding in self._auditor.check(record)]
         event = record.event
         match event:
             case Issued():

@@ -1,4 +1,4 @@
-"""Who owes which sample, what became of it, and what has been trained: the one owner of these facts."""
+"""The only owner of sample states, leases, results and the training frontier."""
 
 from spotlight.control.ledger.ledger import Emit, Ledger, ignore
 from spotlight.control.ledger.states import InvariantBroken, SampleState

@@ -1,11 +1,11 @@
-"""The audit: every invariant of a run that its journal can show, checked from the records alone, in one pass.
+"""The audit: checks the invariants of a run from its journal alone, in one pass.
 
-The checks are in `sample_checks.py` and `step_checks.py`; the facts they use in `history.py`. `Auditor` takes records
-one at a time, so that a test can ask after every event; `audit` takes a whole journal.
+The checks are in `sample_checks.py` and `step_checks.py`, the state that they use in `history.py`. `Auditor` checks one
+record at a time, so that a test can check after every event; `audit` checks a whole journal.
 
     report = audit(read(run / "journal"))
     report.clean                 # True
-    report.sentences()           # what was counted, and what is wrong
+    report.sentences()           # the counts and the findings
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,17 +45,17 @@ def _on(event: type[SomeEvent], *rules: Rule[SomeEvent]) -> None:
 _on(
     Issued,
     (Invariant.CONSERVATION, samples.issued_once),
-    (Invariant.POLICY, samples.previews_stay_out),
+    (Invariant.POLICY, samples.no_previews_issued),
     (Invariant.POLICY, steps.versions_within_bound),
     (Invariant.WHOLE_GROUPS, steps.one_version_per_group),
-    (Invariant.FRONTIER, steps.places_issued_once),
+    (Invariant.FRONTIER, steps.positions_issued_once),
 )
 _on(
     Leased,
     (Invariant.CONSERVATION, samples.known_sample),
     (Invariant.FENCE, samples.one_live_lease),
     (Invariant.EDGES, samples.drawn_edges),
-    (Invariant.NOTICE, samples.leased_to_who_can),
+    (Invariant.NOTICE, samples.leased_to_live_worker),
     (Invariant.LIMITS, samples.attempts_within_limit),
 )
 _on(
@@ -91,30 +91,30 @@ _on(
     (Invariant.FRONTIER, steps.frontier_is_what_was_trained),
     (Invariant.PROGRESS, steps.steps_keep_coming),
 )
-_on(Restored, (Invariant.TRAINED_ONCE, steps.no_step_from_nowhere))
-_on(Checkpointed, (Invariant.TRAINED_ONCE, steps.no_step_from_nowhere))
+_on(Restored, (Invariant.TRAINED_ONCE, steps.steps_are_committed))
+_on(Checkpointed, (Invariant.TRAINED_ONCE, steps.steps_are_committed))
 _on(
     Published,
-    (Invariant.TRAINED_ONCE, steps.no_step_from_nowhere),
+    (Invariant.TRAINED_ONCE, steps.steps_are_committed),
     (Invariant.WEIGHTS, steps.published_once),
 )
 _on(Worked, (Invariant.TIME, samples.time_adds_up))
 _on(
     IterationDone,
     (Invariant.POLICY, steps.stale_share_within_bound),
-    (Invariant.NOTICE, samples.taken_back_from_the_lost),
+    (Invariant.NOTICE, samples.lost_workers_hold_nothing),
 )
 _on(
     RunStopped,
     (Invariant.CONSERVATION, samples.nothing_left_to_make),
     (Invariant.TRAINED_ONCE, steps.all_trained),
-    (Invariant.NOTICE, samples.taken_back_from_the_lost),
+    (Invariant.NOTICE, samples.lost_workers_hold_nothing),
     (Invariant.PROGRESS, steps.steps_keep_coming),
 )
 
 
 class Auditor:
-    """Takes a run's records in order and keeps what is wrong with them."""
+    """Checks a run's records in order and collects the findings."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = bounds or Bounds()
@@ -122,19 +122,19 @@ class Auditor:
         self._tally = RecordTally()
         self._findings: list[Finding] = []
 
-    def see(self, record: Record) -> list[Finding]:
-        """What this record breaks, given all before it."""
+    def check(self, record: Record) -> list[Finding]:
+        """Return the findings of this record, given all records before it."""
         found = [Finding(Invariant.SEQUENCE, record.seq, problem) for problem in _sequence(self._history, record)]
-        sight = CheckContext(self._history, record.at, self._bounds)
-        for invariant, check in _RULES.get(type(record.event), ()):
-            found += [Finding(invariant, record.seq, *problem) for problem in check(sight, record.event)]
+        context = CheckContext(self._history, record.at, self._bounds)
+        for invariant, rule in _RULES.get(type(record.event), ()):
+            found += [Finding(invariant, record.seq, *problem) for problem in rule(context, record.event)]
         self._tally.count(record, self._history)
         self._history.add(record)
         self._findings += found
         return found
 
     def report(self) -> AuditReport:
-        """All of it so far."""
+        """Report on all records so far."""
         return self._tally.report(self._history, tuple(self._findings))
 
 
@@ -142,7 +142,7 @@ def audit(records: Iterable[Record], bounds: Bounds | None = None) -> AuditRepor
     """Check a whole journal."""
     auditor = Auditor(bounds)
     for record in records:
-        auditor.see(record)
+        auditor.check(record)
     return auditor.report()
 
 

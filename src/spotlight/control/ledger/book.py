@@ -1,6 +1,6 @@
-"""What the ledger knows, and every question that can be put to it; the Ledger alone changes it.
+"""The ledger's data and all its read access; only the Ledger changes it.
 
-Invariant: what is counted here (outstanding, counts, claims) always equals what a walk over the entries would count
+Invariant: the running counts (outstanding, counts, claims) equal a full count over the entries
 (tests/property/test_ledger_property.py).
 """
 
@@ -19,7 +19,7 @@ EXACT = ROLLOUT, AUDIT = Work.ROLLOUT, Work.AUDIT
 
 
 class Book:
-    """All samples of a run, read."""
+    """Read access to all samples of a run."""
 
     def __init__(self) -> None:
         self._entries: dict[RequestId, Entry] = {}
@@ -40,8 +40,8 @@ class Book:
     def state(self, request: RequestId) -> SampleState:
         return self._known(request).state
 
-    def policy(self, request: RequestId) -> SampleState:
-        """Its state; DROPPED for one that is not known, or no longer."""
+    def state_or_dropped(self, request: RequestId) -> SampleState:
+        """State of the sample; DROPPED if it is unknown or retired."""
         entry = self._entries.get(request)
         return SampleState.DROPPED if entry is None else entry.state
 
@@ -49,12 +49,12 @@ class Book:
         return self._known(request).request
 
     def is_live(self, request: RequestId, attempt: int) -> bool:
-        """Whether somebody makes the sample, and this is the attempt."""
+        """True if the sample is leased and this is its current attempt."""
         entry = self._entries.get(request)
         return entry is not None and entry.attempt == attempt and entry.state is LEASED
 
     def attempt(self, request: RequestId) -> int:
-        """The latest attempt, 0 before the first."""
+        """Number of the latest attempt; 0 before the first."""
         return self._known(request).attempt
 
     def holder(self, request: RequestId) -> WorkerId | None:
@@ -67,7 +67,7 @@ class Book:
         return accepted
 
     def result(self, request: RequestId) -> Accepted | None:
-        """The same; None for one that was dropped."""
+        """Result of an accepted or trained sample; None if it was dropped."""
         entry = self._known(request)
         return None if entry.state is SampleState.DROPPED else entry.accepted or self.accepted(request)
 
@@ -75,16 +75,16 @@ class Book:
         return sorted(self._leases.get(worker, ()))
 
     def queued(self) -> list[Request]:
-        """All that waits for a worker, in issue order."""
+        """Requests that wait for a worker, in issue order."""
         return [entry.request for entry in self._entries.values() if entry.state is SampleState.QUEUED]
 
     def iteration(self, iteration: int, work: Work) -> list[Request]:
-        """All requests of a kind, in issue order; dropped ones too."""
+        """All requests of a kind in issue order, including dropped ones."""
         batch = self._batches.get((iteration, work))
         return [entry.request for entry in batch.entries.values()] if batch else []
 
     def unsettled(self, weights: WeightsId) -> list[Request]:
-        """What is wanted or accepted of these weights and not trained, evaluated or dropped for good; no previews."""
+        """Requests of these weights that are neither trained nor dropped; no previews."""
         return [
             entry.request
             for entry in self._entries.values()
@@ -94,7 +94,7 @@ class Book:
         ]
 
     def unscored(self) -> list[Request]:
-        """Accepted without a score, in issue order; no previews."""
+        """Requests accepted without a score, in issue order; no previews."""
         return [
             entry.request
             for entry in self._entries.values()
@@ -104,8 +104,8 @@ class Book:
             and not isfinite(entry.accepted.reward)
         ]
 
-    def asked_for(self, iteration: int | None = None) -> list[WeightsId]:
-        """Sets that rollouts and audits, of one iteration or of all, are still to be made with."""
+    def needed_weights(self, iteration: int | None = None) -> list[WeightsId]:
+        """Weights that outstanding rollouts and audits need, of one iteration or of all."""
         batches = [batch for batch in self._batches.values() if batch.outstanding and batch.work in EXACT]
         return sorted(
             {
@@ -118,39 +118,39 @@ class Book:
         )
 
     def outstanding(self, iteration: int, work: Work) -> int:
-        """How many are neither accepted nor dropped yet."""
+        """Number of requests that are neither accepted nor dropped."""
         batch = self._batches.get((iteration, work))
         return batch.outstanding if batch else 0
 
     def is_made(self, iteration: int) -> bool:
-        """Whether nothing exact of the iteration is outstanding; whoever waits for it asks after every message."""
+        """True if no rollout or audit of the iteration is outstanding; called after every message."""
         batches = self._batches
         rollouts, audits = batches.get((iteration, ROLLOUT)), batches.get((iteration, AUDIT))
         return not (rollouts is not None and rollouts.outstanding) and not (audits is not None and audits.outstanding)
 
     def group_complete(self, iteration: int, group: int) -> bool:
-        """Whether every rollout of the group is accepted or dropped; see `survivors` for what there is to train."""
+        """True if every rollout of the group is accepted or dropped; `survivors` are the ones to train."""
         found = self._group(iteration, group)
         return found is not None and found.outstanding == 0
 
     def is_group_made(self, iteration: int, group: int) -> bool:
-        """Whether the group is complete, and none of its audits is outstanding either."""
+        """True if the group is complete and none of its audits is outstanding."""
         audits = self._batches.get((iteration, AUDIT))
         audited = audits.groups.get(group) if audits is not None else None
         return self.group_complete(iteration, group) and not (audited is not None and audited.outstanding)
 
     def survivors(self, iteration: int, group: int) -> list[RequestId]:
-        """The rollouts of a group that are not dropped, in issue order: a step takes all of them or none."""
+        """Rollouts of a group that are not dropped, in issue order; an optimizer step trains all of them or none."""
         found = self._group(iteration, group)
         return [entry.id for entry in found.survivors()] if found else []
 
     def positions(self, iteration: int) -> tuple[int, ...]:
-        """Place in the prompt order of each group of the iteration's rollouts."""
+        """Position in the prompt order of each rollout group of the iteration."""
         batch = self._batches.get((iteration, Work.ROLLOUT))
         return batch.positions if batch else ()
 
     def next_positions(self, count: int) -> tuple[int, ...]:
-        """The next prompts to issue: first those that no step has trained and no live group claims."""
+        """The next prompt positions to issue: the first that are neither trained nor claimed by a live group."""
         return frontiers.next_positions(self._frontier, count, self._claims)
 
     def counts(self) -> Mapping[SampleState, int]:
@@ -173,7 +173,7 @@ class Book:
         return self._frontier
 
     def frontier_after(self, requests: Iterable[RequestId]) -> Frontier:
-        """The frontier once these samples' groups are trained."""
+        """The frontier after training the groups of these samples."""
         groups = groups_of([self._known(request) for request in requests])
         return frontiers.advance(self._frontier, [_position(group) for group in groups])
 
@@ -191,11 +191,11 @@ class Book:
 
 
 def groups_of(entries: Iterable[Entry]) -> list[Group]:
-    """Each group once, in order of first appearance."""
+    """Return the groups of these entries, each once, in order of first appearance."""
     return list({(entry.batch.iteration, entry.group.number): entry.group for entry in entries}.values())
 
 
 def _position(group: Group) -> int:
     if group.position is None:
-        raise InvariantBroken(f"group {group.number} was issued without its place in the prompt order; pass positions.")
+        raise InvariantBroken(f"group {group.number} was issued without a prompt position; pass positions.")
     return group.position

@@ -1,4 +1,4 @@
-"""What the ledger writes down: one entry per sample, gathered into groups and batches. Mutated by the Ledger alone."""
+"""Rows of the ledger: one entry per sample, in groups and batches. Only the Ledger changes them."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class Group:
     def __init__(self, number: int, position: int | None) -> None:
         self.number = number
         self.position = position
-        """Place in the prompt order; None for what never trains."""
+        """Position in the prompt order; None for work that is never trained on."""
         self.members: list[Entry] = []
         self.outstanding = 0
         """Members that are queued or leased."""
@@ -60,7 +60,7 @@ class Batch:
 
 
 class Entry:
-    """One sample: where it is, whose it is, and its result."""
+    """One sample: its state, the worker that holds it, and its result."""
 
     __slots__ = ("accepted", "attempt", "batch", "group", "holder", "id", "request", "state", "step")
 
@@ -71,14 +71,14 @@ class Entry:
         self.group = group
         self.state = SampleState.QUEUED
         self.attempt = 0
-        """The latest one, live while the sample is leased."""
+        """Number of the latest attempt, live while the sample is leased."""
         self.holder: WorkerId | None = None
         self.step = 0
-        """Where the live attempt set out from."""
+        """Step at which the live attempt started."""
         self.accepted: Accepted | None = None
 
     def is_settled(self) -> bool:
-        """Whether nothing but a restore can change it any more."""
+        """True if only a restore can still change the state."""
         if self.state in (SampleState.TRAINED, SampleState.DROPPED):
             return True
         return self.state is SampleState.ACCEPTED and self.request.work is not Work.ROLLOUT

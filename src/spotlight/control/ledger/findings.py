@@ -1,4 +1,4 @@
-"""Names of the invariants of a run, and what a breach of one looks like."""
+"""The invariants of a run, and the findings of an audit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,57 +13,57 @@ from spotlight.core.work import RequestId
 
 
 class Invariant(StrEnum):
-    """What must hold in every run."""
+    """Properties that hold in every run."""
 
     SEQUENCE = "sequence"
     """Records are numbered without a gap, and run time never goes back."""
     CONSERVATION = "conservation"
-    """What happens to a sample happens to one that was issued, once; at the end none is left to be made."""
+    """Every event's sample was issued, once; at the end no sample is left to be made."""
     FENCE = "fence"
-    """At most one live lease; a result is of the live attempt."""
+    """A sample has at most one live lease; a result belongs to the live attempt."""
     EDGES = "edges"
-    """States move along the drawn edges; dropped stays dropped."""
+    """States move along the edges of `states.py`; dropped is final."""
     TRAINED_ONCE = "trained_once"
-    """Each sample in at most one surviving step; steps in order; at the end each rollout trained or dropped."""
+    """A sample is in at most one surviving step; steps are in order; at the end every rollout is trained or dropped."""
     WHOLE_GROUPS = "whole_groups"
     """A group trains complete (or explicitly reduced) and with one policy version."""
     POLICY = "policy"
-    """Policy lag within its bound; nothing but rollouts enters the loss."""
+    """The policy lag is within its bound; only rollouts enter the loss."""
     FRONTIER = "frontier"
-    """Every place of the prompt order is issued once, and the frontier is what was trained."""
+    """Every position of the prompt order is issued once, and the frontier equals the trained positions."""
     SAME_LATENT = "same_latent"
     """A sample made again from the same weights has the same tensors."""
     NOTICE = "notice"
-    """No lease to a worker that is gone or past its deadline; what a lost worker held is taken back."""
+    """No lease goes to a worker that is lost or past its deadline; the leases of a lost worker are released."""
     TIME = "time"
-    """A worker's time adds up."""
+    """A worker's busy time does not exceed its elapsed time."""
     LIMITS = "limits"
-    """Attempts and redone steps within their limits."""
+    """Attempts and redone steps are within their limits."""
     PROGRESS = "progress"
-    """Steps keep coming."""
+    """The time between optimizer steps is within its limit."""
     WEIGHTS = "weights"
     """A sample is made with the published bytes of its version, and a version is published once."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run promised; its journal does not say, so the caller does."""
+    """Limits that follow from a run's settings, which its journal does not hold."""
 
     max_lag: int = 1
-    """Versions that a trained sample may be behind the newest one: 1 with one-step asynchrony, else 0."""
+    """Largest policy lag of a trained sample in versions: 1 with one-step asynchrony, else 0."""
     max_stale_share: float = 1.0
-    """Of an iteration's groups: those that may be drawn with the version before its own."""
+    """Largest share of an iteration's groups that is drawn with the previous version."""
     max_attempts: int = 200
-    """At one sample. Each loss, recall and restart costs one; more than this is a livelock."""
+    """Largest number of attempts at one sample. Each loss, recall and restart costs one; more is a livelock."""
     commit_every: int | None = None
-    """Steps between commits: a loss may cost no more of a flight. None does not check."""
+    """Steps between commits: the most that a loss may cost a flight. None: not checked."""
     max_step_gap_s: float | None = None
-    """Run seconds between two optimizer steps. None does not check."""
+    """Largest gap between two optimizer steps in run seconds. None: not checked."""
     bit_exact: bool = True
-    """Whether the run was in deterministic mode, where a sample made again has the same bits."""
+    """True if the run was deterministic: a sample made again has the same bits."""
 
     @classmethod
     def promised(cls, pipeline: PipelineConfig, commit_every: int, is_deterministic: bool) -> "Bounds":
-        """By a run of these settings."""
+        """Return the bounds of a run with these settings."""
         return cls(
             max_lag=int(pipeline.asynchrony),
             max_stale_share=pipeline.stale_share,
@@ -74,7 +74,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, with the record that shows it."""
+    """One broken invariant, with the record that breaks it."""
 
     invariant: Invariant
     seq: int
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a check sees beside the event: all that was before it, its time, and the promises."""
+    """Input of a check besides the event: the history before it, its time, and the bounds."""
 
     history: History
     at: float
@@ -95,10 +95,10 @@ class CheckContext:
 
 
 Problem: TypeAlias = tuple[str, tuple[RequestId, ...]]
-"""What is wrong, as the middle of a sentence, and with which samples."""
+"""The problem, as part of a sentence, and its samples."""
 
 
 def some(requests: Sequence[RequestId]) -> str:
-    """A few of many, for a sentence."""
+    """Return the first three requests and the number of the others, for a sentence."""
     shown = ", ".join(requests[:3])
     return shown if len(requests) <= 3 else f"{shown} and {len(requests) - 3} more"

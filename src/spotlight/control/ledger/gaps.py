@@ -1,7 +1,7 @@
-"""What a run did not get: samples given up or without a score, groups not trained, evaluations without a score.
+"""Missing parts of a run: dropped or unscored samples, untrained groups, evaluations without a score.
 
-A fold of the journal that audit, status, report and the last line of `train` share. None of it breaks an invariant,
-and none of it is success: `whole` is False where a group or an evaluation is missing (tests/unit/test_gaps.py).
+A fold of the journal that audit, status, report and the last line of `train` share. A gap breaks no invariant, but
+`whole` is False if a group or an evaluation is missing (tests/unit/test_gaps.py).
 """
 
 import math
@@ -18,17 +18,17 @@ LONGEST_REASON = 300
 
 
 class Gaps(msgspec.Struct, kw_only=True):
-    """Counted as events pass by."""
+    """Running counts of the gaps."""
 
     dropped: dict[RequestId, str] = {}
-    """Samples that were given up, with the reason."""
+    """Reason by dropped sample."""
     unscored: dict[RequestId, str] = {}
-    """Samples that were accepted without a score, with the reason."""
+    """Reason by sample that was accepted without a score."""
     unscored_previews: int = 0
     skipped: dict[int, int] = {}
-    """Groups that were not trained, because fewer than two of their samples have a score, by iteration."""
+    """Number of untrained groups by iteration: fewer than two of their samples have a score."""
     groups: int = 0
-    """Groups that were compared."""
+    """Number of groups with advantages."""
     empty_evaluations: list[int] = []
     """Iterations whose evaluation has no score."""
 
@@ -64,34 +64,34 @@ class Gaps(msgspec.Struct, kw_only=True):
                 pass
 
     def counts(self) -> list[str]:
-        """Each kind of gap in a few words; empty where there is none."""
-        said = []
+        """Text of each kind of gap; empty if there is none."""
+        parts = []
         if self.skipped:
-            said.append(f"{sum(self.skipped.values())} of {self.groups} groups not trained")
+            parts.append(f"{sum(self.skipped.values())} of {self.groups} groups not trained")
         if self.empty_evaluations:
             after = ", ".join(map(str, self.empty_evaluations))
-            said.append(f"no held-out score after {_plural(self.empty_evaluations, 'iteration')} {after}")
+            parts.append(f"no held-out score after {_plural(self.empty_evaluations, 'iteration')} {after}")
         if self.dropped:
-            said.append(f"{len(self.dropped)} samples given up ({_by_work(self.dropped)})")
+            parts.append(f"{len(self.dropped)} samples dropped ({_by_work(self.dropped)})")
         if self.unscored:
-            said.append(f"{len(self.unscored)} samples without a score ({_by_work(self.unscored)})")
+            parts.append(f"{len(self.unscored)} samples without a score ({_by_work(self.unscored)})")
         if self.unscored_previews:
-            said.append(f"{self.unscored_previews} previews without a score")
-        return said
+            parts.append(f"{self.unscored_previews} previews without a score")
+        return parts
 
     def sentences(self) -> list[str]:
-        """The counts, and the most frequent reasons."""
+        """The counts and the most frequent reasons."""
         if not self.exist:
             return []
         reasons = Counter([*self.dropped.values(), *self.unscored.values()])
-        said = [f"Missing: {'; '.join(self.counts())}."]
-        said += [
+        lines = [f"Missing: {'; '.join(self.counts())}."]
+        lines += [
             f"Reason of {count}: {_shortened(reason)}" for reason, count in reasons.most_common(REASONS_SHOWN) if reason
         ]
-        return said
+        return lines
 
     def verdict(self) -> str:
-        """The last line of an audit without findings."""
+        """Last line of an audit without findings."""
         if not self.exist:
             return "Clean: nothing lost, nothing doubled, every invariant holds."
         what = "; ".join(self.counts())

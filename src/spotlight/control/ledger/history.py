@@ -1,7 +1,7 @@
-"""What a journal tells so far, kept apart from the Ledger so that the two can contradict each other.
+"""State of a run from its journal so far, independent of the Ledger so that the audit can find the Ledger's defects.
 
-Believes every record, sound or not: `invariants.py` looks at each one before it is added here. One pass; memory grows
-with the number of samples, not of records.
+Adds every record, valid or not: `sample_checks.py` and `step_checks.py` check it before. One pass; memory grows with
+the number of samples, not of records.
 """
 
 from dataclasses import dataclass, field
@@ -30,19 +30,19 @@ from spotlight.core.work import NoticeKind, Policy, Request, RequestId, WeightsI
 
 
 @dataclass(slots=True)
-class SampleLife:
-    """One sample's life up to now."""
+class SampleHistory:
+    """State of one sample after the records so far."""
 
     request: Request
     state: SampleState = SampleState.QUEUED
     attempt: int = 0
     worker: WorkerId | None = None
     kept: int = 0
-    """Steps that the next attempt need not redo."""
+    """Step at which the next attempt resumes."""
     made: tuple[str, str | None] | None = None
-    """Digests of the weights and of the payload of its latest result."""
+    """Digests of the weights and of the payload of the latest result."""
     step: int = -1
-    """The optimizer step that trained it."""
+    """Optimizer step that trained the sample."""
 
 
 GroupKey = tuple[int, int]
@@ -51,15 +51,15 @@ GroupKey = tuple[int, int]
 
 @dataclass(slots=True)
 class Step:
-    """One surviving optimizer step."""
+    """One optimizer step that was not undone."""
 
-    lives: list[SampleLife]
+    samples: list[SampleHistory]
     positions: list[int]
 
 
 @dataclass(slots=True)
 class WorkerTime:
-    """Where a worker's time went, in total."""
+    """First and last second of a worker's spans, and the sum of their lengths."""
 
     start: float
     end: float
@@ -72,58 +72,58 @@ class History:
 
     next_seq: int = 0
     at: float = 0.0
-    lives: dict[RequestId, SampleLife] = field(default_factory=dict)
-    groups: dict[GroupKey, list[SampleLife]] = field(default_factory=dict)
-    places: dict[GroupKey, int] = field(default_factory=dict)
-    """Place of each rollout group in the prompt order."""
+    samples: dict[RequestId, SampleHistory] = field(default_factory=dict)
+    groups: dict[GroupKey, list[SampleHistory]] = field(default_factory=dict)
+    positions: dict[GroupKey, int] = field(default_factory=dict)
+    """Position of each rollout group in the prompt order."""
     claims: dict[int, GroupKey] = field(default_factory=dict)
-    """Who was issued each place last."""
+    """Group that was issued last for each position."""
     steps: list[Step] = field(default_factory=list)
-    trained_places: set[int] = field(default_factory=set)
+    trained_positions: set[int] = field(default_factory=set)
     base_digest: str | None = None
     published: dict[WeightsId, Published] = field(default_factory=dict)
     undone: set[WeightsId] = field(default_factory=set)
-    """Published ones whose steps were undone since: they may be published again with other bytes."""
+    """Published weights whose steps were undone since: they may be published again with other bytes."""
     newest_version: int = 0
-    """Of the behaviour policies published in the surviving history."""
+    """Newest published behaviour policy in the surviving history."""
     deadlines: dict[WorkerId, float] = field(default_factory=dict)
-    """Of imminent notices, in run seconds."""
+    """Deadlines of imminent notices, in run seconds."""
     lost: set[WorkerId] = field(default_factory=set)
-    leased: dict[RequestId, SampleLife] = field(default_factory=dict)
+    leased: dict[RequestId, SampleHistory] = field(default_factory=dict)
     spans: dict[WorkerId, WorkerTime] = field(default_factory=dict)
     progress_at: float = 0.0
-    """When the last step was committed, or the run (re)started."""
+    """Run time of the last committed step or (re)start."""
     finished: bool = False
 
     def digest_of(self, weights: WeightsId) -> str | None:
-        """What a sample of these weights must be made with; version 0 is the base unless it was published as well."""
+        """Digest that samples of these weights must have; version 0 is the base unless it was published as well."""
         published = self.published.get(weights)
         if published is not None:
             return published.digest
         return self.base_digest if weights.version == 0 else None
 
     def group_alive(self, key: GroupKey) -> bool:
-        return any(life.state is not SampleState.DROPPED for life in self.groups.get(key, ()))
+        return any(sample.state is not SampleState.DROPPED for sample in self.groups.get(key, ()))
 
     def groups_in(self, event: StepCommitted) -> list[GroupKey]:
-        """The rollout groups that a step touches, each once."""
+        """Rollout groups of a step, each once."""
         found: dict[GroupKey, None] = {}
         for request in event.requests:
-            life = self.lives.get(request)
-            if life is not None and life.request.work is Work.ROLLOUT:
-                found[(life.request.iteration, life.request.group)] = None
+            sample = self.samples.get(request)
+            if sample is not None and sample.request.work is Work.ROLLOUT:
+                found[(sample.request.iteration, sample.request.group)] = None
         return list(found)
 
     def add(self, record: Record) -> None:
-        """Believe one more record."""
+        """Apply one more record."""
         self.next_seq, self.at = record.seq + 1, record.at
         match record.event:
             case Issued() as event:
                 self._issue(event)
             case Leased() | Released() | Accepted() | Dropped() | Reopened() as event:
-                life = self.lives.get(event.request)
-                if life is not None:
-                    self._live_on(life, event)
+                sample = self.samples.get(event.request)
+                if sample is not None:
+                    self._update_sample(sample, event)
             case StepCommitted() as event:
                 self._commit(event, record.at)
             case Restored() as event:
@@ -152,47 +152,47 @@ class History:
 
     def _issue(self, event: Issued) -> None:
         for request in event.requests:
-            life = self.lives[request.id] = SampleLife(request)
+            sample = self.samples[request.id] = SampleHistory(request)
             if request.work is not Work.ROLLOUT:
                 continue
             key = (request.iteration, request.group)
-            self.groups.setdefault(key, []).append(life)
+            self.groups.setdefault(key, []).append(sample)
             if request.group < len(event.positions):
-                place = self.places[key] = event.positions[request.group]
-                self.claims[place] = key
+                position = self.positions[key] = event.positions[request.group]
+                self.claims[position] = key
 
     def _commit(self, event: StepCommitted, at: float) -> None:
-        lives = [self.lives[request] for request in event.requests if request in self.lives]
-        for life in lives:
-            life.state, life.step = SampleState.TRAINED, event.step
-        places = [self.places[key] for key in self.groups_in(event) if key in self.places]
-        self.trained_places.update(places)
-        self.steps.append(Step(lives, places))
+        samples = [self.samples[request] for request in event.requests if request in self.samples]
+        for sample in samples:
+            sample.state, sample.step = SampleState.TRAINED, event.step
+        positions = [self.positions[key] for key in self.groups_in(event) if key in self.positions]
+        self.trained_positions.update(positions)
+        self.steps.append(Step(samples, positions))
         self.progress_at = at
 
     def _restore(self, event: Restored) -> None:
         for step in self.steps[event.step :]:
-            for life in step.lives:
-                life.state, life.step = SampleState.ACCEPTED, -1
-            self.trained_places.difference_update(step.positions)
+            for sample in step.samples:
+                sample.state, sample.step = SampleState.ACCEPTED, -1
+            self.trained_positions.difference_update(step.positions)
         del self.steps[event.step :]
-        self.undone.update(weights for weights, told in self.published.items() if told.step > event.step)
+        self.undone.update(weights for weights, publication in self.published.items() if publication.step > event.step)
         surviving = (weights for weights in self.published if weights not in self.undone)
         self.newest_version = max((w.version for w in surviving if w.policy is Policy.BEHAVIOUR), default=0)
 
-    def _live_on(self, life: SampleLife, event: Leased | Released | Accepted | Dropped | Reopened) -> None:
+    def _update_sample(self, sample: SampleHistory, event: Leased | Released | Accepted | Dropped | Reopened) -> None:
         self.leased.pop(event.request, None)
-        life.worker = None
+        sample.worker = None
         match event:
             case Leased():
-                life.state, life.attempt, life.worker = SampleState.LEASED, event.attempt, event.worker
-                self.leased[event.request] = life
+                sample.state, sample.attempt, sample.worker = SampleState.LEASED, event.attempt, event.worker
+                self.leased[event.request] = sample
             case Released():
-                life.state, life.kept = SampleState.QUEUED, event.step
+                sample.state, sample.kept = SampleState.QUEUED, event.step
             case Accepted():
-                life.state, life.kept = SampleState.ACCEPTED, 0
-                life.made = (event.digest, event.payload_digest)
+                sample.state, sample.kept = SampleState.ACCEPTED, 0
+                sample.made = (event.digest, event.payload_digest)
             case Dropped():
-                life.state = SampleState.DROPPED
+                sample.state = SampleState.DROPPED
             case Reopened():
-                life.state = SampleState.QUEUED
+                sample.state = SampleState.QUEUED

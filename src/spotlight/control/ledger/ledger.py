@@ -1,12 +1,12 @@
-"""The ledger: who owes which sample, what became of it, and what has been trained.
+"""The ledger: the state of every sample, its leases and results, and the training frontier.
 
-Invariants kept here (tests/property/test_ledger_property.py; `audit.py` checks them from the journal alone): a sample
-has at most one live attempt and is accepted once; it is in at most one step of the surviving history; a group is
+Invariants (tests/property/test_ledger_property.py; `audit.py` checks them from the journal alone): a sample has at
+most one live attempt and is accepted once; it is in at most one optimizer step of the surviving history; a group is
 trained whole and with one policy version; the frontier moves only when a step commits. States: `states.py`.
 
-Each change is checked, then told through `emit` (the journal), then made: where telling fails nothing has changed, and
-`replay` of what was told gives the same ledger. Previews pass the same states and fences but are told to nobody, since
-the journal has one record per batch of them; a replayed ledger knows none.
+Each change is checked, then sent to `emit` (the journal), then applied: if `emit` raises, nothing has changed, and
+`replay` of the emitted events gives the same ledger. Previews pass the same states and fences but are not emitted,
+since the journal has one record per batch of them; a replayed ledger has none.
 
     ledger.issue([request], positions=[0])         # QUEUED
     attempt = ledger.lease(request.id, worker)     # LEASED, attempt 1
@@ -43,19 +43,19 @@ Emit: TypeAlias = Callable[[AnyEvent], object]
 
 QUEUED, LEASED, ACCEPTED = SampleState.QUEUED, SampleState.LEASED, SampleState.ACCEPTED
 PREVIEW = Work.PREVIEW
-"""Looked up once: these are on the way of every sample, and looking into an enumeration is slow."""
+"""Module constants, because attribute access on an enumeration is slow and every sample needs these."""
 
 
 OLDEST = 1
-"""Versions that a sample may be behind when it is trained on: one-step asynchrony, and no more."""
+"""Largest policy lag in versions of a sample at training time: one-step asynchrony."""
 
 
 def ignore(event: AnyEvent) -> None:
-    """Tells nobody."""
+    """Discard the event."""
 
 
 class Ledger(Book):
-    """All samples of a run. Changes are O(1) per sample; nothing is copied but what a read returns."""
+    """All samples of a run. Changes are O(1) per sample; only reads copy."""
 
     def __init__(self, emit: Emit = ignore) -> None:
         super().__init__()
@@ -64,25 +64,25 @@ class Ledger(Book):
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def issue(self, requests: Sequence[Request], positions: Sequence[int] = ()) -> None:
-        """New samples are wanted; `positions` gives the place in the prompt order of each rollout group."""
+        """Queue new samples; `positions` are the positions of the rollout groups in the prompt order."""
         ids = [request.id for request in requests]
         self._check_issue(requests, ids, positions)
-        told = tuple(request for request in requests if request.work is not Work.PREVIEW)
-        if told:
-            self._emit(Issued(requests=told, positions=tuple(positions)))
+        recorded = tuple(request for request in requests if request.work is not Work.PREVIEW)
+        if recorded:
+            self._emit(Issued(requests=recorded, positions=tuple(positions)))
         for request, request_id in zip(requests, ids, strict=True):
             key = (request.iteration, request.work)
             batch = self._batches.get(key)
             if batch is None:
-                places = positions if request.work is Work.ROLLOUT else ()
-                batch = self._batches[key] = Batch(request.iteration, request.work, places)
+                batch_positions = positions if request.work is Work.ROLLOUT else ()
+                batch = self._batches[key] = Batch(request.iteration, request.work, batch_positions)
             entry = self._entries[request_id] = batch.add(request, request_id)
             if entry.group.position is not None:
                 self._claims[entry.group.position] = entry.group
         self._counts[SampleState.QUEUED] += len(requests)
 
     def lease(self, request: RequestId, worker: WorkerId, step: int = 0) -> int:
-        """Give a queued sample to a worker, which goes on from `step`; returns the attempt, its fence."""
+        """Lease a queued sample to a worker, which starts at `step`; return the attempt, its fence."""
         entry = self._expect(request, QUEUED, "leased")
         attempt = entry.attempt + 1
         if entry.batch.work is not PREVIEW:
@@ -97,35 +97,35 @@ class Ledger(Book):
         return attempt
 
     def release(self, request: RequestId, attempt: int, reason: ReleaseReason, step: int = 0, redone: int = 0) -> bool:
-        """End a live attempt without a result; False, and nothing is told, if it is not the live one."""
+        """End a live attempt without a result; return False, with no effect, if it is not the live one."""
         entry = self._entries.get(request)
         if entry is None or entry.state is not LEASED or entry.attempt != attempt:
             return False
-        self._tell(entry, Released(request=request, attempt=attempt, reason=reason, step=step, redone=redone))
+        self._record(entry, Released(request=request, attempt=attempt, reason=reason, step=step, redone=redone))
         self._end_lease(entry)
         self._move(entry, SampleState.QUEUED)
         return True
 
     def accept(self, accepted: Accepted, expected_digest: str | None) -> RefusalReason | None:
-        """Take a result, or say why not.
+        """Accept a result, or return the reason of its refusal.
 
-        `expected_digest` is the published one of the request's weights; None, as nothing is published, takes nothing.
+        `expected_digest` is the published digest of the request's weights; None (not published) refuses every result.
         """
         entry = self._entries.get(accepted.request)
         reason = _refusal(entry, accepted, expected_digest)
         if entry is None or reason is not None:
             return self._refuse(entry, accepted, reason or RefusalReason.UNKNOWN)
-        self._tell(entry, accepted)
+        self._record(entry, accepted)
         self._end_lease(entry)
         self._move(entry, ACCEPTED)
         entry.accepted = accepted
         return None
 
     def drop(self, request: RequestId, reason: str) -> None:
-        """Give a sample up for good."""
+        """Drop a sample permanently."""
         entry = self._known(request)
         self._check_edge(entry, SampleState.DROPPED)
-        self._tell(entry, Dropped(request=request, reason=reason))
+        self._record(entry, Dropped(request=request, reason=reason))
         self._end_lease(entry)
         self._move(entry, SampleState.DROPPED)
         group = entry.group
@@ -134,22 +134,22 @@ class Ledger(Book):
             del self._claims[group.position]
 
     def reopen(self, request: RequestId, reason: str) -> None:
-        """An accepted sample's file is lost: it is wanted again."""
+        """Queue an accepted sample again, because its file is lost."""
         entry = self._expect(request, SampleState.ACCEPTED, "reopened")
-        self._tell(entry, Reopened(request=request, reason=reason))
+        self._record(entry, Reopened(request=request, reason=reason))
         self._move(entry, SampleState.QUEUED)
         entry.accepted = None
 
     def cancel(self, work: Work, reason: str = "cancelled") -> list[RequestId]:
-        """Drop every unfinished request of a kind, in issue order."""
+        """Drop every unfinished request of a kind and return them, in issue order."""
         batches = [batch for batch in self._batches.values() if batch.work is work and batch.outstanding]
-        gone = [entry.id for batch in batches for entry in batch.entries.values() if entry.state in OUTSTANDING]
-        for request in gone:
+        cancelled = [entry.id for batch in batches for entry in batch.entries.values() if entry.state in OUTSTANDING]
+        for request in cancelled:
             self.drop(request, reason)
-        return gone
+        return cancelled
 
     def commit_step(self, event: StepCommitted) -> None:
-        """One optimizer step happened: its samples are trained and the frontier moves, all at once."""
+        """Record one optimizer step: mark its samples as trained and move the frontier, atomically."""
         entries = self._check_step(event)
         self._emit(event)
         for entry in entries:
@@ -163,10 +163,10 @@ class Ledger(Book):
         self._step_count += 1
 
     def restore(self, step: int, reason: str) -> None:
-        """The gang fell back to `step` steps: later ones are undone, their samples are accepted, not trained."""
+        """Undo all but the first `step` optimizer steps; their samples become accepted again."""
         if not self._oldest_restorable <= step <= self._step_count:
             raise InvariantBroken(
-                f"cannot restore to step {step}: {self._step_count} steps are committed and the samples of the first "
+                f"cannot restore to step {step}: {self._step_count} steps are committed, and the samples of the first "
                 f"{self._oldest_restorable} are retired; restore a checkpoint between the two."
             )
         self._emit(Restored(step=step, reason=reason))
@@ -182,16 +182,16 @@ class Ledger(Book):
         self._frontier = self._steps[step - 1].frontier if step else Frontier()
 
     def interrupt(self) -> list[RequestId]:
-        """After a controller restart: end every live lease; flights were volatile, so all of them start over."""
+        """Release every live lease after a controller restart; flights are volatile, so all samples start over."""
         live = [entry for entry in self._entries.values() if entry.state is SampleState.LEASED]
         for entry in live:
             self.release(entry.id, entry.attempt, ReleaseReason.RESTART, step=0, redone=entry.step)
         return [entry.id for entry in live]
 
     def retire(self, iteration: int) -> None:
-        """Forget what is settled of the iterations up to this one, to bound memory; counts stay.
+        """Delete the settled entries of the iterations up to this one, to bound memory; counts stay.
 
-        Only once no checkpoint that may still be restored is older: a restore before these steps is refused after.
+        Call this only when every checkpoint that may be restored is newer: an older restore is refused afterwards.
         """
         for key in [key for key in self._batches if key[0] <= iteration]:
             batch = self._batches[key]
@@ -204,13 +204,13 @@ class Ledger(Book):
         for step, event in self._steps.items():
             if event.iteration <= iteration:
                 self._oldest_restorable = max(self._oldest_restorable, step + 1)
-        # The one before the oldest stays: its frontier is where a restore to the oldest goes back to.
+        # The step before the oldest restorable one stays: a restore to the oldest needs its frontier.
         for step in [step for step in self._steps if step < self._oldest_restorable - 1]:
             del self._steps[step]
 
     @classmethod
     def replay(cls, events: Iterable[AnyEvent], emit: Emit = ignore) -> "Ledger":
-        """The ledger that told these events; leases live at the end stay so (see `interrupt`)."""
+        """Rebuild the ledger that emitted these events; leases live at the end stay live (see `interrupt`)."""
         ledger = cls()
         for event in events:
             ledger._fold(event)
@@ -219,13 +219,13 @@ class Ledger(Book):
 
     # -- the rules -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, entry: Entry, event: AnyEvent) -> None:
-        """Previews are told to nobody; `lease` knows that too, so as not to make the event."""
+    def _record(self, entry: Entry, event: AnyEvent) -> None:
+        """Emit the event unless it concerns a preview; `lease` has its own check, which saves making the event."""
         if entry.batch.work is not PREVIEW:
             self._emit(event)
 
     def _move(self, entry: Entry, to: SampleState) -> None:
-        """The only writer of a state, and of what is counted by state."""
+        """Change the state and its counts; the only function that does."""
         before, counts = entry.state, self._counts
         if to not in EDGES[before]:
             self._check_edge(entry, to)
@@ -251,7 +251,7 @@ class Ledger(Book):
         if entry is None:
             self._emit(refused)
             return reason
-        self._tell(entry, refused)
+        self._record(entry, refused)
         if reason is RefusalReason.WRONG_WEIGHTS:
             self.release(late.request, late.attempt, ReleaseReason.FAILED, step=0, redone=entry.step + late.steps)
         return reason
@@ -259,7 +259,7 @@ class Ledger(Book):
     def _check_edge(self, entry: Entry, to: SampleState) -> None:
         if to not in EDGES[entry.state]:
             raise InvariantBroken(
-                f"sample {entry.id} is {entry.state} and cannot become {to}: no such edge is drawn; report it as a bug."
+                f"sample {entry.id} is {entry.state} and cannot become {to}: there is no such edge; report it as a bug."
             )
 
     def _expect(self, request: RequestId, state: SampleState, act: str) -> Entry:
@@ -267,7 +267,7 @@ class Ledger(Book):
         if entry.state is not state:
             raise InvariantBroken(
                 f"sample {request} is {entry.state} and cannot be {act}; only a sample that is {state} can; "
-                "report this as a bug."
+                "report it as a bug."
             )
         return entry
 
@@ -280,12 +280,12 @@ class Ledger(Book):
         rollouts = [request for request in requests if request.work is Work.ROLLOUT]
         iterations = sorted({request.iteration for request in rollouts})
         if positions and len(iterations) > 1:
-            raise InvariantBroken(f"positions are of one iteration, not of {iterations}; issue each one by itself.")
+            raise InvariantBroken(f"positions belong to one iteration, not to {iterations}; issue each one separately.")
         for iteration in iterations:
             groups = [request.group for request in rollouts if request.iteration == iteration]
-            self._check_places(iteration, groups, tuple(positions))
+            self._check_positions(iteration, groups, tuple(positions))
 
-    def _check_places(self, iteration: int, groups: Sequence[int], positions: tuple[int, ...]) -> None:
+    def _check_positions(self, iteration: int, groups: Sequence[int], positions: tuple[int, ...]) -> None:
         batch = self._batches.get((iteration, Work.ROLLOUT))
         if batch is not None:
             if positions and positions != batch.positions:
@@ -301,24 +301,26 @@ class Ledger(Book):
             if taken or len(set(positions)) < len(positions):
                 raise InvariantBroken(f"prompt positions {taken or positions} are issued or trained already.")
         if positions and max(groups) >= len(positions):
-            raise InvariantBroken(f"group {max(groups)} of iteration {iteration} has no place among {len(positions)}.")
+            raise InvariantBroken(
+                f"group {max(groups)} of iteration {iteration} has no position ({len(positions)} given)."
+            )
 
     def _check_step(self, event: StepCommitted) -> list[Entry]:
-        """The entries of the step; raises unless it takes whole groups of accepted rollouts, each of one version."""
+        """Return the step's entries; raise unless it trains whole groups of accepted rollouts, each of one version."""
         what = f"step {event.step} of iteration {event.iteration}"
         if event.step != self._step_count:
             raise InvariantBroken(f"{what} cannot be committed after {self._step_count} steps; steps come in order.")
         if not event.requests or len(set(event.requests)) < len(event.requests):
             raise InvariantBroken(f"{what} names no sample, or one twice; a step trains each of its samples once.")
         entries = [self._expect(request, SampleState.ACCEPTED, "trained") for request in event.requests]
-        strangers = [e.id for e in entries if e.batch.work is not Work.ROLLOUT or e.batch.iteration != event.iteration]
-        if strangers:
-            raise InvariantBroken(f"{what} takes {strangers[:3]}; only rollouts of that iteration enter its loss.")
+        foreign = [e.id for e in entries if e.batch.work is not Work.ROLLOUT or e.batch.iteration != event.iteration]
+        if foreign:
+            raise InvariantBroken(f"{what} takes {foreign[:3]}; only rollouts of that iteration enter its loss.")
         ages = sorted({event.iteration - entry.request.sample.version for entry in entries})
         if ages[0] < 0 or ages[-1] > OLDEST:
             raise InvariantBroken(
-                f"{what} takes samples that are {ages} versions old; none may be more than {OLDEST} behind the weights "
-                "that the step begins from, or ahead of them."
+                f"{what} takes samples that are {ages} versions old; a sample may be at most {OLDEST} versions behind "
+                "the weights that the step starts from, and never ahead of them."
             )
         taken = set(event.requests)
         for group in groups_of(entries):
@@ -328,24 +330,26 @@ class Ledger(Book):
             digests = sorted({entry.accepted.digest for entry in survivors if entry.accepted is not None})
             if missing or len(versions) > 1 or len(digests) > 1:
                 raise InvariantBroken(
-                    f"{what} takes group {group.number} without {missing[:3]}, of versions {versions} and weights "
-                    f"{digests}; a group is trained whole and with one version, which is one set of weights."
+                    f"{what} takes group {group.number} without {missing[:3]}, with versions {versions} and weights "
+                    f"{digests}; a group is trained whole, with one version and one set of weights."
                 )
         expected = self.frontier_after(event.requests)
         if event.frontier != expected:
-            raise InvariantBroken(f"{what} says frontier {event.frontier}, but training it gives {expected}.")
+            raise InvariantBroken(f"{what} has frontier {event.frontier}, but its samples give {expected}.")
         return entries
 
     def _fold(self, event: AnyEvent) -> None:
-        """Make the change that an event of the journal tells of."""
+        """Apply one event of the journal."""
         match event:
             case Leased():
                 attempt = self.lease(event.request, event.worker, event.step)
-                _check_told(attempt == event.attempt, event)
+                _check_replayed(attempt == event.attempt, event)
             case Accepted():
-                _check_told(self.accept(event, event.digest) is None, event)
+                _check_replayed(self.accept(event, event.digest) is None, event)
             case Released():
-                _check_told(self.release(event.request, event.attempt, event.reason, event.step, event.redone), event)
+                _check_replayed(
+                    self.release(event.request, event.attempt, event.reason, event.step, event.redone), event
+                )
             case Issued():
                 self.issue(event.requests, event.positions)
             case Dropped():
@@ -363,15 +367,15 @@ class Ledger(Book):
 def _refusal(entry: Entry | None, accepted: Accepted, expected_digest: str | None) -> RefusalReason | None:
     if entry is None:
         return RefusalReason.UNKNOWN
-    # The worker counts too: attempts of previews start over when the controller restarts.
+    # The worker must match too: attempts of previews start over when the controller restarts.
     if entry.state is LEASED and entry.attempt == accepted.attempt and entry.holder == accepted.worker:
         return None if accepted.digest == expected_digest else RefusalReason.WRONG_WEIGHTS
     if entry.state is SampleState.DROPPED:
         return RefusalReason.UNKNOWN
-    is_there = entry.state in (ACCEPTED, SampleState.TRAINED)
-    return RefusalReason.DUPLICATE if is_there else RefusalReason.FENCED
+    is_finished = entry.state in (ACCEPTED, SampleState.TRAINED)
+    return RefusalReason.DUPLICATE if is_finished else RefusalReason.FENCED
 
 
-def _check_told(agrees: bool, event: AnyEvent) -> None:
+def _check_replayed(agrees: bool, event: AnyEvent) -> None:
     if not agrees:
-        raise InvariantBroken(f"the journal contradicts itself at {event}; run `spotlight audit` on it.")
+        raise InvariantBroken(f"the journal is inconsistent at {event}; run `spotlight audit` on it.")

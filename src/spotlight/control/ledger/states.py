@@ -7,8 +7,8 @@
       `------------- reopen ------------'
     QUEUED, LEASED, ACCEPTED -- drop --> DROPPED
 
-Only rollouts are ever TRAINED; audits, evaluations and previews end at ACCEPTED. DROPPED is the end; TRAINED is left
-only when the gang falls back to a checkpoint from before the step. Invariant: a sample moves along these edges alone
+Only rollouts become TRAINED; audits, evaluations and previews end at ACCEPTED. DROPPED is final; a sample leaves
+TRAINED only when the gang restores a checkpoint from before the step. Invariant: a sample moves along these edges only
 (tests/property/test_ledger_property.py).
 """
 
@@ -35,8 +35,8 @@ EDGES: Mapping[SampleState, frozenset[SampleState]] = {
 }
 
 OUTSTANDING = frozenset({SampleState.QUEUED, SampleState.LEASED})
-"""Somebody must still make the sample."""
+"""States of a sample that is still to be made."""
 
 
 class InvariantBroken(SpotlightError):
-    """The controller contradicts itself: a defect of the code, never of the user's input. The run stops before harm."""
+    """The controller's state is inconsistent: a defect of the code, not of the user's input. Nothing is changed."""

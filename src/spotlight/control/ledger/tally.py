@@ -1,4 +1,4 @@
-"""What an audit counts beside what it finds wrong: samples by fate, replies refused, work done twice and why."""
+"""Counts of an audit beside its findings: samples by state, refused replies, redone work by cause."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,27 +26,27 @@ from spotlight.core.work import Work
 
 Name = TypeVar("Name", bound=str)
 SHOWN = 20
-"""Findings that are spelt out: one cause is likely behind the rest."""
+"""Number of findings that are listed; the rest likely has the same cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waste:
-    """Denoising steps of samples that were done again, by why."""
+    """Redone denoising steps, by cause."""
 
     with_notice: int = 0
-    """Lost with a worker that had been given an imminent notice."""
+    """Steps lost with a worker that had an imminent notice."""
     without_notice: int = 0
-    """Lost with a worker that vanished or fell silent unannounced."""
+    """Steps lost with a worker that died or became silent without notice."""
     moved: int = 0
-    """Lost when a straggler's or a drained worker's sample moved."""
+    """Steps lost when the sample of a straggler or drained worker moved."""
     failed: int = 0
-    """Done by attempts that raised, used wrong weights, or ended without a score."""
+    """Steps of attempts that raised, used wrong weights, or ended without a score."""
     restart: int = 0
-    """In flights that went with the controller, as far as they had been told to it."""
+    """Reported steps of flights that were lost with the controller."""
     useful: int = 0
-    """Steps of the samples that were accepted."""
+    """Steps of accepted samples."""
     largest: int = 0
-    """The most that one preemption cost one flight."""
+    """Largest number of steps that one preemption cost one flight."""
 
     @property
     def redone(self) -> int:
@@ -54,23 +54,23 @@ class Waste:
 
     @property
     def share(self) -> float:
-        """Of all denoising steps."""
+        """Redone share of all denoising steps."""
         total = self.useful + self.redone
         return self.redone / total if total else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """What an audit saw; `clean` if nothing is wrong."""
+    """Result of an audit; `clean` if it has no findings."""
 
     findings: tuple[Finding, ...]
     records: int
     finished: bool
     issued: dict[Work, int]
     states: dict[SampleState, int]
-    """Where the samples are now; they sum to all issued."""
+    """Number of samples per state; their sum is the number of issued samples."""
     steps: int
-    """Surviving optimizer steps."""
+    """Number of optimizer steps that were not undone."""
     steps_undone: int
     reopened: int
     refused: dict[RefusalReason, int]
@@ -87,36 +87,36 @@ class AuditReport:
 
     @property
     def whole(self) -> bool:
-        """Nothing is wrong, and no group and no evaluation is missing."""
+        """True if there are no findings and no group or evaluation is missing."""
         return self.clean and self.gaps.whole
 
     def sentences(self) -> list[str]:
-        """For people: what was counted, then what is wrong."""
-        said = [
-            f"{self.records} records: {sum(self.issued.values())} samples issued ({_told(self.issued)}); now "
-            f"{_told(self.states)}.",
-            f"{self.steps} optimizer steps, {self.steps_undone} more were undone and {self.restarts} times the "
-            f"controller came back.",
+        """Text of the report: the counts, then the findings."""
+        lines = [
+            f"{self.records} records: {sum(self.issued.values())} samples issued ({_listed(self.issued)}); now "
+            f"{_listed(self.states)}.",
+            f"{self.steps} optimizer steps, {self.steps_undone} more undone; {self.restarts} restarts of the "
+            f"controller.",
             f"{self.workers_lost} workers lost, {self.workers_lost_noticed} of them with notice; "
-            f"leases released: {_told(self.released)}; late or wrong replies refused: {_told(self.refused)}.",
-            f"{self.waste.redone} denoising steps were done twice ({self.waste.share:.2%}): "
+            f"leases released: {_listed(self.released)}; late or wrong replies refused: {_listed(self.refused)}.",
+            f"{self.waste.redone} denoising steps redone ({self.waste.share:.2%}): "
             f"{self.waste.without_notice} lost without notice, {self.waste.with_notice} with notice, "
             f"{self.waste.moved} moved, {self.waste.failed} failed, {self.waste.restart} by a restart; one preemption "
             f"cost a flight at most {self.waste.largest}.",
         ]
-        said += self.gaps.sentences()
+        lines += self.gaps.sentences()
         if self.clean:
-            return [*said, self.gaps.verdict()]
-        said.append(f"NOT CLEAN: {len(self.findings)} findings.")
-        said += [str(finding) for finding in self.findings[:SHOWN]]
+            return [*lines, self.gaps.verdict()]
+        lines.append(f"NOT CLEAN: {len(self.findings)} findings.")
+        lines += [str(finding) for finding in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
-            said.append(f"... and {len(self.findings) - SHOWN} more.")
-        return said
+            lines.append(f"... and {len(self.findings) - SHOWN} more.")
+        return lines
 
 
 @dataclass
 class RecordTally:
-    """Counts as records pass by; each is counted before the history learns of it."""
+    """Running counts; each record is counted before it is added to the history."""
 
     records: int = 0
     steps_undone: int = 0
@@ -135,14 +135,14 @@ class RecordTally:
         self.gaps.count(record.event)
         match record.event:
             case Leased() as event:
-                life = history.lives.get(event.request)
-                if life is not None and event.step < life.kept:
-                    self.waste["restart"] += life.kept - event.step
+                sample = history.samples.get(event.request)
+                if sample is not None and event.step < sample.kept:
+                    self.waste["restart"] += sample.kept - event.step
             case Released() as event:
                 self._count_release(event, history)
             case Accepted() as event:
-                life = history.lives.get(event.request)
-                self.waste["useful"] += life.request.sample.sampling.steps if life is not None else 0
+                sample = history.samples.get(event.request)
+                self.waste["useful"] += sample.request.sample.sampling.steps if sample is not None else 0
             case Refused() as event:
                 self.refused[event.reason] += 1
             case Reopened():
@@ -159,8 +159,8 @@ class RecordTally:
 
     def _count_release(self, event: Released, history: History) -> None:
         self.released[event.reason] += 1
-        life = history.lives.get(event.request)
-        noticed = life is not None and life.worker in history.deadlines
+        sample = history.samples.get(event.request)
+        noticed = sample is not None and sample.worker in history.deadlines
         match event.reason:
             case ReleaseReason.RESTART:
                 cause = "restart"
@@ -178,8 +178,8 @@ class RecordTally:
             findings=findings,
             records=self.records,
             finished=history.finished,
-            issued=dict(Counter(life.request.work for life in history.lives.values())),
-            states=dict(Counter(life.state for life in history.lives.values())),
+            issued=dict(Counter(sample.request.work for sample in history.samples.values())),
+            states=dict(Counter(sample.state for sample in history.samples.values())),
             steps=len(history.steps),
             steps_undone=self.steps_undone,
             reopened=self.reopened,
@@ -193,5 +193,5 @@ class RecordTally:
         )
 
 
-def _told(counts: Mapping[Name, int]) -> str:
+def _listed(counts: Mapping[Name, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"

@@ -1,1 +1,1 @@
-"""Money and weather: dated prices, availability traces, the meter that turns machine time into dollars."""
+"""The spot market: dated prices, availability traces, and the meter that converts machine time into dollars."""

@@ -1,12 +1,12 @@
-"""What metered seconds cost at list prices, and what other ways to do the same work would have cost.
+"""The cost of metered seconds at list prices, and the cost of two alternatives.
 
-Two counterfactuals, both at the same table:
-- `all_reserved`: the very same slots for the very same time, all of them on demand;
+Two counterfactuals, with the same price table:
+- `all_reserved`: the same slots for the same time, all of them on demand;
 - `reserved_only`: the same training, rollouts and evaluations on the reserved slots alone, without previews, at the
   same speed per slot and perfectly packed: a lower bound of its hours and dollars.
 
-Invariant: dollars are the integral of the price over the metered seconds (tests/unit/test_market.py), and what the
-activities cost adds up to it, in whole cents too (tests/unit/test_market_cost.py).
+Invariant: dollars are the integral of the price over the metered seconds (tests/unit/test_market.py), and the costs of
+the activities add up to it, also in whole cents (tests/unit/test_market_cost.py).
 """
 
 import math
@@ -20,16 +20,16 @@ from spotlight.core.work import Activity, SlotClass
 
 HOUR_S = 3600.0
 NEEDED = (Activity.ROLLOUT, Activity.ASSIST, Activity.EVALUATION, Activity.TRAIN, Activity.PUBLISH)
-"""Work that a run without spot machines and previews has to do too."""
+"""Activities that a run without spot machines and previews needs too."""
 
 
 class BillLine(msgspec.Struct, frozen=True, kw_only=True):
-    """All slots of one class and price; those of nodes that stood in for spot nodes by themselves."""
+    """All slots of one class and price; stand-ins for spot nodes have their own line."""
 
     slot_class: SlotClass
     price: str
     per_gpu_hour: float | None
-    """None where the table does not tell: the line is not in the sum."""
+    """None if the table has no price: the line is not in the sum."""
     seconds: dict[Activity, float]
     stands_in: bool = False
 
@@ -43,7 +43,7 @@ class BillLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """Dollars as if the slots were GPUs of the table."""
+    """Cost of a run in dollars, as if the slots were GPUs of the table."""
 
     table: str
     date: str
@@ -66,7 +66,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         return {activity: math.fsum(line.seconds.get(activity, 0.0) for line in lines) for activity in Activity}
 
     def dollars_by_activity(self) -> dict[Activity, float]:
-        """What each activity cost, over all lines that have a price."""
+        """Dollars per activity, over all lines with a price."""
         return {
             activity: math.fsum(
                 line.seconds.get(activity, 0.0) / HOUR_S * (line.per_gpu_hour or 0.0) for line in self.lines
@@ -75,7 +75,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def cents_by_activity(self) -> dict[Activity, int]:
-        """The same in whole cents that add up to the rounded total: the largest remainders are rounded up."""
+        """Whole cents per activity, which add up to the rounded total: the largest remainders are rounded up."""
         exact = {activity: dollars * 100 for activity, dollars in self.dollars_by_activity().items()}
         cents = {activity: math.floor(amount) for activity, amount in exact.items()}
         missing = round(self.dollars * 100) - sum(cents.values())
@@ -90,7 +90,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(tallies: Sequence[SlotSeconds], table: PriceTable, reserved_slots: int) -> Bill:
-    """The bill of these seconds; `reserved_slots` is how many the reserved-only run would have."""
+    """Return the bill of these seconds; `reserved_slots` is the number of slots of the reserved-only run."""
     lines = tuple(
         BillLine(
             slot_class=tally.slot_class,
@@ -124,7 +124,7 @@ def _at(lines: Sequence[BillLine], rates: Sequence[float | None]) -> float | Non
 
 
 def _rate(table: PriceTable, name: str, slot_class: SlotClass) -> float | None:
-    """A journal may name rows that this table lacks; a report then says so instead of failing."""
+    """Return the rate; None for a row that the table lacks, which a report shows instead of failing."""
     price = table.rows.get(name)
     if price is None or (slot_class is SlotClass.SPOT and price.spot_per_hour is None):
         return None

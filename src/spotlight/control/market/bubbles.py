@@ -1,8 +1,8 @@
-"""Where the time of the slots went: seconds of every kind by class of slot, of a run and of each of its iterations.
+"""Slot time by tenure and activity, of a run and of each iteration. The `idle` seconds are the pipeline's bubbles.
 
-A pure reading of the journal, for reports and benchmarks. The bubbles of a pipeline are what is `idle`.
+A pure fold of the journal, for reports and benchmarks.
 
-Invariant: the kinds of a class add up to the time that its slots were held, and iterations to the run
+Invariant: the activities of a tenure add up to the time that its slots were held, and iterations to the run
 (tests/property/test_bubbles_property.py).
 """
 
@@ -17,31 +17,32 @@ from spotlight.control.market.occupancy import Tenure
 from spotlight.core.work import Activity
 
 ByTenure: TypeAlias = dict[Tenure, dict[Activity, float]]
-"""Seconds; only what there is."""
+"""Seconds by tenure and activity, without zeros."""
 
 
 class IterationBubbles(msgspec.Struct, frozen=True, kw_only=True):
-    """From the end of the iteration before to its own, which is None while it is not done."""
+    """Slot time from the end of the previous iteration to the end of this one."""
 
     iteration: int
     start: float
     end: float | None
+    """None until the iteration is done."""
     seconds: ByTenure
 
 
 class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run so far."""
+    """Slot time of a run so far."""
 
     seconds: ByTenure
     iterations: tuple[IterationBubbles, ...]
 
     def idle_shares(self) -> dict[Tenure, float]:
-        """Of the time that slots of a class were held."""
+        """Idle share of the held time, by tenure."""
         return {tenure: share(seconds, Activity.IDLE) for tenure, seconds in self.seconds.items()}
 
 
 def bubbles_of(meter: CostMeter) -> Bubbles:
-    """What a meter that has read a journal says of its slots' time."""
+    """Return the slot time of a meter that has read a journal."""
     return Bubbles(
         seconds=_by_tenure(meter.accounts()),
         iterations=tuple(
@@ -54,7 +55,7 @@ def bubbles_of(meter: CostMeter) -> Bubbles:
 
 
 def share(seconds: Mapping[Activity, float], kind: Activity) -> float:
-    """Of all seconds, those of that kind; 0 of nothing."""
+    """Share of one activity in all seconds; 0 if there are none."""
     held = math.fsum(seconds.values())
     return seconds.get(kind, 0.0) / held if held else 0.0
 
@@ -62,8 +63,8 @@ def share(seconds: Mapping[Activity, float], kind: Activity) -> float:
 def _by_tenure(accounts: Sequence[Account]) -> ByTenure:
     summed: ByTenure = {}
     for tenure in Tenure:
-        mine = [account.seconds for account in accounts if account.tenure is tenure]
-        kinds = {kind: math.fsum(seconds.get(kind, 0.0) for seconds in mine) for kind in Activity}
+        parts = [account.seconds for account in accounts if account.tenure is tenure]
+        kinds = {kind: math.fsum(seconds.get(kind, 0.0) for seconds in parts) for kind in Activity}
         if any(kinds.values()):
             summed[tenure] = {kind: seconds for kind, seconds in kinds.items() if seconds}
     return summed

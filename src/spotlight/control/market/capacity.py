@@ -1,16 +1,16 @@
-"""When nodes at the on-demand price stand in for spot nodes that stay away, and when they are given back.
+"""Decides when nodes at the on-demand price stand in for missing spot nodes, and when they are returned.
 
-Every missing spot node has its own patience: it is missing since the count last fell below its place, and once that is
-`fallback_s` ago a stand-in is wanted for it. A spot node that comes ends the youngest shortage first, so that a market
-that flutters between five and six of eight nodes does not begin to count anew for the seventh and the eighth.
+Every missing spot node has its own timer, which starts when the count falls below its number; after `fallback_s` it
+gets a stand-in. A spot node that joins stops the youngest timer, so that a market that alternates between five and six
+of eight nodes does not restart the timers of the seventh and eighth.
 
-    enough --a spot node is missing--> waiting --for fallback_s--> standing in --spot is there again--> enough
+    enough --a spot node is missing--> waiting --for fallback_s--> standing in --spot nodes return--> enough
                  ^------------------------|
 
-Count a spot node when its workers can work, not when it is rented: then nobody is given back too early.
+Count a spot node when its workers are ready, not when it is rented: then no stand-in is returned too early.
 
-Invariant: spot nodes and stand-ins together never exceed what is wanted, nothing is rented before `fallback_s` have
-passed without a break, and with spot back at full count everything is given back (tests/unit/test_market_capacity.py).
+Invariant: spot nodes and stand-ins together never exceed `wanted`, no node is rented before `fallback_s` have passed
+without a break, and at the full spot count all stand-ins are returned (tests/unit/test_market_capacity.py).
 """
 
 import math
@@ -25,47 +25,47 @@ NAME = "stand-in-{}"
 
 
 def is_stand_in(node: str) -> bool:
-    """By its name, or that of one of its incarnations or slots."""
+    """True for the name of a stand-in, or of one of its incarnations or slots."""
     return node.startswith(NAME.format(""))
 
 
 class Supply(StrEnum):
-    """How a run is off for nodes."""
+    """Supply of spot nodes of a run."""
 
     ENOUGH = "enough"
-    """All spot nodes that are wanted are there."""
+    """No spot node is missing."""
     WAITING = "waiting"
-    """Some are missing, none for too long."""
+    """Spot nodes are missing, none for `fallback_s`."""
     STANDING_IN = "standing_in"
-    """Some have been missing for too long."""
+    """At least one spot node has been missing for `fallback_s`."""
 
 
 class StandInChange(msgspec.Struct, frozen=True):
-    """Stand-ins to rent now, and to give back now, by name."""
+    """Names of stand-ins to rent and to return now."""
 
     rent: tuple[str, ...] = ()
     give_back: tuple[str, ...] = ()
 
 
 class Capacity(msgspec.Struct, kw_only=True):
-    """Of one run: tell it how many spot nodes there are whenever that changes, and obey."""
+    """The stand-in policy of one run; call `decide` whenever the number of spot nodes changes, and apply its result."""
 
     wanted: int
-    """Spot nodes that the run asks for."""
+    """Number of spot nodes that the run requests."""
     fallback_s: float | None
-    """None: nobody ever stands in."""
+    """Seconds until a missing node gets a stand-in; None: never."""
     missing_since: list[float] = []
-    """One instant per missing node, the longest missing first."""
+    """Start time of each missing node's timer, the longest missing first."""
 
     def __post_init__(self) -> None:
         if self.wanted < 0 or (self.fallback_s is not None and not 0 <= self.fallback_s < math.inf):
             raise ConfigError(
-                f"nobody can stand in for {self.wanted} nodes after {self.fallback_s} s; both must be 0 or more, or "
-                "leave market.fallback_s out for no stand-ins."
+                f"stand-ins for {self.wanted} spot nodes after {self.fallback_s} s are impossible; both must be 0 or "
+                "more; leave market.fallback_s out for no stand-ins."
             )
 
     def decide(self, spot: int, rented: Collection[str], now: float) -> StandInChange:
-        """What to do with so many spot nodes at work and these stand-ins rented."""
+        """Return the change for `spot` working spot nodes and these rented stand-ins."""
         self._observe(spot, now)
         target = self.stand_ins(now)
         numbers = sorted(int(name.rpartition("-")[2]) for name in rented)
@@ -75,7 +75,7 @@ class Capacity(msgspec.Struct, kw_only=True):
         return StandInChange(rent=tuple(NAME.format(number) for number in free)[: target - len(numbers)])
 
     def stand_ins(self, now: float) -> int:
-        """How many are wanted as far as is known."""
+        """Number of stand-ins needed at the last observed spot count."""
         if self.fallback_s is None:
             return 0
         return sum(self._overdue(since, now) for since in self.missing_since)
@@ -86,13 +86,13 @@ class Capacity(msgspec.Struct, kw_only=True):
         return Supply.STANDING_IN if self.stand_ins(now) else Supply.WAITING
 
     def wake_at(self, now: float) -> float | None:
-        """When to decide again if nothing happens before; None: not until something does."""
+        """Time of the next decision if the spot count does not change; None: no decision is due."""
         if self.fallback_s is None:
             return None
         return next((since + self.fallback_s for since in self.missing_since if not self._overdue(since, now)), None)
 
     def _overdue(self, since: float, now: float) -> bool:
-        # Compared as `wake_at` says it, so that rounding never makes a run wake in vain.
+        # Uses the expression of `wake_at`, so that rounding never causes a wake-up without effect.
         return self.fallback_s is not None and now >= since + self.fallback_s
 
     def _observe(self, spot: int, now: float) -> None:

@@ -1,8 +1,8 @@
-"""The meter: what slots that are held and billed alike spent their time on, in all and in every iteration.
+"""The cost meter: slot-seconds by activity of each account (slots of one tenure and price), per run and iteration.
 
-A node is billed from `NodeJoined` to `NodeLost`, all its slots, whether they work or not; what a second of a slot is
-spent on is told by `occupancy.py`. Of what is read from the meter, steps that were done again are `lost`
-(lost_work.py): in an iteration that is the run's share of its seconds, because steps are not followed by the second.
+A node is billed from `NodeJoined` to `NodeLost`, all its slots, whether they work or not; `occupancy.py` determines
+the activity of each second. Redone steps count as `lost` (lost_work.py); an iteration's lost share is that of the run,
+because steps have no times.
 
 Invariant: the seconds of all activities add up to wall time x slots, at any instant (tests/unit/test_market.py,
 tests/unit/test_market_cost.py), and those of all periods to those of the run (tests/property/test_bubbles_property.py).
@@ -23,12 +23,12 @@ from spotlight.core.work import Activity, SlotClass
 
 
 class SlotSeconds(msgspec.Struct, kw_only=True):
-    """Slot-seconds by activity of all slots of one class that are billed by one row of the price table."""
+    """Slot-seconds by activity of all slots of one class and one row of the price table."""
 
     slot_class: SlotClass
     price: str
     stands_in: bool = False
-    """Of nodes that were rented in place of spot nodes."""
+    """True for nodes that were rented in place of spot nodes."""
     seconds: dict[Activity, float] = {}
 
     def add(self, activity: Activity, seconds: float) -> None:
@@ -36,7 +36,7 @@ class SlotSeconds(msgspec.Struct, kw_only=True):
 
     @property
     def line(self) -> tuple[str, str, bool]:
-        """Of the bill."""
+        """Key of the line on the bill."""
         return self.slot_class.value, self.price, self.stands_in
 
     @property
@@ -45,7 +45,7 @@ class SlotSeconds(msgspec.Struct, kw_only=True):
 
 
 class Account(SlotSeconds, kw_only=True):
-    """The part of a tally whose slots are also held for the same."""
+    """Slot-seconds of the slots of one tenure."""
 
     tenure: Tenure
 
@@ -54,29 +54,29 @@ class Account(SlotSeconds, kw_only=True):
 
 
 Accounts: TypeAlias = dict[str, Account]
-"""By name."""
+"""Accounts by name."""
 
 
 class Period(msgspec.Struct, kw_only=True):
-    """From the end of one iteration to that of the next, which it is named by."""
+    """Time from the end of the previous iteration to the end of this one."""
 
     iteration: int
     start: float
     end: float | None = None
-    """None: it is not done yet."""
+    """None until the iteration is done."""
     accounts: Accounts = {}
 
 
 class CostMeter(msgspec.Struct, kw_only=True):
-    """Feed it every record; read it at any instant."""
+    """A fold of all records; readable at any instant."""
 
     slots: Occupancy = msgspec.field(default_factory=Occupancy)
     closed: Accounts = {}
-    """What is accounted for."""
+    """Accounted seconds of the run."""
     passed: list[Period] = msgspec.field(default_factory=lambda: [Period(iteration=0, start=0.0)])
-    """The same, by iteration."""
+    """Accounted seconds by iteration."""
     ends: list[float] = []
-    """Of all periods but the last."""
+    """End times of all periods but the last."""
     lost: LostWork = msgspec.field(default_factory=LostWork)
 
     def apply(self, record: Record) -> None:
@@ -91,21 +91,21 @@ class CostMeter(msgspec.Struct, kw_only=True):
 
     @classmethod
     def replay(cls, records: Iterable[Record]) -> "CostMeter":
-        """The meter that was fed these."""
+        """Return a meter that has read these records."""
         meter = cls()
         for record in records:
             meter.apply(record)
         return meter
 
     def accounts(self, at: float | None = None) -> list[Account]:
-        """Slot-seconds up to `at` (the last record, if none is given), slots that are still open included."""
+        """Slot-seconds up to `at` (default: the last record), including open slots."""
         accounts = {name: account.copy() for name, account in self.closed.items()}
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
             _account(accounts, slot.account, slot).add(activity, end - start)
         return self._settled(accounts)
 
     def tallies(self, at: float | None = None) -> list[SlotSeconds]:
-        """The same by line of the bill."""
+        """Slot-seconds up to `at`, by line of the bill."""
         tallies: dict[tuple[str, str, bool], SlotSeconds] = {}
         for account in self.accounts(at):
             empty = SlotSeconds(slot_class=account.slot_class, price=account.price, stands_in=account.stands_in)
@@ -115,13 +115,13 @@ class CostMeter(msgspec.Struct, kw_only=True):
         return [tallies[line] for line in sorted(tallies)]
 
     def periods(self, at: float | None = None) -> list[tuple[Period, list[Account]]]:
-        """The accounts by iteration, the one that is under way at the end; without those in which nothing was held."""
+        """Accounts by iteration, the current one last; without iterations in which no slot was held."""
         parted = [{name: account.copy() for name, account in period.accounts.items()} for period in self.passed]
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
             for number, seconds in self._parts(start, end):
                 _account(parted[number], slot.account, slot).add(activity, seconds)
-        told = zip(self.passed, parted, strict=True)
-        return [(period, self._settled(accounts)) for period, accounts in told if accounts]
+        pairs = zip(self.passed, parted, strict=True)
+        return [(period, self._settled(accounts)) for period, accounts in pairs if accounts]
 
     def _until(self, at: float | None) -> float:
         return self.slots.at if at is None else max(at, self.slots.at)
@@ -145,7 +145,7 @@ class CostMeter(msgspec.Struct, kw_only=True):
             _account(self.passed[number].accounts, name, slot).add(activity, seconds)
 
     def _parts(self, start: float, end: float) -> Iterable[tuple[int, float]]:
-        """A stretch of time by the periods that it lies in."""
+        """Split an interval at the ends of periods: (period number, seconds)."""
         ends = self.ends
         if not ends or start >= ends[-1]:
             return ((len(ends), end - start),)

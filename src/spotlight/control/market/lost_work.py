@@ -1,14 +1,14 @@
-"""Which share of the busy seconds went into steps that had to be done again, or that nobody wanted in the end.
+"""The share of busy seconds that went into redone or discarded steps.
 
-Workers report seconds, not steps, so a second is lost as its step is: of the seconds that the slots of one account
-rolled out (as helpers too) or evaluated, the share of their denoising steps that were done again; of the seconds
-that they previewed, the share of the run's preview steps that were discarded; of the seconds that they trained, the
-share of the run's optimizer steps that were undone. Where the journal does not tell, nothing is lost: previews are not
-followed one by one, so those of lost workers are not counted, and a gang that dies within a step leaves no trace of it.
+Workers report seconds, not steps, so the lost share of an account's seconds is estimated from steps:
+- rollout (also ASSIST) and evaluation seconds: the redone share of the account's denoising steps;
+- preview seconds: the discarded share of the run's preview steps;
+- training seconds: the undone share of the run's optimizer steps.
+Work that the journal does not record is not counted: the previews of lost workers, and a gang's update that died.
 
-A flight that several slots worked on and that is lost whole is charged to the last of them, up to all that it did.
+A flight of several slots that is lost as a whole is charged to the last of them, up to all of that slot's steps.
 
-Invariant: no activity loses more seconds than it has, and what is split adds up to what there was
+Invariant: no activity loses more seconds than it has, and the parts of a split add up to the whole
 (tests/unit/test_market_cost.py).
 """
 
@@ -47,7 +47,7 @@ class StepCounts(msgspec.Struct):
 
 
 class LeasedSteps(msgspec.Struct, frozen=True):
-    """A lease: which account its steps are on, and where it began."""
+    """A lease: the account of its steps, and the step at which it started."""
 
     account: str
     attempt: int
@@ -55,18 +55,18 @@ class LeasedSteps(msgspec.Struct, frozen=True):
 
 
 class LostWork(msgspec.Struct, kw_only=True):
-    """Feed it every event; `account_of` names the account that a worker's slot is on, if it is on any."""
+    """A fold of all events; `account_of` returns the account of a worker's slot, if it has one."""
 
     held: dict[RequestId, LeasedSteps] = {}
     steps: dict[str, dict[Activity, StepCounts]] = {}
-    """By account."""
+    """Step counts by account."""
     previews: StepCounts = msgspec.field(default_factory=StepCounts)
-    """Of the whole run; discarded ones count as redone."""
+    """Preview steps of the whole run; discarded ones count as redone."""
     trained: int = 0
-    """Optimizer steps, also those that were undone."""
+    """Number of optimizer steps, including undone ones."""
     undone: int = 0
     standing: int = 0
-    """Optimizer steps that are not undone."""
+    """Number of optimizer steps that are not undone."""
 
     def apply(self, event: AnyEvent, account_of: Callable[[WorkerId], str | None]) -> None:
         match event:
@@ -75,16 +75,16 @@ class LostWork(msgspec.Struct, kw_only=True):
                 if account is not None:
                     self.held[event.request] = LeasedSteps(account, event.attempt, event.step)
             case Accepted():
-                began = self._end(event.request, event.attempt)
-                if began is not None:
-                    self._count(began.account, event.request, event.steps, 0)
+                lease = self._end(event.request, event.attempt)
+                if lease is not None:
+                    self._count(lease.account, event.request, event.steps, 0)
             case Holding():
                 pass
             case Released():
-                began = self._end(event.request, event.attempt)
-                if began is not None:
-                    did = max(0, event.step + event.redone - began.step)
-                    self._count(began.account, event.request, did, event.redone)
+                lease = self._end(event.request, event.attempt)
+                if lease is not None:
+                    done = max(0, event.step + event.redone - lease.step)
+                    self._count(lease.account, event.request, done, event.redone)
             case Dropped():
                 self.held.pop(event.request, None)
             case Previewed():
@@ -102,7 +102,7 @@ class LostWork(msgspec.Struct, kw_only=True):
                 pass
 
     def split(self, account: str, seconds: Mapping[Activity, float]) -> dict[Activity, float]:
-        """These seconds of one account, with what was lost apart."""
+        """Return the seconds of one account with the lost part under LOST."""
         parted = dict(seconds)
         for activity, share in self._shares(account):
             lost = parted.get(activity, 0.0) * share

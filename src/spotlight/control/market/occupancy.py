@@ -1,12 +1,11 @@
-"""What every slot that is held does, second by second: a fold over a run's records that lays the time out in stretches.
+"""The activity of every held slot over time: a fold over a run's records that splits the time into spans.
 
-A slot is held from `NodeJoined` to `NodeLost`, whether it works or not. Every stretch of that time is of one activity:
-what its worker reported, else `regroup` while its crew was forming, else `idle` while a worker is there and `start`
-while none is. Reports arrive after the fact and may overlap a little; time that is already accounted for is never
-accounted for again.
+A slot is held from `NodeJoined` to `NodeLost`, whether it works or not. Every span of that time has one activity: the
+one that its worker reported, else `regroup` while its crew was forming, else `idle` with a worker and `start` without
+one. Reports arrive later and may overlap slightly; time is accounted for only once.
 
-Invariant: the stretches of a slot follow one another without a gap or an overlap, from its first instant to its last:
-each begins at the very number that the one before it ended with (tests/property/test_bubbles_property.py).
+Invariant: the spans of a slot follow one another without a gap or an overlap: each starts at exactly the number at
+which the previous one ended (tests/property/test_bubbles_property.py).
 
     no worker (start) --WorkerJoined--> worker (idle, or as reported) --WorkerLost--> no worker
     NodeJoined opens the node's slots; NodeLost, RunStopped and the last record before RunResumed close them
@@ -38,44 +37,44 @@ from spotlight.core.work import Activity, SlotClass
 
 IDLE = Activity.IDLE
 WORKERS_KNOWN = 1 << 15
-"""Whose names are not taken apart again for every record: more than the largest runs have at a time."""
+"""Size of the cache of worker names; above the number of workers of the largest runs."""
 
 
 @lru_cache(maxsize=WORKERS_KNOWN)
 def slot_of(worker: WorkerId) -> str:
-    """The slot of a worker, `spot-1.3/0` of `spot-1.3/0.2`: one life of the node, any life of the process."""
+    """Name of a worker's slot: `spot-1.3/0` for `spot-1.3/0.2`."""
     node, _, process = worker.rpartition("/")
     return f"{node}/{process.partition('.')[0]}"
 
 
 class Tenure(StrEnum):
-    """How a slot is held, and what for."""
+    """Kind of tenure of a slot."""
 
     RESERVED = "reserved"
-    """For the whole run, to train; a slot of a journal that does not tell who trains is one as well."""
+    """Held for the whole run, for training; also if the journal does not record whether the worker trains."""
     SPOT = "spot"
     ON_DEMAND = "on_demand"
-    """At the price of a reserved one, but not to train: in place of spot slots."""
+    """Held at the reserved price in place of spot slots, not for training."""
 
 
 class OpenSlot(msgspec.Struct, kw_only=True):
-    """A slot that is held."""
+    """A held slot."""
 
     name: str
     node: str
     slot_class: SlotClass
     price: str
     until: float
-    """All time before this is accounted for."""
+    """End of the accounted time."""
     worker: WorkerId | None = None
     trains: bool | None = None
-    """As its worker says; before the first one comes nothing of its time is accounted for."""
+    """Whether the worker trains; no time is accounted for before the first worker joins."""
     regroup: tuple[float, float] = (0.0, 0.0)
-    """When its crew was last forming."""
+    """Start and end of the last forming of its crew."""
 
     @property
     def account(self) -> str:
-        """Name of what it shares with all slots that are held and billed alike."""
+        """Name of the account of all slots with the same tenure and price."""
         return _account(self.slot_class, self.trains, self.price, self.node)
 
     @property
@@ -84,7 +83,7 @@ class OpenSlot(msgspec.Struct, kw_only=True):
 
     @property
     def gap(self) -> Activity:
-        """What time is spent on that nobody reports."""
+        """Activity of unreported time."""
         return Activity.START if self.worker is None else Activity.IDLE
 
 
@@ -100,16 +99,16 @@ def _account(slot_class: SlotClass, trains: bool | None, price: str, node: str) 
 
 
 Spent: TypeAlias = Callable[[OpenSlot, Activity, float, float], None]
-"""Hears of a stretch: whose, what, from, until."""
+"""Receives a span: slot, activity, start, end."""
 
 
 class Occupancy(msgspec.Struct, kw_only=True):
-    """Feed it every record; `spent` hears of every stretch once it is known."""
+    """A fold of all records; calls `spent` with every span once it is known."""
 
     at: float = 0.0
     open: dict[str, OpenSlot] = {}
     crews: dict[str, tuple[tuple[WorkerId, ...], ...]] = {}
-    """By node."""
+    """Crews by node."""
 
     def apply(self, record: Record, spent: Spent) -> None:
         at, event = record.at, record.event
@@ -121,24 +120,24 @@ class Occupancy(msgspec.Struct, kw_only=True):
             self.at = at
 
     def _change(self, event: AnyEvent, at: float, spent: Spent) -> None:
-        """Slots come and go, and workers on them."""
+        """Open and close slots, and attach and detach their workers."""
         match event:
             case NodeJoined() as joined:
                 self._close_node(joined.node, at, spent)
                 self._open_node(joined, at)
             case NodeLost(node=node):
                 self._close_node(node, at, spent)
-            case WorkerJoined() as came:
-                self._come(came, at, spent)
+            case WorkerJoined() as worker_joined:
+                self._attach_worker(worker_joined, at, spent)
             case WorkerLost(worker=worker):
                 slot = self.slot_of(worker)
                 if slot is not None and slot.worker == worker:
-                    self._pass(slot, at, spent)
+                    self._account_gap(slot, at, spent)
                     slot.worker = None
-            case Crewing() as told:
-                self._regroup(told, at)
+            case Crewing() as crewing:
+                self._regroup(crewing, at)
             case RunResumed():
-                # Whoever was there when the last controller died died with it.
+                # All nodes ended with the previous controller.
                 self._close_all(self.at, spent)
             case RunStopped():
                 self._close_all(at, spent)
@@ -146,7 +145,7 @@ class Occupancy(msgspec.Struct, kw_only=True):
                 pass
 
     def unreported(self, at: float) -> Iterator[tuple[OpenSlot, Activity, float, float]]:
-        """The stretches of slots that are still held since they were last accounted for, as it seems by then."""
+        """Yield the spans of held slots after their accounted time, as known at `at`."""
         for slot in self.open.values():
             start = slot.until
             for activity, end in _gap(slot, at):
@@ -169,46 +168,46 @@ class Occupancy(msgspec.Struct, kw_only=True):
         if slot is None or slot.worker != worker:
             return
         if start > slot.until:
-            self._pass(slot, start if start < at else at, spent)
+            self._account_gap(slot, start if start < at else at, spent)
         if end > at:
             end = at
         if worked.activity is IDLE:
-            self._pass(slot, end, spent)
+            self._account_gap(slot, end, spent)
         elif end > slot.until:
             spent(slot, worked.activity, slot.until, end)
             slot.until = end
 
-    def _regroup(self, told: Crewing, at: float) -> None:
-        """Whose crew is another one now has waited for it, as far as nothing else is reported of that time."""
-        before, now = self.crews.get(told.node, ()), told.crews
-        self.crews[told.node] = now
+    def _regroup(self, crewing: Crewing, at: float) -> None:
+        """Mark the forming time of every worker whose crew changed; it applies to unreported time only."""
+        before, now = self.crews.get(crewing.node, ()), crewing.crews
+        self.crews[crewing.node] = now
         changed = sorted({worker for crew in set(before) ^ set(now) for worker in crew})
         for slot in map(self.slot_of, changed):
             if slot is not None:
-                slot.regroup = (max(0.0, at - told.seconds), at)
+                slot.regroup = (max(0.0, at - crewing.seconds), at)
 
-    def _come(self, came: WorkerJoined, at: float, spent: Spent) -> None:
-        slot = self.slot_of(came.worker)
+    def _attach_worker(self, joined: WorkerJoined, at: float, spent: Spent) -> None:
+        slot = self.slot_of(joined.worker)
         if slot is not None:
-            slot.trains = came.trains
-            self._pass(slot, at, spent)
-            slot.worker = came.worker
+            slot.trains = joined.trains
+            self._account_gap(slot, at, spent)
+            slot.worker = joined.worker
 
     def _close_node(self, node: str, at: float, spent: Spent) -> None:
         self.crews.pop(node, None)
         number = 0
         while (slot := self.open.pop(f"{node}/{number}", None)) is not None:
-            self._pass(slot, at, spent)
+            self._account_gap(slot, at, spent)
             number += 1
 
     def _close_all(self, at: float, spent: Spent) -> None:
         for slot in self.open.values():
-            self._pass(slot, at, spent)
+            self._account_gap(slot, at, spent)
         self.open.clear()
         self.crews.clear()
 
-    def _pass(self, slot: OpenSlot, until: float, spent: Spent) -> None:
-        """Time of which nothing was reported."""
+    def _account_gap(self, slot: OpenSlot, until: float, spent: Spent) -> None:
+        """Account for unreported time."""
         for activity, end in _gap(slot, until):
             self._account(slot, activity, end, spent)
 
@@ -219,12 +218,12 @@ class Occupancy(msgspec.Struct, kw_only=True):
 
 
 def _gap(slot: OpenSlot, until: float) -> list[tuple[Activity, float]]:
-    """What an open slot did since it was last accounted for, as far as nobody reports: in order, each until when."""
+    """Return the unreported activities of an open slot after its accounted time, in order, each with its end."""
     if until <= slot.until:
         return []
     began, ended = slot.regroup
     if slot.worker is None or not (began < ended and began < until and ended > slot.until):
         return [(slot.gap, until)]
     start, end = max(began, slot.until), min(ended, until)
-    told = [(slot.gap, start), (Activity.REGROUP, end), (slot.gap, until)]
-    return [part for part, before in zip(told, (slot.until, start, end), strict=True) if part[1] > before]
+    parts = [(slot.gap, start), (Activity.REGROUP, end), (slot.gap, until)]
+    return [part for part, before in zip(parts, (slot.until, start, end), strict=True) if part[1] > before]

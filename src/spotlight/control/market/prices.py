@@ -1,7 +1,6 @@
-"""List prices as data with a date: one row per kind of machine, in dollars per GPU-hour.
+"""Dated list prices: one row per kind of machine, in dollars per GPU-hour.
 
-Invariant: a table is known by the digest of its bytes, and every price that is quoted can name it
-(tests/unit/test_market.py).
+Invariant: a table is identified by the digest of its bytes, which every bill names (tests/unit/test_market.py).
 """
 
 import csv
@@ -23,7 +22,7 @@ COLUMNS = ("name", "provider", "instance", "gpu", "gpus", "on_demand_per_hour", 
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of machine costs on one date."""
+    """Price of one kind of machine on one date."""
 
     name: str
     provider: str
@@ -31,9 +30,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     gpus: int
     on_demand_per_hour: float
-    """Of the whole instance."""
+    """Dollars per hour of the whole instance."""
     spot_per_hour: float | None
-    """Median over regions; None where it is not sold, or where no figure can be trusted."""
+    """Median over regions; None if there is no spot offer, or no reliable figure."""
     date: str
     source: str
 
@@ -43,13 +42,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         if self.spot_per_hour is None:
             raise ConfigError(
                 f"'{self.name}' has no spot price, because {self.provider} sells that machine on demand only or no "
-                "figure for it could be trusted; bill the spot nodes by another row of the price table."
+                "reliable figure exists; bill the spot nodes by another row of the price table."
             )
         return self.spot_per_hour / self.gpus
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by name, and what identifies the file they came from."""
+    """Rows by name, with the name and digest of their file."""
 
     name: str
     digest: str
@@ -57,7 +56,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """A table of one's own, or the shipped one."""
+        """Load the table at `path`, or the shipped one."""
         path = asset(SHIPPED) if path is None else path
         if not path.is_file():
             raise ConfigError(f"the price table {path} does not exist; check the path, or leave it out.")
@@ -66,7 +65,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"the price table {path} is no text ({error.reason}); check the path.") from error
+            raise ConfigError(f"the price table {path} is not a text file ({error.reason}); check the path.") from error
         return cls(name=path.stem, digest=digest, rows=_rows(text, str(path)))
 
     @property
@@ -79,14 +78,14 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({row.source for row in self.rows.values()})
 
     def require(self, wanted: Mapping[SlotClass, str]) -> None:
-        """Before a run starts: is there a price for the slots of every class that it will have, by these rows?"""
+        """Raise ConfigError unless these rows price every slot class; checked before a run starts."""
         for slot_class, name in wanted.items():
             self[name].per_gpu_hour(slot_class)
 
     def __getitem__(self, name: str) -> Price:
         if name not in self.rows:
             raise ConfigError(
-                f"the price table '{self.name}' has no row '{name}', so what is billed by it has no price: "
+                f"the price table '{self.name}' has no row '{name}', so its nodes have no price: "
                 f"{suggestion(name, self.rows)}"
             )
         return self.rows[name]
@@ -114,10 +113,10 @@ def _rows(text: str, where: str) -> dict[str, Price]:
 
 def _price(row: Mapping[str | Any, str | Any], where: str) -> Price:
     if None in row:
-        raise ConfigError(f"{where} has more than {len(COLUMNS)} fields; put those with a comma in quotes.")
+        raise ConfigError(f"{where} has more than {len(COLUMNS)} fields; quote fields that contain a comma.")
     missing = [column for column in COLUMNS if not row.get(column) and column != "spot_per_hour"]
     if missing:
-        raise ConfigError(f"{where} has no {missing[0]}, and every price needs one to be quoted; fill it in.")
+        raise ConfigError(f"{where} has no {missing[0]}, which every price needs; fill it in.")
     return Price(
         name=row["name"],
         provider=row["provider"],
@@ -137,5 +136,5 @@ def _positive(text: str, column: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (0 < value < math.inf) or (column == "gpus" and value != int(value)):
-        raise ConfigError(f"{where} gives {column} as '{text}', which is no positive number; correct it.")
+        raise ConfigError(f"{where} gives {column} as '{text}', which is not a positive number; correct it.")
     return value

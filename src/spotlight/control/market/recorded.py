@@ -1,4 +1,4 @@
-"""Reads traces that others recorded, told apart by their content, into counts over time or nodes that come and go.
+"""Reads traces of other projects, recognised by their content, as counts over time or changes of named nodes.
 
     t_s,n                                     CSV: nodes obtainable from t_s on
     t_s,op,node                               CSV: `add` or `remove` of a node
@@ -6,8 +6,8 @@
     [ms, "add", {"nodes": [...]}]             Bamboo's events, one array per line, as Parcae and SpotServe keep them too
     2021-12-11, 11:11:30, 55                  Bamboo's logs of managed groups: date, time, nodes held
 
-Invariant: times never fall, counts are whole and not negative, a node that comes was away and one that goes was there;
-anything else is refused with its line (tests/unit/test_market_traces.py).
+Invariant: times never decrease, counts are integers from 0 up, a node that joins was away and one that leaves was
+present; anything else is refused with its line (tests/unit/test_market_traces.py).
 """
 
 import csv
@@ -25,29 +25,29 @@ COUNT_COLUMNS = ("t_s", "n")
 EVENT_COLUMNS = ("t_s", "op", "node")
 OPERATIONS = ("add", "remove")
 NEITHER = ("no-op", "migration")
-"""Lines of Parcae's traces that tell of no node."""
+"""Operations of Parcae's traces that concern no node."""
 STAMPED = re.compile(r"(\d{4}-\d\d-\d\d)[ ,T]+(\d\d:\d\d:\d\d)\s*,\s*(\S+)")
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many nodes could be had: a step function."""
+    """Number of obtainable nodes over time: a step function."""
 
     steps: tuple[tuple[float, int], ...]
-    """(from this second on, nodes); the last one may repeat the count to tell the end."""
+    """Pairs of (start second, nodes); the last one may repeat the count to mark the end."""
 
 
-class Coming(msgspec.Struct, frozen=True):
-    """A named node came, or went."""
+class NodeChange(msgspec.Struct, frozen=True):
+    """A named node joined or left."""
 
     time_s: float
     node: str
     came: bool
 
 
-class Comings(msgspec.Struct, frozen=True):
-    """Named nodes over time."""
+class NodeChanges(msgspec.Struct, frozen=True):
+    """Changes of named nodes, by time."""
 
-    events: tuple[Coming, ...]
+    events: tuple[NodeChange, ...]
 
 
 class _Metadata(msgspec.Struct):
@@ -55,7 +55,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Sampled(msgspec.Struct):
-    """SkyPilot's file."""
+    """Content of a SkyPilot trace file."""
 
     metadata: _Metadata
     data: list[float]
@@ -65,18 +65,18 @@ class _Nodes(msgspec.Struct):
     nodes: list[str] = []
 
 
-def read_recorded(text: str, where: str) -> Counts | Comings | None:
-    """What the text tells; None when it is in none of these formats."""
+def read_recorded(text: str, where: str) -> Counts | NodeChanges | None:
+    """Parse the text; None if it has none of these formats."""
     text = text.strip()
     first = tuple(field.strip() for field in text.partition("\n")[0].split(","))
     if text.startswith("{"):
         return _counts(_sampled(text, where), where)
     if text.startswith("["):
-        return _comings(_arrays(text, where), where)
+        return _node_changes(_arrays(text, where), where)
     if first == COUNT_COLUMNS:
         return _counts(_counted(text, where), where)
     if first == EVENT_COLUMNS:
-        return _comings(_listed(text, where), where)
+        return _node_changes(_listed(text, where), where)
     if STAMPED.match(text):
         return _counts(_stamped(text, where), where)
     return None
@@ -104,7 +104,7 @@ def _sampled(text: str, where: str) -> Iterator[tuple[float, float, str]]:
         file = msgspec.json.decode(text, type=_Sampled)
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"the trace {where} is no trace in JSON ({error}); it needs metadata.gap_seconds and a list of counts "
+            f"the trace {where} is not a trace in JSON ({error}); it needs metadata.gap_seconds and a list of counts "
             "named data."
         ) from error
     if not 0 < file.metadata.gap_seconds < math.inf:
@@ -115,7 +115,7 @@ def _sampled(text: str, where: str) -> Iterator[tuple[float, float, str]]:
     for number, count in enumerate(file.data):
         yield number * file.metadata.gap_seconds, count, f"count {number} of the trace {where}"
     if file.data:
-        # The last count holds for its whole interval, as all the others do.
+        # The last count applies to its whole interval, like the others.
         yield len(file.data) * file.metadata.gap_seconds, file.data[-1], f"the end of the trace {where}"
 
 
@@ -129,13 +129,13 @@ def _stamped(text: str, where: str) -> Iterator[tuple[float, float, str]]:
         except ValueError:
             moment = None
         if found is None or moment is None:
-            raise ConfigError(f"{at} is '{line[:60]}', not a date, a time and a count like the lines before; mend it.")
+            raise ConfigError(f"{at} is '{line[:60]}', not a date, a time and a count; correct it.")
         start = moment if start is None else start
         yield (moment - start).total_seconds(), _number(found[3], "count", at), at
 
 
 def _arrays(text: str, where: str) -> Iterator[tuple[float, str, str, str]]:
-    """One array per line, or one array of all of them."""
+    """Parse one array per line, or one array of all entries."""
     one_each = not text.removeprefix("[").lstrip().startswith("[")
     try:
         entries = (
@@ -145,7 +145,7 @@ def _arrays(text: str, where: str) -> Iterator[tuple[float, str, str, str]]:
         )
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"the trace {where} has an entry that is not [milliseconds, operation, {{nodes}}] ({error}); mend it."
+            f"the trace {where} has an entry that is not [milliseconds, operation, {{nodes}}] ({error}); correct it."
         ) from error
     for number, (time_ms, operation, listed) in enumerate(entries, start=1):
         if operation in NEITHER and not listed.nodes:
@@ -157,36 +157,36 @@ def _arrays(text: str, where: str) -> Iterator[tuple[float, str, str, str]]:
 # -- the checks --------------------------------------------------------------------------------------------------------
 
 
-def _counts(told: Iterator[tuple[float, float, str]], where: str) -> Counts:
+def _counts(lines: Iterator[tuple[float, float, str]], where: str) -> Counts:
     steps: list[tuple[float, int]] = []
-    for time_s, count, at in told:
+    for time_s, count, at in lines:
         _check_time(time_s, [time for time, _ in steps[-1:]], at)
         if count < 0 or count != int(count):
             raise ConfigError(f"{at} counts {count:g} nodes, but a count is a whole number from 0 up; correct it.")
         steps.append((time_s, int(count)))
     if not any(count for _, count in steps):
-        raise ConfigError(f"the trace {where} never counts a node, so none would ever come; take another one.")
+        raise ConfigError(f"the trace {where} never counts a node, so no node would ever join; use another trace.")
     return Counts(tuple(steps))
 
 
-def _comings(told: Iterator[tuple[float, str, str, str]], where: str) -> Comings:
-    events: list[Coming] = []
-    there: set[str] = set()
-    for time_s, operation, node, at in told:
+def _node_changes(lines: Iterator[tuple[float, str, str, str]], where: str) -> NodeChanges:
+    events: list[NodeChange] = []
+    present: set[str] = set()
+    for time_s, operation, node, at in lines:
         _check_time(time_s, [event.time_s for event in events[-1:]], at)
         if operation not in OPERATIONS:
-            raise ConfigError(f"{at} says '{operation}', which is no operation: {suggestion(operation, OPERATIONS)}")
+            raise ConfigError(f"{at} has '{operation}', which is not an operation: {suggestion(operation, OPERATIONS)}")
         if not node:
-            raise ConfigError(f"{at} names no node, so nobody knows who comes or goes; fill it in.")
+            raise ConfigError(f"{at} names no node; fill it in.")
         came = operation == "add"
-        if came == (node in there):
-            state = "there already" if came else "not there"
-            raise ConfigError(f"{at} says '{operation}' of {node}, but that node is {state} then; correct the trace.")
-        there.symmetric_difference_update({node})
-        events.append(Coming(time_s, node, came))
+        if came == (node in present):
+            state = "present already" if came else "not present"
+            raise ConfigError(f"{at} has '{operation}' for {node}, but that node is {state} then; correct the trace.")
+        present.symmetric_difference_update({node})
+        events.append(NodeChange(time_s, node, came))
     if not events:
-        raise ConfigError(f"the trace {where} has no events, so no node would ever come; take another one.")
-    return Comings(tuple(events))
+        raise ConfigError(f"the trace {where} has no events, so no node would ever join; use another trace.")
+    return NodeChanges(tuple(events))
 
 
 def _check_time(time_s: float, before: Sequence[float], at: str) -> None:
@@ -202,5 +202,5 @@ def _number(text: str | None, column: str, at: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"{at} gives {column} as '{text}', which is no number; correct it.")
+        raise ConfigError(f"{at} gives {column} as '{text}', which is not a number; correct it.")
     return value

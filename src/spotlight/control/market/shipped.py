@@ -1,4 +1,4 @@
-"""How the shipped traces were made: the files are these, byte for byte (tests/unit/test_market.py)."""
+"""Generators of the shipped traces, which equal the files byte for byte (tests/unit/test_market.py)."""
 
 from spotlight.control.market.traces import Trace
 from spotlight.control.market.weather import Weather, generate
@@ -18,7 +18,7 @@ CALM = Weather(
 
 
 def demo() -> Trace:
-    """Five minutes on two nodes: eight losses, half announced, both nodes at once in the middle, all return."""
+    """Five minutes on two nodes: eight losses, half with notice, both nodes at once in the middle, all return."""
     weather = Weather(
         median_life_s=40,
         tail=1.1,
@@ -34,7 +34,7 @@ def demo() -> Trace:
 
 
 def storm() -> Trace:
-    """Six minutes on two nodes that seldom live for ten seconds: more than sixty losses, several of both at once."""
+    """Six minutes on two nodes with few stays above ten seconds: more than sixty losses, several of both at once."""
     weather = Weather(
         median_life_s=6,
         tail=1.6,
@@ -52,17 +52,17 @@ def storm() -> Trace:
 def calm() -> Trace:
     """Two days on eight nodes of a good market: all of them for most of the time, never more than half lost at once.
 
-    Like GCP's us-east4-a for one who asks for eight H100 there: 7.7 nodes on average, 0.9 lost per hour, 9 node-hours
-    per loss; of this one 7.6, 0.9 and 9.0.
+    Modelled on eight H100 in GCP's us-east4-a: 7.7 nodes on average, 0.9 lost per hour, 9 node-hours per loss. This
+    trace has 7.6, 0.9 and 9.0.
     """
     return generate(15, EIGHT_NODES, hours=48, weather=CALM, name="calm")
 
 
 def bulk() -> Trace:
-    """Two days on eight nodes of a bad market: five times six or more go at one instant, and hours of scarcity follow.
+    """Two days on eight nodes of a bad market: five losses of six or more nodes at once, each with hours of scarcity.
 
-    Like GCP's asia-southeast1-b and us-west1-a for one who asks for eight H100 there: 3 to 4.4 nodes on average, 0.8
-    to 0.9 lost per hour, 3.4 to 5.4 node-hours per loss; of this one 4.7, 1.3 and 3.6.
+    Modelled on eight H100 in GCP's asia-southeast1-b and us-west1-a: 3 to 4.4 nodes on average, 0.8 to 0.9 lost per
+    hour, 3.4 to 5.4 node-hours per loss. This trace has 4.7, 1.3 and 3.6.
     """
     weather = Weather(
         median_life_s=21600,

@@ -1,16 +1,16 @@
-"""When machines come, are warned and go: traces that a market replays against a pool.
+"""Availability traces: when nodes join, receive a notice and are lost. A market replays them against a pool.
 
-Our own format is CSV with the columns `time_s,node,event,seconds`:
+The native format is CSV with the columns `time_s,node,event,seconds`:
 
-    up      the node is there from now on (seconds 0)
-    notice  it will be taken in `seconds`
-    kill    it is gone (seconds 0)
+    up      the node joins (seconds 0)
+    notice  the node is lost in `seconds`
+    kill    the node is lost (seconds 0)
 
-Traces that others recorded (`recorded.py`) become nodes by the rule of `holding.py`; `weather.py` makes traces.
-After its last event a trace says nothing more: the nodes stay as they are.
+Traces from other projects (`recorded.py`) become nodes by the rule of `holding.py`; `weather.py` generates traces.
+After the last event of a trace the nodes stay as they are.
 
-Invariant: of every node, `up` and `kill` alternate, and a notice is given only to a node that is up; every
-transformation keeps that (tests/unit/test_market.py, tests/unit/test_market_traces.py).
+Invariant: `up` and `kill` of a node alternate, and only a node that is up receives a notice; every transformation
+keeps that (tests/unit/test_market.py, tests/unit/test_market_traces.py).
 """
 
 import csv
@@ -35,11 +35,11 @@ from spotlight.core.work import NoticeKind
 
 COLUMNS = ("time_s", "node", "event", "seconds")
 PUNCTUALITY_S = 1.0
-"""A kill this close to a notice's deadline is the one that was announced; times in a file are rounded."""
+"""Tolerance in seconds between a notice's deadline and its kill; times in a file are rounded."""
 
 
 class Happening(StrEnum):
-    """What a line of a trace tells."""
+    """Kind of a trace event."""
 
     UP = "up"
     NOTICE = "notice"
@@ -53,7 +53,7 @@ class TraceEvent(msgspec.Struct, frozen=True):
     node: str
     event: Happening
     seconds: float = 0.0
-    """Of a notice: until the node is taken."""
+    """Seconds until the loss, for a notice."""
 
 
 class NodeStay(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +62,9 @@ class NodeStay(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     start_s: float
     lost_s: float | None
-    """None: the trace does not tell of its loss."""
+    """Time of the loss; None: not in the trace."""
     notice_s: float | None
-    """Seconds of warning before the loss; None for none."""
+    """Seconds of notice before the loss; None: no notice."""
 
 
 class Trace(msgspec.Struct, frozen=True, dict=True):
@@ -73,13 +73,13 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
     name: str
     events: tuple[TraceEvent, ...]
     end_s: float | None = None
-    """Until when it was recorded, where that is known."""
+    """End of the recording, if known."""
     digest: str = ""
-    """Of the file that it was read from."""
+    """Digest of the trace's file."""
 
     @classmethod
     def load(cls, source: str | Path, nodes: int | None = None) -> Self:
-        """A shipped trace by name, or a file in any format that we know, for a run that has `nodes` spot nodes."""
+        """Load a shipped trace by name, or a file in any known format, for a run with `nodes` spot nodes."""
         path = Path(source)
         if not path.suffix and path.name == str(source):
             if str(source) not in trace_names():
@@ -104,25 +104,25 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
     def kills(self) -> list[TraceEvent]:
         return [event for event in self.events if event.event is Happening.KILL]
 
-    def lives(self) -> list[NodeStay]:
-        """Every stay of every node in the order of coming."""
+    def stays(self) -> list[NodeStay]:
+        """All stays of all nodes, by start time."""
         stays: list[NodeStay] = []
-        begun: dict[str, TraceEvent] = {}
+        started: dict[str, TraceEvent] = {}
         warned: dict[str, float] = {}
         for event in self.events:
             match event.event:
                 case Happening.UP:
-                    begun[event.node] = event
+                    started[event.node] = event
                 case Happening.NOTICE:
                     warned[event.node] = event.time_s
                 case Happening.KILL:
-                    start, notice = begun.pop(event.node), warned.pop(event.node, None)
-                    stays.append(_life(start, event.time_s, notice))
-        stays += [_life(start, None, None) for start in begun.values()]
-        return sorted(stays, key=lambda life: (life.start_s, _natural(life.node)))
+                    start, notice = started.pop(event.node), warned.pop(event.node, None)
+                    stays.append(_stay(start, event.time_s, notice))
+        stays += [_stay(start, None, None) for start in started.values()]
+        return sorted(stays, key=lambda stay: (stay.start_s, _natural(stay.node)))
 
     def compressed(self, factor: float) -> Self:
-        """The same events, `factor` times as fast, notices included."""
+        """Return the trace with all times, including notices, divided by `factor`."""
         if not 0 < factor < math.inf:
             raise ConfigError(f"a trace cannot be compressed {factor:g} times; choose a factor above 0.")
         events = tuple(
@@ -132,25 +132,25 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
         return type(self)(self.name, events, end_s, self.digest)
 
     def with_notice(self, notice_s: float) -> Self:
-        """Every loss is announced so long before, or from the node's coming if it lives shorter; 0: none is.
+        """Return the trace with a notice of `notice_s`, at most the length of the stay, before every loss; 0: none.
 
-        What announced a loss until now is replaced; advisory notices, which no loss follows, stay.
+        This replaces the imminent notices; advisory notices, which no loss follows, stay.
         """
         if not 0 <= notice_s < math.inf:
-            raise ConfigError(f"a loss cannot be announced {notice_s:g} s before; choose 0 for no notice, or more.")
+            raise ConfigError(f"a loss cannot have a notice {notice_s:g} s before; choose 0 for no notice, or more.")
         kept = [
             event
             for event in self.events
             if event.event is not Happening.NOTICE or self.notice_kind(event) is NoticeKind.ADVISORY
         ]
-        for life in self.lives():
-            if life.lost_s is not None and notice_s:
-                warned = max(life.start_s, life.lost_s - notice_s)
-                kept.append(TraceEvent(warned, life.node, Happening.NOTICE, life.lost_s - warned))
+        for stay in self.stays():
+            if stay.lost_s is not None and notice_s:
+                warned = max(stay.start_s, stay.lost_s - notice_s)
+                kept.append(TraceEvent(warned, stay.node, Happening.NOTICE, stay.lost_s - warned))
         return self._of(kept)
 
     def window(self, start_h: float, hours: float) -> Self:
-        """From one hour on for so many, counted anew from 0; who is up at its beginning comes at 0."""
+        """Return `hours` of the trace from `start_h` on, times from 0; nodes that are up at its start join at 0."""
         start, end = start_h * 3600, (start_h + hours) * 3600
         if not (0 <= start < self.seconds and 0 < hours < math.inf):
             raise ConfigError(
@@ -184,15 +184,15 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
         return type(self)(self.name, in_order(self.name, events).events, self.end_s, self.digest)
 
     def notice_kind(self, notice: TraceEvent) -> NoticeKind:
-        """Imminent where the node is taken at the deadline or before it; advisory where it is not."""
-        taken = self._losses.get(notice.node, ())
-        first = bisect_left(taken, notice.time_s)
-        is_taken = first < len(taken) and taken[first] <= notice.time_s + notice.seconds + PUNCTUALITY_S
-        return NoticeKind.IMMINENT if is_taken else NoticeKind.ADVISORY
+        """Imminent if the node is lost by the deadline, else advisory."""
+        losses = self._losses.get(notice.node, ())
+        first = bisect_left(losses, notice.time_s)
+        is_lost = first < len(losses) and losses[first] <= notice.time_s + notice.seconds + PUNCTUALITY_S
+        return NoticeKind.IMMINENT if is_lost else NoticeKind.ADVISORY
 
     @cached_property
     def _losses(self) -> dict[str, list[float]]:
-        """When each node is taken."""
+        """Loss times by node."""
         losses: dict[str, list[float]] = {}
         for event in self.events:
             if event.event is Happening.KILL:
@@ -200,7 +200,7 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
         return losses
 
     def noticed(self, kill: TraceEvent) -> bool:
-        """Whether the loss was announced during this life of the node."""
+        """True if a notice preceded this loss during the same stay."""
         warned = False
         for event in self.events:
             if event == kill:
@@ -221,7 +221,7 @@ def trace_names() -> list[str]:
 
 
 def in_order(name: str, events: Sequence[TraceEvent]) -> Trace:
-    """A trace of these events; at one instant nodes go, then come, then are warned."""
+    """Sort events into a trace; at one instant losses come first, then joins, then notices."""
     ranks = {Happening.KILL: 0, Happening.UP: 1, Happening.NOTICE: 2}
     ordered = sorted(events, key=lambda event: (event.time_s, ranks[event.event], event.node))
     _check(ordered, f"the trace '{name}'")
@@ -229,22 +229,24 @@ def in_order(name: str, events: Sequence[TraceEvent]) -> Trace:
 
 
 def _read(content: bytes, where: str, nodes: int | None) -> tuple[tuple[TraceEvent, ...], float | None]:
-    """The events of a file and, where it tells, until when it was recorded."""
+    """Return the events of a file and the end of its recording, if known."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the trace {where} is no text ({error.reason}); check the path.") from error
+        raise ConfigError(f"the trace {where} is not a text file ({error.reason}); check the path.") from error
     recorded = read_recorded(text, where)
     if recorded is None:
         return _first(_events(text, where), nodes), None
-    turns = hold(recorded, nodes)
-    events = [TraceEvent(turn.time_s, turn.node, Happening.UP if turn.came else Happening.KILL) for turn in turns]
+    changes = hold(recorded, nodes)
+    events = [
+        TraceEvent(change.time_s, change.node, Happening.UP if change.came else Happening.KILL) for change in changes
+    ]
     end_s = recorded.steps[-1][0] if isinstance(recorded, Counts) else recorded.events[-1].time_s
     return in_order(where, events).events, end_s
 
 
 def _first(events: tuple[TraceEvent, ...], nodes: int | None) -> tuple[TraceEvent, ...]:
-    """Those of the first so many nodes, by name: each one's fate is its own."""
+    """Return the events of the first `nodes` nodes by name; nodes are independent of each other."""
     if nodes is None:
         return events
     kept = set(sorted({event.node for event in events}, key=_natural)[:nodes])
@@ -252,11 +254,11 @@ def _first(events: tuple[TraceEvent, ...], nodes: int | None) -> tuple[TraceEven
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """Orders spot-2 before spot-10."""
+    """Sort key that puts spot-2 before spot-10."""
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
 
 
-def _life(start: TraceEvent, lost_s: float | None, warned_s: float | None) -> NodeStay:
+def _stay(start: TraceEvent, lost_s: float | None, warned_s: float | None) -> NodeStay:
     return NodeStay(
         node=start.node,
         start_s=start.time_s,
@@ -269,12 +271,12 @@ def _events(text: str, where: str) -> tuple[TraceEvent, ...]:
     reader = csv.DictReader(io.StringIO(text))
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise ConfigError(
-            f"the trace {where} begins with '{text.partition(chr(10))[0][:60]}', which is no format that we know; give "
-            f"it the columns {','.join(COLUMNS)}, or t_s,n, or t_s,op,node."
+            f"the trace {where} begins with '{text.partition(chr(10))[0][:60]}', which is not a known format; use the "
+            f"columns {','.join(COLUMNS)}, or t_s,n, or t_s,op,node."
         )
     events = [_event(row, f"line {number} of the trace {where}") for number, row in enumerate(reader, start=2)]
     if not events:
-        raise ConfigError(f"the trace {where} has no events, so no node would ever come; add `up` lines.")
+        raise ConfigError(f"the trace {where} has no events, so no node would ever join; add `up` lines.")
     _check(events, f"the trace {where}")
     return tuple(events)
 
@@ -282,7 +284,7 @@ def _events(text: str, where: str) -> tuple[TraceEvent, ...]:
 def _event(row: Mapping[str, str | None], where: str) -> TraceEvent:
     kind = row["event"] or ""
     if kind not in list(Happening):
-        raise ConfigError(f"{where} tells of '{kind}', which is no event: {suggestion(kind, list(Happening))}")
+        raise ConfigError(f"{where} has '{kind}', which is not an event: {suggestion(kind, list(Happening))}")
     if not row["node"]:
         raise ConfigError(f"{where} names no node; fill in the second column.")
     time_s, seconds = _seconds(row["time_s"], "time_s", where), _seconds(row["seconds"], "seconds", where)
@@ -295,7 +297,7 @@ def _seconds(text: str | None, column: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ConfigError(f"{where} gives {column} as '{text}', which is no time in seconds; correct it.")
+        raise ConfigError(f"{where} gives {column} as '{text}', which is not a time in seconds; correct it.")
     return value
 
 
@@ -303,13 +305,13 @@ def _check(events: Sequence[TraceEvent], where: str) -> None:
     up: set[str] = set()
     before = 0.0
     for event in events:
-        said = f"{where} says '{event.event.value}' of {event.node} at {event.time_s:g} s"
+        what = f"{where} has '{event.event.value}' for {event.node} at {event.time_s:g} s"
         if event.time_s < before:
-            raise ConfigError(f"{said}, after an event at {before:g} s; sort its lines by time.")
+            raise ConfigError(f"{what}, after an event at {before:g} s; sort its lines by time.")
         if event.event is Happening.UP and event.node in up:
-            raise ConfigError(f"{said}, but that node is up already; add its 'kill' before.")
+            raise ConfigError(f"{what}, but that node is up already; add its 'kill' before.")
         if event.event is not Happening.UP and event.node not in up:
-            raise ConfigError(f"{said}, but that node is not up then; add its 'up' before.")
+            raise ConfigError(f"{what}, but that node is not up then; add its 'up' before.")
         if event.event is Happening.UP:
             up.add(event.node)
         elif event.event is Happening.KILL:

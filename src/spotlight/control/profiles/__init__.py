@@ -1,4 +1,4 @@
-"""How long operations take on some hardware: read by the simulator, the plan and the planner's first guess."""
+"""Measured seconds per operation on some hardware, for the simulator, the plan and the planner's first estimate."""
 
 from spotlight.control.profiles.timings import (
     Operation,

@@ -1,12 +1,12 @@
-"""A profile: seconds per operation of one model at one picture size on one kind of hardware, and where they come from.
+"""A profile: seconds per operation of one model at one image size on one kind of hardware, with their provenance.
 
     profile = Profile.load("h200-qwen-image-512")
     profile.seconds(Operation.DENOISE_STEP, batch=8, degree=2)     # p50 of one forward of 8 rows on a crew of two
-    profile.require([Operation.DECODE], "words-large-nft")         # ConfigError where something is missing
+    profile.require([Operation.DECODE], "words-large-nft")         # ConfigError if an operation is missing
 
-Seconds between the batches that were timed follow `curve.py`; degrees are exact, because nothing sound lies between
-them. Invariant: of a profile that loads, every figure is finite and not negative, no pair of batch and degree of an
-operation is told twice, and the digest changes with any of it (tests/unit/test_profiles.py).
+`BatchCurve` interpolates between timed batches; degrees are exact, because their times cannot be interpolated.
+Invariant: in a loaded profile every figure is finite and not negative, no pair of batch and degree of an operation
+occurs twice, and the digest changes with any of it (tests/unit/test_profiles.py).
 """
 
 import hashlib
@@ -33,10 +33,10 @@ ONE_FIGURE = "one figure"
 
 
 class BatchCurve:
-    """Seconds of any batch of at least one."""
+    """Seconds of any batch of at least one row."""
 
     def __init__(self, timed: Iterable[tuple[int, float]]) -> None:
-        """(batch, seconds), at least one, each batch once."""
+        """`timed`: pairs of (batch, seconds), at least one, each batch once."""
         self._batches: list[int] = []
         self._seconds: list[float] = []
         quickest = float("inf")
@@ -48,56 +48,54 @@ class BatchCurve:
     def seconds(self, batch: int) -> float:
         if batch < 1:
             raise ConfigError(
-                f"the seconds of a batch of {batch} were asked for, and there is none of less than 1; ask for at "
+                f"the seconds of a batch of {batch} rows were requested, but a batch has at least 1 row; request at "
                 "least 1."
             )
-        place = bisect_left(self._batches, batch)
-        if place == len(self._batches):
+        index = bisect_left(self._batches, batch)
+        if index == len(self._batches):
             return self._seconds[-1] * batch / self._batches[-1]
-        above, upper = self._batches[place], self._seconds[place]
-        if above == batch or place == 0:
+        above, upper = self._batches[index], self._seconds[index]
+        if above == batch or index == 0:
             return upper
-        below, lower = self._batches[place - 1], self._seconds[place - 1]
-        # Rounding may pass the upper end, and then a larger batch would be the quicker one.
+        below, lower = self._batches[index - 1], self._seconds[index - 1]
+        # Rounding may exceed the upper end, and then a larger batch would be faster.
         return min(upper, lower + (upper - lower) * (batch - below) / (above - below))
 
 
 class Operation(StrEnum):
-    """What takes time in a run."""
+    """A timed operation of a run."""
 
     DENOISE_STEP = "denoise_step"
     """One forward of `batch` rows on a crew of `degree` slots; guidance doubles the rows."""
     PREVIEW_STEP = "preview_step"
-    """The same of previews, which may round what is trained to the type of the base weights; a profile without it
-    says that they take as long."""
+    """One forward of previews, which may round trained weights to the type of the base weights; DENOISE_STEP if
+    absent."""
     TRAIN_TIMESTEP = "train_timestep"
     """Forward and backward of `batch` image-timesteps on one rank; forwards of other weights are extra."""
     OPTIMIZER_STEP = "optimizer_step"
-    """One update of a gang of `degree` ranks, their gradients joined."""
+    """One update of a gang of `degree` ranks, including the all-reduce of gradients."""
     DECODE = "decode"
-    """`batch` pictures from their latents."""
+    """Decoding of `batch` images from their latents."""
     REWARD = "reward"
-    """`batch` pictures scored by one reward process."""
+    """Scoring of `batch` images by one reward process."""
     PUBLISH = "publish"
-    """The published set of weights, from the trainer to the run's store."""
+    """Writing the published weights from the trainer to the run's store."""
     NODE_FETCH = "node_fetch"
-    """The published set, from the run's store into a node and applied."""
+    """Copying the published weights from the run's store to a node and applying them."""
     ADOPT = "adopt"
-    """The published set, taken up by the trainer that wrote it, from its own memory; a profile without it says that
-    trainers fetch it like everybody else."""
+    """Applying the published weights from the memory of the trainer that wrote them; NODE_FETCH if absent."""
     PEER_COPY = "peer_copy"
-    """The base weights, from a neighbour on the node."""
+    """Copying the base weights from a neighbour on the node."""
     REGROUP = "regroup"
-    """From the loss of a crew's slot to the survivors' next step."""
+    """Time from the loss of a crew's slot to the survivors' next step."""
     WORKER_START = "worker_start"
-    """On a machine that is up, until a worker says Hello with its model loaded."""
+    """Time on a running machine until a worker sends Hello with its model loaded."""
     ROLE_SWITCH = "role_switch"
-    """Between rolling out and training."""
+    """Change between rolling out and training."""
     CHECKPOINT = "checkpoint"
     """One durable save of the gang's state, from the order until it is on disk."""
     SNAPSHOT = "snapshot"
-    """Of that, the copy of the state, after which the trainer goes on; a profile without it says that the trainer is
-    held until all is on disk."""
+    """Copying the state for a checkpoint, after which the trainer continues; CHECKPOINT if absent."""
 
 
 LIKE = {
@@ -105,11 +103,11 @@ LIKE = {
     Operation.ADOPT: Operation.NODE_FETCH,
     Operation.SNAPSHOT: Operation.CHECKPOINT,
 }
-"""What an operation that a profile does not have takes as long as."""
+"""Substitute for an operation that a profile lacks."""
 
 
 class Provenance(StrEnum):
-    """Where a figure comes from."""
+    """Source of a figure."""
 
     MEASURED = "measured"
     DERIVED = "derived"
@@ -126,38 +124,38 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Points that were obtained in one way."""
+    """Points from one source."""
 
     provenance: Provenance
     how: str
-    """One sentence."""
+    """Method, in one sentence."""
     points: tuple[Point, ...]
-    """By degree, then by batch."""
+    """Points by degree, then by batch."""
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All that is known of one operation."""
+    """All times of one operation."""
 
     interpolation: str
-    """The rule of `curve.py` in words, for the readers of the file."""
+    """The rule of `BatchCurve` in words, for readers of the file."""
     series: tuple[Series, ...]
 
     @property
     def points(self) -> list[Point]:
-        """By degree, then by batch, whatever they come from."""
+        """Points of all series, by degree, then by batch."""
         points = [point for series in self.series for point in series.points]
         return sorted(points, key=lambda point: (point.degree, point.batch))
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
-    """Durations of one model at one picture size on one kind of hardware."""
+    """Durations of one model at one image size on one kind of hardware."""
 
     name: str
     model: str
     width: int
     height: int
     tokens: int
-    """Image tokens of one picture."""
+    """Tokens of one image."""
     hardware: str
     date: str
     commit: str
@@ -166,7 +164,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """A shipped profile by name, or a JSON file."""
+        """Load a shipped profile by name, or a JSON file."""
         path = Path(source)
         if path.suffix != ".json":
             if str(source) not in profile_names():
@@ -182,7 +180,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             profile = msgspec.json.decode(content, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"the profile {where} cannot be read: {error}; correct it, or make it anew with `spotlight profile`."
+                f"the profile {where} cannot be read: {error}; correct it, or create it anew with `spotlight profile`."
             ) from error
         profile.check(where)
         return profile
@@ -192,55 +190,55 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def digest(self) -> str:
-        """Of the content: the same however a file is indented."""
+        """Digest of the content; independent of the file's indentation."""
         content = msgspec.json.encode(self, order="deterministic")
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
     def seconds(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
-        """Half of the times it takes no longer."""
-        asked = (operation, batch, degree)
-        seconds = self._answered.get(asked)
+        """Median seconds (p50)."""
+        key = (operation, batch, degree)
+        seconds = self._cache.get(key)
         if seconds is None:
-            operation = self._timed_as(operation)
+            operation = self._or_substitute(operation)
             self.check_known(operation, degree)
-            seconds = self._answered[asked] = self._typical[operation, degree].seconds(batch)
+            seconds = self._cache[key] = self._typical[operation, degree].seconds(batch)
         return seconds
 
     def p99(self, operation: Operation, batch: int = 1, degree: int = 1) -> float:
-        """All but one time in a hundred it takes no longer."""
-        operation = self._timed_as(operation)
+        """99th percentile of the seconds."""
+        operation = self._or_substitute(operation)
         self.check_known(operation, degree)
         return self._slowest[operation, degree].seconds(batch)
 
-    def _timed_as(self, operation: Operation) -> Operation:
+    def _or_substitute(self, operation: Operation) -> Operation:
         return operation if operation in self.operations else LIKE.get(operation, operation)
 
     def degrees(self, operation: Operation) -> list[int]:
-        """The degrees that can be asked for; none of an operation that is missing."""
+        """Degrees with points; none for a missing operation."""
         return sorted(degree for known, degree in self._points if known is operation)
 
     def provenance(self, operation: Operation, degree: int = 1) -> Provenance:
-        """Where the figures of an operation at a degree come from: the least certain source of them."""
+        """The least certain source of the points of an operation at a degree."""
         self.check_known(operation, degree)
-        told = self.operations[operation].series
-        kinds = {series.provenance for series in told if any(point.degree == degree for point in series.points)}
+        all_series = self.operations[operation].series
+        kinds = {series.provenance for series in all_series if any(point.degree == degree for point in series.points)}
         return max(kinds, key=list(Provenance).index)
 
     def require(self, operations: Iterable[Operation], recipe: str) -> None:
-        """Before anything is simulated or planned, so that nothing stops halfway."""
+        """Raise ConfigError if an operation is missing; called before a simulation or plan starts."""
         missing = sorted(operation for operation in set(operations) if operation not in self.operations)
         if missing:
             raise ConfigError(
                 f"the profile '{self.name}' has no {', '.join(missing)}, which the recipe '{recipe}' needs; measure "
-                "what is missing with `spotlight profile`, or choose another profile."
+                "the missing operations with `spotlight profile`, or choose another profile."
             )
 
     def check(self, where: str) -> None:
-        """Refuse what cannot be a profile."""
+        """Raise ConfigError for impossible values."""
         if min(self.width, self.height, self.tokens) < 1:
             raise ConfigError(
-                f"the profile {where} is of {self.width}x{self.height} pictures of {self.tokens} tokens, which is "
-                "nothing; give its width, height and tokens."
+                f"the profile {where} has images of {self.width}x{self.height} pixels and {self.tokens} tokens; set "
+                "its width, height and tokens to 1 or more."
             )
         for operation, times in self.operations.items():
             _check_times(times, f"{operation} in the profile {where}")
@@ -254,8 +252,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return found
 
     @cached_property
-    def _answered(self) -> dict[tuple[Operation, int, int], float]:
-        """What was asked for before: a simulation asks for the same few seconds at every step."""
+    def _cache(self) -> dict[tuple[Operation, int, int], float]:
+        """Results of `seconds`: a simulation requests the same few at every step."""
         return {}
 
     @cached_property
@@ -271,23 +269,23 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         }
 
     def check_known(self, operation: Operation, degree: int) -> None:
-        """Refuse what the profile does not tell."""
+        """Raise ConfigError if the profile has no points for this operation and degree."""
         if (operation, degree) in self._points:
             return
         if operation not in self.operations:
             raise ConfigError(
-                f"the profile '{self.name}' does not say how long {operation} takes, so it cannot be simulated or "
-                "planned; measure it with `spotlight profile`, or choose another profile."
+                f"the profile '{self.name}' has no times for {operation}, so it cannot be simulated or planned; "
+                "measure it with `spotlight profile`, or choose another profile."
             )
         degrees = ", ".join(str(known) for known in self.degrees(operation))
         raise ConfigError(
-            f"the profile '{self.name}' does not say how long {operation} takes at degree {degree}, and nothing sound "
-            f"lies between the degrees it has ({degrees}); use one of these, or add points for {degree}."
+            f"the profile '{self.name}' has no times for {operation} at degree {degree}, and times cannot be "
+            f"interpolated between its degrees ({degrees}); use one of these, or add points for {degree}."
         )
 
 
 def efficient_batch(profile: Profile, operation: Operation, degree: int = 1) -> int:
-    """The smallest timed batch that loses next to nothing against the best one."""
+    """Return the smallest timed batch within 5 % of the best seconds per row."""
     profile.check_known(operation, degree)
     batches = {point.batch for point in profile.operations[operation].points if point.degree == degree}
     return efficient({batch: profile.seconds(operation, batch, degree) / batch for batch in batches})
@@ -299,27 +297,27 @@ def profile_names() -> list[str]:
 
 def _check_times(times: Times, where: str) -> None:
     if not times.points:
-        raise ConfigError(f"{where} has no points, so it says nothing; add points, or leave the operation out.")
+        raise ConfigError(f"{where} has no points; add points, or leave the operation out.")
     for series in times.series:
-        places = [(point.degree, point.batch) for point in series.points]
-        if places != sorted(places):
+        keys = [(point.degree, point.batch) for point in series.points]
+        if keys != sorted(keys):
             raise ConfigError(f"{where} has points out of order; sort them by degree, then by batch.")
         for point in series.points:
             _check_point(point, where)
-    places = [(point.degree, point.batch) for point in times.points]
-    for place, following in pairwise(places):
-        if place == following:
-            raise ConfigError(f"{where} tells of batch {place[1]} at degree {place[0]} twice; keep one of the points.")
+    keys = [(point.degree, point.batch) for point in times.points]
+    for key, following in pairwise(keys):
+        if key == following:
+            raise ConfigError(f"{where} has batch {key[1]} at degree {key[0]} twice; keep one of the points.")
 
 
 def _check_point(point: Point, where: str) -> None:
     at = f"{where} at batch {point.batch} and degree {point.degree}"
     if min(point.batch, point.degree) < 1:
-        raise ConfigError(f"{at} is of nothing; batch and degree start at 1, so correct them.")
+        raise ConfigError(f"{at} is impossible; batch and degree start at 1, so correct them.")
     for name, seconds in (("p50", point.p50), ("p99", point.p99)):
         if not 0 <= seconds < math.inf:
-            raise ConfigError(f"{at} has a {name} of {seconds:g} s, which is no duration; correct it.")
+            raise ConfigError(f"{at} has a {name} of {seconds:g} s, which is not a duration; correct it.")
     if point.p99 < point.p50:
         raise ConfigError(
-            f"{at} has a p99 of {point.p99:g} s below its p50 of {point.p50:g} s, which cannot be; correct it."
+            f"{at} has a p99 of {point.p99:g} s below its p50 of {point.p50:g} s, which is impossible; correct it."
         )

@@ -114,7 +114,7 @@ class Booking:
         ticket = self._tickets.get(request)
         if ticket is None or ticket.holder is None:
             return
-        state = self._ledger.policy(request)
+        state = self._ledger.state_or_dropped(request)
         if state is LEASED:
             return
         self._take_away(ticket)
