@@ -1,7 +1,6 @@
 """Gives each test process one core and whole files, and lets the interpreters that tests start keep their bytecode."""
 
 import os
-import sys
 
 import pytest
 from xdist.remote import Producer
@@ -11,7 +10,6 @@ from xdist.scheduler import LoadFileScheduling
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without bytecode each of some hundred interpreters would compile torch anew, which takes it 7 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
