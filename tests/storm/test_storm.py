@@ -9,10 +9,6 @@ import sys
 
 import pytest
 
-from spotlight.core.types import WorkerId
-from spotlight.runtime.gang import DEATHS_ALLOWED
-from spotlight.runtime.sim.fate import Tempo
-from spotlight.runtime.sim.faults import ORDERS, Storm
 from spotlight.runtime.sim.storm import weather_one
 from spotlight.runtime.sim.tally import Tally
 
@@ -57,11 +53,3 @@ def test_storm_depends_on_its_seed_alone_and_never_loads_torch() -> None:
     ]
     assert told[0] == told[1]
     assert told[0][1] == "[]"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_storm_kills_fewer_gangs_over_an_order_than_a_run_takes_for_the_orders_fault(seed: int) -> None:
-    storm = Storm(seed, Tempo())
-    for order in ORDERS:
-        struck = [storm.struck(moment, WorkerId("reserved-1.1/0.1")) for _ in range(100) for moment in order]
-        assert sum(struck) < DEATHS_ALLOWED
