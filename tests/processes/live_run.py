@@ -1,5 +1,6 @@
 """A real run in its own process group, driven from a test: start, watch the journal, kill by pid, resume."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from command_line import spotlight
 
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import AnyEvent, Record, StepCommitted, WorkerJoined, WorkerLost
@@ -106,6 +110,12 @@ class LiveRun:
     def theta(self) -> str:
         """Digest of the trained weights after the last committed step."""
         return self.events(StepCommitted)[-1].digest
+
+    def status(self) -> dict[str, Any]:
+        """What `spotlight status` says of it."""
+        shown = spotlight("status", self.run, "--json")
+        assert shown.code == 0, shown.err
+        return json.loads(shown.out)
 
     def check(self) -> None:
         report = audit(self.records())

@@ -53,23 +53,13 @@ def finished(run: LiveRun) -> LiveRun:
     return run
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """The working folder of a finished run."""
-    run = LiveRun(tmp_path_factory.mktemp("made"), RECIPE)
-    run.start()
-    return finished(run).folder
-
-
-@pytest.fixture
-def first(made: Path, tmp_path, monkeypatch) -> LiveRun:
-    """The finished run, copied."""
-    folder = shutil.copytree(made, tmp_path / "here")
-    monkeypatch.chdir(folder)
-    return LiveRun(folder, RECIPE)
-
-
-def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outlives_it(first: LiveRun) -> None:
+def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outlives_it_and_pickles(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = LiveRun(tmp_path, RECIPE)
+    first.start()
+    finished(first)
     file = first.run / "weights" / "average-1.safetensors"
     by_name = [evaluated(name) for name in (file, "run", first.run / "checkpoints" / "step_000002")]
     assert len({told["digest"] for told in by_name}) == 1
@@ -91,16 +81,12 @@ def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outl
     # Merged adapters round otherwise than adapters beside the weights, so a few pixels may.
     assert by_name[0]["figures"]["reward"]["value"] == pytest.approx(rewards(second)[-1], rel=1e-2)
 
+    # Resumed, it opens none of the pickles in its folder and makes what they stand for again.
+    marker = second.folder / "marker"
+    for planted in planted_everywhere(second.run, marker):
+        assert planted.is_file()
     second.resume("--set", "iterations=2")
     finished(second)
-    assert resolve("second").path.name == "average-2.safetensors"
-
-
-def test_resume_of_a_folder_full_of_pickles_runs_none_of_them_and_makes_what_was_lost_again(first: LiveRun) -> None:
-    marker = first.folder / "marker"
-    for planted in planted_everywhere(first.run, marker):
-        assert planted.is_file()
-    first.resume("--set", "iterations=2")
-    finished(first)
-    assert len(first.events(Evaluated)) == 3
+    assert len(second.events(Evaluated)) == 3
     assert not marker.exists()
+    assert resolve("second").path.name == "average-2.safetensors"

@@ -24,6 +24,7 @@ def can_unshare() -> bool:
     return unshare is not None and subprocess.run([unshare, "-m", "true"], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_unshare(), reason="a private mount of /dev/shm needs unshare -m")
 def test_demo_with_64_mb_of_shared_memory_finishes_with_its_weights_on_disk_and_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", "demo"]

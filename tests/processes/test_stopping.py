@@ -1,16 +1,14 @@
-"""How a live run ends, and what `status` says of it: asked once, asked in vain, killed, failed, finished."""
+"""How a live run ends, and what `status` says of it: asked once, asked in vain, failed; test_run.py has the others."""
 
-import json
 import os
 import signal
 import textwrap
 from pathlib import Path
 
 import pytest
-from command_line import spotlight
 from live_run import RECIPE, LiveRun
 
-from spotlight.core.events import Accepted, Issued, RunStopped
+from spotlight.core.events import Issued, RunStopped
 from spotlight.presence import read_beat
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,42 +25,6 @@ class Hanging:
             time.sleep(0.1)
         return Scores(total=np.zeros(len(images)))
 """
-
-
-def status(run: LiveRun) -> dict:
-    shown = spotlight("status", str(run.run), "--json")
-    assert shown.code == 0, shown.err
-    return json.loads(shown.out)
-
-
-def test_run_that_is_killed_is_dead_then_resumed_then_finished_and_resuming_it_again_is_no_error(
-    tmp_path: Path,
-) -> None:
-    run = LiveRun(tmp_path, iterations=1)
-    try:
-        run.start()
-        run.wait_for(lambda: read_beat(run.run))
-        assert status(run)["state"] in ("starting", "running")
-        run.wait_for_event(Accepted)
-        told = status(run)
-        assert (told["state"], told["pid_alive"], told["reason"]) == ("running", True, None)
-        assert told["last_progress_s"] < 60
-        run.kill_controller()
-        told = status(run)
-        assert (told["state"], told["pid_alive"]) == ("dead", False)
-        assert "ended without a record" in told["reason"]
-        assert "spotlight resume run" in told["reason"]
-        run.resume()
-        assert run.finish() == 0, run.log()
-    finally:
-        run.close()
-    told = status(run)
-    assert (told["state"], told["pid_alive"], told["reason"]) == ("finished", False, None)
-    again = spotlight("resume", str(run.run))
-    assert again.code == 0
-    assert "has done its 1 iterations" in again.err + again.out
-    (listed,) = json.loads(spotlight("list", str(tmp_path / "runs"), "--json").out)
-    assert (listed["run"], listed["state"], listed["iterations"], listed["of"]) == ("run", "finished", 1, 1)
 
 
 def test_signal_to_stop_is_obeyed_within_its_bound_though_the_iteration_never_ends(tmp_path: Path) -> None:
@@ -82,7 +44,7 @@ def test_signal_to_stop_is_obeyed_within_its_bound_though_the_iteration_never_en
     (stopped,) = run.events(RunStopped)
     assert not stopped.failed
     assert "had not ended 30 s after it was asked to stop" in stopped.reason
-    assert status(run)["state"] == "stopped"
+    assert run.status()["state"] == "stopped"
 
 
 def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
@@ -96,16 +58,17 @@ def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process
         assert run.finish() == 4, run.log()
     finally:
         run.close()
-    told = status(run)
+    told = run.status()
     assert told["state"] == "stopped"
     assert "stopped at once" in told["reason"]
 
 
+@pytest.mark.slow
 def test_run_whose_nodes_have_no_place_for_weights_fails_with_the_environments_exit_code(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     run = LiveRun(tmp_path, iterations=1)
     run.start("--cluster.store", str(tmp_path / "a file"))
     assert run.finish() == 3, run.log()
-    told = status(run)
+    told = run.status()
     assert told["state"] == "failed"
     assert "choose another with cluster.store" in told["reason"]

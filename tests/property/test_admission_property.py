@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.pipeline.gap import turns
+from spotlight.control.pipeline.gap import group_positions
 from spotlight.control.pipeline.staleness import Admission, GroupState, most_stale
 
 ORDERS = st.integers(1, 12).flatmap(lambda count: st.permutations(range(count)))
@@ -54,7 +54,7 @@ def test_a_restart_goes_on_where_the_journal_says_and_never_beyond_the_share(ord
 
 @given(groups=st.integers(1, 12), updates=st.integers(1, 3), share=SHARES, iteration=st.integers(0, 5))
 def test_groups_of_the_first_update_are_stale_before_any_of_the_second(groups, updates, share, iteration):
-    needed = turns(groups, updates, 0, iteration)
+    needed = group_positions(groups, updates, 0, iteration)
     order = sorted(needed, key=needed.__getitem__)
     admission = Admission(order, share, is_fixed=True)
     admitted = admission.admit(False)

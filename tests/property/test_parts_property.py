@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.pipeline.gap import Part, Parts, groups_by_update, turns
+from spotlight.control.pipeline.gap import Part, Parts, groups_by_update, group_positions
 
 
 @st.composite
@@ -67,7 +67,7 @@ def test_part_is_there_as_soon_as_what_it_waits_for_is_complete(story, is_fixed)
 
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
 def test_turns_put_all_groups_of_an_update_before_any_of_the_next(groups, updates, seed, iteration):
-    order = turns(groups, updates, seed, iteration)
+    order = group_positions(groups, updates, seed, iteration)
     dealt = groups_by_update(range(groups), updates, seed, iteration)
     ends = [max(order[group] for group in update) for update in dealt]
     begins = [min(order[group] for group in update) for update in dealt]

@@ -146,16 +146,6 @@ def assert_equal(made: Outcome, wanted: Outcome, dtype: torch.dtype) -> None:
             assert (other - whole).norm() < 1e-6 * whole.norm()
 
 
-@DTYPES
-@pytest.mark.parametrize("name", CASES)
-@settings(max_examples=5, deadline=None)
-@given(parts=partitions(), max_grad_norm=norms)
-def test_step_in_any_parts_in_any_order_is_the_serial_one(name, dtype, parts, max_grad_norm):
-    train = TRAIN.model_copy(update={"max_grad_norm": max_grad_norm, "micro_batch": 4})
-    made = case(name, dtype).step(train, parts, places_of(name))
-    assert_equal(made, serial(name, dtype, max_grad_norm), dtype)
-
-
 @pytest.mark.parametrize("name", ["flow_grpo", "flow_grpo_stale"])
 @settings(max_examples=5, deadline=None)
 @given(parts=partitions(), micro_batch=batch_sizes, max_grad_norm=norms)
@@ -166,15 +156,6 @@ def test_step_whose_later_parts_have_more_rows_than_the_first_is_the_serial_one(
     train = TRAIN.model_copy(update={"max_grad_norm": max_grad_norm, "micro_batch": micro_batch})
     made = case(name, torch.float32).step(train, parts)
     assert_equal(made, serial(name, torch.float32, max_grad_norm), torch.float32)
-
-
-@DTYPES
-@pytest.mark.parametrize("name", CASES)
-@settings(max_examples=5, deadline=None)
-@given(micro_batch=batch_sizes, over=kinds, max_grad_norm=norms)
-def test_step_with_rows_in_any_batches_is_the_serial_one(name, dtype, micro_batch, over, max_grad_norm):
-    train = TRAIN.model_copy(update={"max_grad_norm": max_grad_norm, "micro_batch": micro_batch, "batches_over": over})
-    assert_equal(case(name, dtype).step(train, [list(range(8))]), serial(name, dtype, max_grad_norm), dtype)
 
 
 @DTYPES

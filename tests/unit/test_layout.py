@@ -47,9 +47,10 @@ def test_three_survivors_are_split_as_the_queue_says(waiting: int, expected: lis
     assert degrees(at([idle(i) for i in range(3)], [LARGE] * waiting)) == expected
 
 
-@pytest.mark.parametrize(("tokens", "largest"), [(192, 1), (SMALL, 2), (LARGE, 4), (16384, 8)])
-def test_crew_grows_only_while_another_slot_pays(tokens: int, largest: int) -> None:
-    assert degrees(at([idle(i) for i in range(8)], [tokens]))[0] == largest
+def test_crew_of_a_larger_sample_is_larger_and_a_tiny_one_has_a_slot_alone() -> None:
+    largest = [degrees(at([idle(i) for i in range(8)], [tokens]))[0] for tokens in (192, SMALL, LARGE, 16384)]
+    assert largest == sorted(largest)
+    assert largest[0] == 1 < largest[-1]
 
 
 def test_pressing_work_takes_slots_that_hardly_pay() -> None:

@@ -76,7 +76,9 @@ def with_compiled_blocks(transformer: Any) -> None:
         block.compile(backend="eager")
 
 
-@pytest.mark.parametrize("prepare", [lambda transformer: None, with_lora, with_compiled_blocks])
+@pytest.mark.parametrize(
+    "prepare", [lambda transformer: None, with_lora, pytest.param(with_compiled_blocks, marks=pytest.mark.slow)]
+)
 def test_two_ranks_compute_what_one_does_and_unbinding_restores_it_exactly(crew, prepare):
     adapters = replicas(prepare)
     expected = velocity(adapters[0])

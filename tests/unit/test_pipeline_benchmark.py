@@ -46,8 +46,8 @@ def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_befor
 @pytest.mark.parametrize(
     ("cell", "rows"),
     [
-        (Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 20, 2)), 8),
-        (Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(32, 20, 2)), 16),
+        pytest.param(Cell("h200-qwen-image-512", Machines(4, 8), Setting(32, 20, 2)), 8, marks=pytest.mark.slow),
+        pytest.param(Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(32, 20, 2)), 16, marks=pytest.mark.slow),
         (Cell("h200-qwen-image-512", Machines(4, 8), Setting(8, 20, 2)), 8),
         (Cell("h200-qwen-image-512", Machines(8, 24), Setting(2, 20, 4)), 1),
         (Cell("h200-qwen-image-512", Machines(8, 24), Setting(8, 40, 4)), 3),
@@ -67,8 +67,9 @@ def test_all_rows_with_batches_over_pairs_choose_from_the_same_parts():
     assert set(parts[1]) < set(parts[2])
 
 
-def test_ceilings_of_rows_with_more_switches_are_never_higher():
-    for cell in pipeline.cells():
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_ceilings_of_rows_with_more_switches_are_never_higher(every):
+    for cell in pipeline.cells()[::every]:
         ceilings = [ceiling_s(cell, row) for row in Row]
         assert ceilings == sorted(ceilings, reverse=True)
         if cell.machines.speed == 1.0:

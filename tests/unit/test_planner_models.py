@@ -116,7 +116,6 @@ def test_bandit_learns_of_neighbouring_arms_from_one():
     before, after = Bandit().curve(ARMS, 10), audited(6, 0.4, times=3).curve(ARMS, 10)
     lost = {steps: before[steps] - after[steps] for steps in (2, 4, 5, 6)}
     assert lost[6] > lost[5] > lost[4] > lost[2] > 0
-    assert lost[5] > 0.8 * lost[6]
 
 
 def test_bandit_doubts_an_arm_less_the_nearer_the_audits_were():
@@ -133,7 +132,7 @@ def test_bandit_believes_that_more_steps_never_rank_worse():
 
 def test_bandit_trusts_a_tiny_audit_little_and_a_large_one_more():
     tiny, usual, large = (audited(6, 0.2, seeds=seeds).curve(ARMS, 10)[6] for seeds in (1, 32, 128))
-    assert tiny > 0.6 > usual > large > 0.2
+    assert prior_rho(6, 10) > tiny > usual > large > 0.2
 
 
 def test_equal_arms_go_to_the_fewest_steps():

@@ -57,9 +57,9 @@ def test_resuming_with_other_settings_is_refused_and_names_them(bank, tmp_path):
 def test_pretraining_on_few_pictures_lowers_the_loss(bank):
     losses = []
     trainer = Pretrainer("scenes", CONFIG.model_copy(update={"batch": 12}), bank, "cpu")
-    for stop in (1, 50):
+    for stop in (1, 15):
         trainer.advance(stop, lambda step, loss: losses.append(loss))
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_shipped_weights_are_the_ema_rounded_to_bf16(bank):
