@@ -23,10 +23,10 @@ demo: setup
 	$(BIN)/spotlight train
 
 test: setup lint
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-full: setup lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Fault storms over the real control plane: any range of seeds, in virtual time; a failing seed reproduces itself.
 SEEDS ?= 300

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.control.pipeline.gap import Part, Parts, groups_by_update, group_positions
+from spotlight.control.pipeline.gap import Part, Parts, group_positions, groups_by_update
 
 
 @st.composite
