@@ -12,7 +12,7 @@ from tiny_models import PROMPTS, SIZE, tiny_adapter
 from spotlight.compute.meter import BatchReading
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rollout import row_search
-from spotlight.compute.rollout.row_search import Rolled, search_rows
+from spotlight.compute.rollout.row_search import RolloutShape, search_rows
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId, Prompt
@@ -74,7 +74,7 @@ class ToldDevice:
 
     def rows(self, spare: int | None = None, most: int = MOST, guidance: float = 1.0, **changes: object) -> int:
         rolled = {"size": SIZE, "guidance": guidance, "window": 0, "prompt": PROMPTS[0], "most": most} | changes
-        return search_rows(self.adapter, Rolled(**rolled), spare, self, clock=lambda: self.now)
+        return search_rows(self.adapter, RolloutShape(**rolled), spare, self, clock=lambda: self.now)
 
 
 def latent_bytes() -> int:
