@@ -189,7 +189,7 @@ def test_stale_rows_beyond_the_clip_as_often_as_fresh_ones_stay_coupled():
 def test_clip_watch_follows_running_means(steps, expected):
     watch = ClipWatch()
     for figures in steps:
-        watch.stepped(figures)
+        watch.update(figures)
     assert watch.decouples is expected
 
 

@@ -91,11 +91,11 @@ def read_index(folder: Path) -> Index:
     if not path.is_file() and (folder / PICKLED).is_file():
         raise WeightsError(
             f"the checkpoint {folder} is in the format of an earlier version, whose {PICKLED} is a pickle, and a "
-            f"pickle can run any code when it is opened; {way_out(folder)}."
+            f"pickle can run any code when it is opened; {recovery_hint(folder)}."
         )
     if not path.is_file():
         raise WeightsError(
-            f"the checkpoint {folder} does not exist or has no {FILE}; put it back, or {way_out(folder)}."
+            f"the checkpoint {folder} does not exist or has no {FILE}; put it back, or {recovery_hint(folder)}."
         )
     try:
         index = msgspec.json.decode(path.read_bytes(), type=Index)
@@ -106,13 +106,13 @@ def read_index(folder: Path) -> Index:
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise WeightsError(
             f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another version; put it back, "
-            f"or {way_out(folder)}."
+            f"or {recovery_hint(folder)}."
         ) from error
     return index
 
 
-def way_out(folder: Path) -> str:
-    """What to do where a run's checkpoint cannot be used."""
+def recovery_hint(folder: Path) -> str:
+    """Advice for a run whose checkpoint cannot be used."""
     run = folder.parent.parent
     return f"start a new run from the weights that this one published, with `spotlight train RECIPE --model.name {run}`"
 
