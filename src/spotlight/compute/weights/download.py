@@ -27,7 +27,7 @@ ALIGNMENT = 8
 METADATA = "__metadata__"
 
 
-class Described(msgspec.Struct, frozen=True):
+class HeaderEntry(msgspec.Struct, frozen=True):
     """Header entry of one tensor."""
 
     dtype: str
@@ -37,7 +37,7 @@ class Described(msgspec.Struct, frozen=True):
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors of one device; the file is whole only on return, so write under a scratch name and rename."""
-    described = _described(tensors)
+    described = _header_entries(tensors)
     sources = {name: bytes_of(tensors[name].detach().contiguous()) for name in described}
     with path.open("wb") as file:
         file.write(_header(described, metadata))
@@ -85,13 +85,13 @@ def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, li
         yield buffers[last], before
 
 
-def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:
+def _header_entries(tensors: Mapping[str, Tensor]) -> dict[str, HeaderEntry]:
     """Header entries in file order."""
     described, end = {}, 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         start, end = end, end + tensor.nbytes
-        described[name] = Described(dtype_name(name, tensor), tuple(tensor.shape), (start, end))
+        described[name] = HeaderEntry(dtype_name(name, tensor), tuple(tensor.shape), (start, end))
     return described
 
 
@@ -105,7 +105,7 @@ def dtype_name(name: str, tensor: Tensor) -> str:
     return DTYPES[tensor.dtype]
 
 
-def _header(described: Mapping[str, Described], metadata: Mapping[str, str]) -> bytes:
+def _header(described: Mapping[str, HeaderEntry], metadata: Mapping[str, str]) -> bytes:
     header = msgspec.json.encode({METADATA: dict(metadata), **described})
     header += b" " * (-len(header) % ALIGNMENT)
     return struct.pack("<Q", len(header)) + header
