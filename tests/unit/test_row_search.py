@@ -115,7 +115,7 @@ def test_forward_that_runs_out_of_memory_ends_the_search_at_the_size_before():
 
 
 def test_device_without_room_for_one_row_is_refused():
-    with pytest.raises(EnvironmentProblem, match="too little memory free for a forward of 1 row at 16x24"):
+    with pytest.raises(EnvironmentProblem, match="too little free memory for a forward of 1 row at 16x24"):
         ToldDevice(lambda rows: 1e-4, fits=0).rows()
 
 

@@ -124,7 +124,7 @@ def _all_bad(source: str, bad: dict[int, str], count: int) -> str:
     if len(bad) > LISTED_LINES:
         listed.append(f"{len(bad) - LISTED_LINES} more")
     return (
-        f"the prompt file {source} has {len(bad)} bad lines of {count}: {', '.join(listed)}; {FORMATS}: correct or "
+        f"the prompt file {source} has {len(bad)} bad of {count} lines: {', '.join(listed)}; {FORMATS}: correct or "
         "remove them."
     )
 
