@@ -55,7 +55,7 @@ def read(path: Path) -> WeightFile:
     found = digest(weights)
     if found != facts.digest:
         raise WeightsError(
-            f"the weights in {path} have digest {found} but the file says {facts.digest}, so it was altered; copy or "
+            f"the weights in {path} have digest {found} but its header has {facts.digest}, so it was altered; copy or "
             "download it again."
         )
     return WeightFile(family=facts.family, digest=found, weights=weights)

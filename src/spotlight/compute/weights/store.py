@@ -159,7 +159,7 @@ def read_set(path: Path) -> MappedWeights:
     found = fingerprint(content.tensors)
     if found != content.fingerprint:
         raise WeightsError(
-            f"the weights in {path} have fingerprint {found} but the file says {content.fingerprint}, so it was "
+            f"the weights in {path} have fingerprint {found} but its header has {content.fingerprint}, so it was "
             "altered; copy it again, or name another set of its run."
         )
     return content
