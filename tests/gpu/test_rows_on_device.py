@@ -7,7 +7,7 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
-from spotlight.compute.rollout.row_search import Rolled, search_rows
+from spotlight.compute.rollout.row_search import RolloutShape, search_rows
 from spotlight.pools.devices import probe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -23,7 +23,7 @@ def test_probe_sees_what_torch_sees():
     assert 0 < found.devices[0].free <= found.devices[0].total
 
 
-def forward(adapter: Adapter, rolled: Rolled, rows: int) -> None:
+def forward(adapter: Adapter, rolled: RolloutShape, rows: int) -> None:
     x_BSC = torch.randn(rows, *adapter.latent_shape(rolled.size), device=CUDA)
     index = torch.zeros(rows, dtype=torch.long, device=CUDA)
     cond = adapter.collate(adapter.encode([rolled.prompt])).rows(index)
@@ -34,7 +34,7 @@ def forward(adapter: Adapter, rolled: Rolled, rows: int) -> None:
 @pytest.mark.parametrize("spare_mib", [None, 64, 4])
 def test_search_keeps_to_the_memory_it_is_given_and_leaves_none_allocated(spare_mib):
     adapter, drawn = families.load("words-large", CUDA), world("words-large")
-    rolled = Rolled(size=drawn.size, guidance=1.0, window=3, prompt=drawn.held_out(1)[0], most=171)
+    rolled = RolloutShape(size=drawn.size, guidance=1.0, window=3, prompt=drawn.held_out(1)[0], most=171)
     # The workspace of the matrix kernels is allocated once, and stays.
     forward(adapter, rolled, 1)
     before = torch.cuda.memory_allocated(CUDA)

@@ -56,7 +56,7 @@ def made_run(path: Path, *settings: str, base: str = "words") -> MadeRun:
     for which in (WeightSet.EMA, WeightSet.OLD):
         for tensor in trainer.sets[which].values():
             tensor.add_(0.02 * torch.randn(tensor.shape, generator=draw))
-    role = TrainingRole(trainer, adapter, content.digest, path, say=lambda message: None)
+    role = TrainingRole(trainer, adapter, content.digest, path, send=lambda message: None)
     for policy in Policy:
         role.obey(m.Publish(weights=(WeightsId(Version(1), policy),)))
     role.obey(m.Save(step=2, path=STEP))

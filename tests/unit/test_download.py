@@ -34,7 +34,7 @@ def test_numbers_are_aligned_so_that_a_mapping_of_the_file_can_be_computed_with(
 
 
 def test_numbers_of_a_type_that_is_never_trained_are_refused_by_name(tmp_path):
-    with pytest.raises(WeightsError, match=r"odd is of type torch\.int8, which no trained weights are"):
+    with pytest.raises(WeightsError, match=r"odd is of type torch\.int8, but trained weights can only be"):
         write(tmp_path / "w", {"odd": torch.ones(3, dtype=torch.int8)}, {})
     assert list(tmp_path.iterdir()) == []
 

@@ -277,7 +277,7 @@ def test_sample_that_ends_non_finite_is_refused_by_name_and_nothing_advances(wro
     take_steps(by, 4)
     real = adapter.velocity
     monkeypatch.setattr(adapter, "velocity", lambda *given: real(*given).index_fill(0, torch.tensor([1]), wrong))
-    with pytest.raises(Diverged, match=f"1 of 1 pictures .* prompt {bad.sample.prompt}, seed 1 at version 0"):
+    with pytest.raises(Diverged, match=f"1 of 1 samples .* prompt {bad.sample.prompt}, seed 1 at version 0"):
         by.step()
     assert steps_of(by) == {good.id: 4, bad.id: 4}
     monkeypatch.undo()
@@ -341,7 +341,7 @@ def test_second_attempt_beside_a_live_one_is_refused():
 @pytest.mark.parametrize(
     ("request_", "prompt", "error", "told"),
     [
-        pytest.param(wanted(0), PROMPTS[1], ConfigError, "came with the text of", id="other-prompt"),
+        pytest.param(wanted(0), PROMPTS[1], ConfigError, "has the text of", id="other-prompt"),
         pytest.param(wanted(0, version=3), PROMPTS[0], WeightsError, "behaviour-3 .* base weights only", id="weights"),
         pytest.param(
             wanted(0, tiny_sampling(FLOW, Window(3, 2))), PROMPTS[0], ConfigError, "window of 2 steps", id="window"

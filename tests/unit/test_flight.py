@@ -174,7 +174,7 @@ def test_flight_of_the_second_order_without_its_velocity_or_another_with_one_is_
 
 def test_payload_offered_as_a_flight_is_refused():
     _, payloads = finished_group()
-    with pytest.raises(SealError, match="'spotlight-payload-1' came where 'spotlight-flight-2'"):
+    with pytest.raises(SealError, match="'spotlight-payload-1' but 'spotlight-flight-2' is expected"):
         read(payloads[0])
 
 
@@ -197,7 +197,7 @@ def test_joined_payloads_are_the_rollout_they_came_from(kind, tmp_path):
 
 def test_payload_of_another_sample_is_refused():
     requests, payloads = finished_group()
-    with pytest.raises(SealError, match=f"tensors of {requests[1].id} came as those of {requests[0].id}") as refusal:
+    with pytest.raises(SealError, match=f"tensors of {requests[1].id} came for {requests[0].id}") as refusal:
         join_payloads(requests[:2], [payloads[1], payloads[0]], CPU)
     told(refusal)
 

@@ -80,7 +80,7 @@ def test_readings_with_torch_have_the_same_text_letters_and_blanks():
 
 
 def test_device_that_is_not_there_is_refused():
-    with pytest.raises(EnvironmentProblem, match="the device 'cuda:99' was asked for"):
+    with pytest.raises(EnvironmentProblem, match="the device is 'cuda:99'"):
         OcrGraded().use_device("cuda:99")
 
 

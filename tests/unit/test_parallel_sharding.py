@@ -143,7 +143,7 @@ def test_crew_of_one_has_no_group():
 
 
 def test_rank_that_is_no_member_is_refused():
-    with pytest.raises(ConfigError, match="rank 2 was asked for in a crew of 2"):
+    with pytest.raises(ConfigError, match="rank 2 is not in a crew of 2"):
         form(TOKEN, MEMBERS, 2, "nowhere")
 
 

@@ -115,7 +115,7 @@ def test_client_that_sends_no_frame_of_ours_is_cut_off_and_others_are_served(ser
 
 
 def test_store_that_is_not_there_or_gone_is_a_clear_error(server, tmp_path):
-    with pytest.raises(StoreError, match="no group store answers at"):
+    with pytest.raises(StoreError, match="no group store listens at"):
         AgentStore(str(tmp_path / "nowhere"), NOW)
     orphan = client(server)
     orphan.set("a", b"1")

@@ -12,7 +12,7 @@ from tiny_models import PROMPTS, SIZE, tiny_adapter
 from spotlight.compute.meter import BatchReading
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rollout import row_search
-from spotlight.compute.rollout.row_search import Rolled, search_rows
+from spotlight.compute.rollout.row_search import RolloutShape, search_rows
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId, Prompt
@@ -74,7 +74,7 @@ class ToldDevice:
 
     def rows(self, spare: int | None = None, most: int = MOST, guidance: float = 1.0, **changes: object) -> int:
         rolled = {"size": SIZE, "guidance": guidance, "window": 0, "prompt": PROMPTS[0], "most": most} | changes
-        return search_rows(self.adapter, Rolled(**rolled), spare, self, clock=lambda: self.now)
+        return search_rows(self.adapter, RolloutShape(**rolled), spare, self, clock=lambda: self.now)
 
 
 def latent_bytes() -> int:
@@ -115,7 +115,7 @@ def test_forward_that_runs_out_of_memory_ends_the_search_at_the_size_before():
 
 
 def test_device_without_room_for_one_row_is_refused():
-    with pytest.raises(EnvironmentProblem, match="too little memory free for a forward of 1 row at 16x24"):
+    with pytest.raises(EnvironmentProblem, match="too little free memory for a forward of 1 row at 16x24"):
         ToldDevice(lambda rows: 1e-4, fits=0).rows()
 
 

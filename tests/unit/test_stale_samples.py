@@ -189,7 +189,7 @@ def test_stale_rows_beyond_the_clip_as_often_as_fresh_ones_stay_coupled():
 def test_clip_watch_follows_running_means(steps, expected):
     watch = ClipWatch()
     for figures in steps:
-        watch.stepped(figures)
+        watch.update(figures)
     assert watch.decouples is expected
 
 
@@ -306,7 +306,7 @@ def test_restored_trainer_treats_stale_samples_as_the_undisturbed_one(algorithm,
 def test_checkpoint_of_a_run_without_stale_samples_is_refused_only_where_they_come(algorithm, tmp_path: Path):
     checkpoint.save(trainer_of(algorithm, keeps_before=False), tmp_path / "without", BASE_DIGEST)
     checkpoint.restore(trainer_of(algorithm, keeps_before=False), tmp_path / "without")
-    with pytest.raises(WeightsError, match="lacks what samples of the version before are compared with"):
+    with pytest.raises(WeightsError, match="lacks the weights of the previous version"):
         checkpoint.restore(trainer_of(algorithm), tmp_path / "without")
 
 

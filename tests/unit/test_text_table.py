@@ -48,7 +48,7 @@ def test_prompt_longer_than_the_pictures_hold_is_refused_though_the_table_is_wid
     """`words` draws 7 letters; the other 5 of its 12 positions are padding."""
     assert WORDS.text.encode(quoted("letters")).embeds.shape == (7, WORDS.text.dimension)
     assert (WORDS.text.longest, WORDS.text.width) == (words.MAX_LETTERS, 12)
-    with pytest.raises(PromptError, match=r"eightish.* has 8 tokens but .* takes 1 to 7, because .*; shorten it"):
+    with pytest.raises(PromptError, match=r"eightish.* has 8 tokens but .* takes 1 to 7, .*; shorten it"):
         WORDS.text.encode(quoted("eightish"))
 
 

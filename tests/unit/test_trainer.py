@@ -137,7 +137,7 @@ def test_lora_over_a_bf16_base_keeps_its_adapters_in_fp32():
 def test_full_fine_tune_of_half_precision_weights_is_refused(dtype):
     adapter = tiny_adapter()
     adapter.transformer.proj_out.to(dtype)
-    with pytest.raises(ConfigError, match=f"some are {dtype}, .*float32, or set train.lora"):
+    with pytest.raises(ConfigError, match=f"weights to train are {dtype}, .*float32, or set train.lora"):
         Trainer(adapter, TrainConfig(), NFT, RUN_SEED)
 
 

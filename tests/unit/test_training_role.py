@@ -170,7 +170,7 @@ def test_part_that_does_not_follow_is_refused(part, taken, tmp_path):
 def test_part_of_another_step_is_refused(tmp_path):
     tale = story(tmp_path)
     tale.train([0, 1], part=0, samples=4, is_final=False)
-    with pytest.raises(Stopped, match="holds 0 steps but was asked for step 1"):
+    with pytest.raises(Stopped, match="holds 0 steps but step 1 was ordered"):
         tale.train([2, 3], step=1, part=1, samples=4)
 
 
@@ -198,17 +198,17 @@ def test_final_part_that_does_not_add_up_is_refused(tmp_path):
     tale = story(tmp_path)
     tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
     start = tale.theta
-    with pytest.raises(Stopped, match="has 8 samples, but its parts have 6"):
+    with pytest.raises(Stopped, match="8 samples, but its parts have 6"):
         tale.train([4, 5], part=1, samples=8)
     assert tale.theta == start
 
 
 def test_part_that_does_not_say_how_many_samples_there_are_is_refused(tmp_path):
     tale = story(tmp_path)
-    with pytest.raises(Stopped, match="part 0 of step 0 does not say how many samples"):
+    with pytest.raises(Stopped, match="part 0 of step 0 has no sample count"):
         tale.train([0, 1], part=0, is_final=False)
     tale.train([0, 1], part=0, samples=4, is_final=False)
-    with pytest.raises(Stopped, match="part 1 of step 0 does not say how many samples"):
+    with pytest.raises(Stopped, match="part 1 of step 0 has no sample count"):
         tale.train([2, 3], part=1)
 
 
@@ -249,7 +249,7 @@ def test_part_whose_tensors_are_lost_can_be_ordered_again(tmp_path):
 def test_sample_of_a_version_that_must_not_be_trained_on_is_refused(algorithm, lag, keeps_before, tmp_path):
     tale = story(tmp_path, algorithm, keeps_before)
     start = tale.theta
-    with pytest.raises(Stopped, match=rf"drawn with version {5 - lag} but iteration 5 .*; draw it again"):
+    with pytest.raises(Stopped, match=rf"is of version {5 - lag} but iteration 5 .*; roll it out again"):
         tale.train(range(4), iteration=5, lag=lag)
     assert tale.theta == start
 
@@ -346,5 +346,5 @@ def test_checkpoint_of_other_steps_than_were_asked_for_is_refused(tmp_path):
     tale.train(range(8))
     tale.role.obey(STEP_1)
     tale.role.settle()
-    with pytest.raises(Stopped, match="step_1 contains 1 steps but 2 were asked for"):
+    with pytest.raises(Stopped, match="step_1 contains 1 steps but 2 were ordered"):
         tale.role.obey(m.Restore(step=2, path=STEP_1.path))

@@ -138,7 +138,7 @@ def test_weights_with_a_missing_or_unknown_key_are_refused(tmp_path):
     state = SCENES.build().state_dict()
     state["stranger"] = state.pop("proj_out.bias")
     files.write(tmp_path / "s.safetensors", "scenes", state)
-    with pytest.raises(WeightsError, match=r"2 of them are missing.*the first is proj_out\.bias"):
+    with pytest.raises(WeightsError, match=r"2 tensors are missing.*first: proj_out\.bias"):
         families.load(str(tmp_path / "s.safetensors"))
 
 

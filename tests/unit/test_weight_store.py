@@ -149,7 +149,7 @@ def test_renamed_weights_are_refused(tmp_path):
 
 def test_file_that_nobody_published_is_refused(tmp_path):
     save_file(state(), tmp_path / "behaviour-1.safetensors", metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match="does not name its base_digest, family, fingerprint, policy, version"):
+    with pytest.raises(WeightsError, match="has no base_digest, family, fingerprint, policy, version"):
         NodeStore(tmp_path).open(numbered(1))
 
 
@@ -239,7 +239,7 @@ def test_version_zero_is_the_base_until_training_writes_to_it(tmp_path):
     first = {name: p.detach().clone() for name, p in module.named_parameters()}
     with torch.no_grad():
         next(iter(module.parameters())).add_(1.0)
-    with pytest.raises(WeightsError, match=r"1 of the base weights .* trained in place .* publish version 0"):
+    with pytest.raises(WeightsError, match=r"1 base weights .* trained in place .* publish version 0"):
         resident.held_digest(numbered(0))
     resident.load(stored_set(tmp_path, first, version=0))
     assert resident.held_digest(numbered(0)) == fingerprint(first)
@@ -263,13 +263,13 @@ def test_third_set_is_refused_until_one_is_dropped(tmp_path):
     for loaded in sets[:2]:
         resident.load(loaded)
     resident.load(sets[1])
-    with pytest.raises(WeightsError, match="behaviour-3 was to be loaded beside behaviour-1, behaviour-2"):
+    with pytest.raises(WeightsError, match="behaviour-3 cannot be loaded beside behaviour-1, behaviour-2"):
         resident.load(sets[2])
     resident.drop(numbered(1))
     resident.load(sets[2])
     assert resident.held() == ((numbered(2), sets[1].fingerprint), (numbered(3), sets[2].fingerprint))
     assert not resident.holds(numbered(1))
-    with pytest.raises(WeightsError, match="behaviour-1 was to be used but this worker holds behaviour-2, behaviour-3"):
+    with pytest.raises(WeightsError, match=r"behaviour-1 cannot be used, .* holds behaviour-2, behaviour-3"):
         resident.held_digest(numbered(1))
 
 
@@ -313,7 +313,7 @@ def test_full_weights_for_a_lora_module_are_refused(tmp_path):
 def test_set_of_another_base_is_refused(tmp_path):
     module = lora_module()
     mapped = stored_set(tmp_path, trained(module), base="e" * 32)
-    with pytest.raises(WeightsError, match=f"belongs to base weights {'e' * 32} but this worker's model is"):
+    with pytest.raises(WeightsError, match=f"belongs to base weights {'e' * 32} but this worker's model has"):
         Resident(module, BASE_DIGEST).load(mapped)
 
 

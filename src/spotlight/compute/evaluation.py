@@ -1,4 +1,4 @@
-"""Held-out evaluation in one process: fixed prompts and seeds, drawn and scored."""
+"""Held-out evaluation in one process: fixed prompts and seeds are sampled and scored."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ def generate(
     batch: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Image]:
-    """One picture per (prompt, seed) pair, as uint8; `progress` hears how many are drawn."""
+    """Return one uint8 image per (prompt, seed) pair; `progress` receives the number of finished images."""
     pairs = list(zip(prompts, seeds, strict=True))
     images: list[Image] = []
     for start in range(0, len(pairs), batch):
@@ -36,7 +36,7 @@ def generate(
 
 
 def to_images(pixels_BCHW: torch.Tensor) -> list[Image]:
-    """0..1 to uint8, rounded, as rewards see it; contiguous, because safetensors writes an array's memory as is."""
+    """Round 0..1 to the uint8 that rewards see; contiguous, because safetensors writes an array's memory as is."""
     pixels_BHWC = (pixels_BCHW * 255.0).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
     return list(pixels_BHWC.cpu().numpy())
 
@@ -50,7 +50,7 @@ def evaluate(
     batch: int = 64,
     progress: Callable[[str, int], None] = lambda stage, done: None,
 ) -> Evaluation:
-    """Every prompt once, with the evaluation seeds; `progress` hears the stage and how many are through it."""
+    """Sample every prompt once with the evaluation seeds and score it; `progress` receives the stage and its count."""
     seeds = range(len(prompts))
     images = generate(adapter, prompts, sampling, EVALUATION_SEED, seeds, batch, partial(progress, "drawing"))
     scores = tuple(pool.score(name, images, prompts, partial(progress, f"scoring with {name}")) for name in rewards)

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of what is computed on a device."""
+"""Seconds and peak memory of computations on a device."""
 
 import time
 from dataclasses import dataclass
@@ -9,32 +9,32 @@ import torch
 
 @dataclass(frozen=True)
 class BatchReading:
-    """One batch."""
+    """Cost of one batch."""
 
     seconds: float
     peak: int
-    """Bytes allocated at most, in all."""
+    """Peak of all allocated bytes."""
 
 
 class Meter(Protocol):
     """Times batches on a device."""
 
     memory: int | None
-    """Bytes of the device; None where a batch that is too large shows in nothing but its time."""
+    """Bytes of the device; None where a batch that is too large is only slow."""
 
     def start(self) -> None: ...
 
     def stop(self) -> BatchReading: ...
 
     def release(self) -> None:
-        """After a failed allocation, or when large batches are over: give cached blocks back."""
+        """Free cached blocks, after a failed allocation or after the last large batch."""
 
 
 class DeviceMeter:
     """The clock and the allocator of a torch device.
 
-    A CPU is timed by the wall clock, or by the seconds that this process computed (`own`): other processes that take
-    its cores make some sizes slow and others not, and which ones is chance.
+    A CPU is timed by the wall clock, or by this process's CPU seconds (`own`), which exclude the random delays of other
+    processes on the same cores.
     """
 
     def __init__(self, device: torch.device, own: bool = False) -> None:

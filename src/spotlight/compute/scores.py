@@ -1,10 +1,9 @@
-"""Figures of held-out pictures with their confidence intervals, and the grid to look at; free of torch.
+"""Figures of held-out images with their confidence intervals, and the image grid; free of torch.
 
-An interval is about prompts that were not drawn. Pictures of one prompt resemble each other, so n pictures of fewer
-prompts are worth fewer than n independent ones: n over the design effect, which is the variance of the mean measured
-prompt by prompt (a jackknife that leaves out one prompt at a time) over that of n independent pictures. Where every
-prompt has one picture the design effect is 1. Two checkpoints that draw the same pictures can be compared more
-precisely than these intervals say.
+An interval is about prompts outside the set. Images of one prompt resemble each other, so n images count as n over the
+design effect independent ones. The design effect is the variance of the mean measured prompt by prompt (a jackknife
+that leaves out one prompt at a time) over that of n independent images; it is 1 where every prompt has one image. A
+paired comparison of two checkpoints on the same prompts and seeds is more precise than these intervals.
 """
 
 import math
@@ -18,14 +17,14 @@ from spotlight.compute.rewards.protocol import JUDGE, Floats, Image, Scores
 from spotlight.core.types import Prompt, PromptId
 
 EVALUATION_SEED = 20_000
-"""Run seed of evaluation noise: the same pictures-to-be for every checkpoint of every run."""
+"""Run seed of evaluation noise: every checkpoint of every run starts from the same noise."""
 
 Z_95 = 1.96
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over pictures and its 95 % interval."""
+    """A mean over images and its 95 % interval."""
 
     value: float
     low: float
@@ -34,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Images in prompt order, and the scores of each reward in the order asked for."""
+    """Images in prompt order, and the scores of each reward in the requested order."""
 
     prompts: tuple[Prompt, ...]
     images: list[Image]
@@ -45,7 +44,7 @@ class Evaluation:
         return estimate(scores.total if component is None else scores.components[component], self._ids)
 
     def figures(self) -> dict[str, Estimate]:
-        """Everything worth printing: the reward, its components, GenEval's tasks, and the second judge if asked."""
+        """The reward, its components, GenEval's tasks, and the second judge if there is one."""
         figures = {"reward": self.estimate(0)}
         figures |= {name: self.estimate(0, name) for name in self.scores[0].components}
         strict = next((s.components["strict"] for s in self.scores if "strict" in s.components), None)
@@ -59,7 +58,7 @@ class Evaluation:
 
     @property
     def strict(self) -> float | None:
-        """The pass-or-fail score of the first reward: GenEval's overall or exact match; None where it has neither."""
+        """Pass-or-fail score of the first reward: GenEval's overall or exact match; None where it has neither."""
         figures = replace(self, scores=self.scores[:1]).figures()
         return next((figures[name].value for name in ("geneval", "exact") if name in figures), None)
 
@@ -74,16 +73,16 @@ class Evaluation:
 
 
 def estimate(values: Floats, prompts: Sequence[Hashable] | None = None) -> Estimate:
-    """The mean of `values`, and its interval clustered by `prompts`, one of each value; None: all differ.
+    """Return the mean of `values` and its interval clustered by `prompts` (one per value; None: all differ).
 
-    Graded scores use the normal approximation, pass-or-fail scores Wilson's interval, which does not shrink to a point
-    where all pass or none.
+    Graded scores use the normal approximation. Pass-or-fail scores use Wilson's interval, which does not shrink to a
+    point where all pass or none.
     """
     count, mean = len(values), float(values.mean())
-    worth, least = _independent_pictures(values, prompts)
+    effective, least = _effective_counts(values, prompts)
     if np.isin(values, (0.0, 1.0)).all():
-        return _wilson(mean, max(worth, least))
-    half = Z_95 * float(values.std()) / math.sqrt(max(1, count - 1)) * math.sqrt(count / worth)
+        return _wilson(mean, max(effective, least))
+    half = Z_95 * float(values.std()) / math.sqrt(max(1, count - 1)) * math.sqrt(count / effective)
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -93,13 +92,13 @@ def _wilson(mean: float, count: float) -> Estimate:
     return Estimate(mean, min(mean, float(centre - half)), max(mean, float(centre + half)))
 
 
-def _independent_pictures(values: Floats, prompts: Sequence[Hashable] | None) -> tuple[float, float]:
-    """How many independent pictures these are worth, and how many if all pictures of a prompt were equal.
+def _effective_counts(values: Floats, prompts: Sequence[Hashable] | None) -> tuple[float, float]:
+    """Return the effective number of independent images, and its least value: all images of a prompt are equal.
 
     The first is the count over the design effect (1 or more), times a correction for few prompts: the squared ratio of
-    Student's quantiles for independent pictures and for prompts (Korn and Graubard), with as many degrees of freedom
-    as there are prompts of equal size, less one. Where the design effect cannot be measured, because all values are
-    equal or all are of one prompt, the worst is taken: pictures of a prompt say nothing that the first one did not.
+    Student's quantiles for independent images and for prompts (Korn and Graubard). Its degrees of freedom are the
+    equivalent number of prompts of equal size, less one. Where the design effect cannot be measured, because all
+    values are equal or all belong to one prompt, both are the least value.
     """
     count = len(values)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts or ()))}
@@ -124,7 +123,7 @@ def _student_95(degrees: float) -> float:
 
 
 def _mean(estimates: Mapping[str, Estimate]) -> Estimate:
-    """The mean of means over disjoint prompts, each counted once whatever its size; errors add in quadrature."""
+    """Average means over disjoint prompts with equal weights; errors add in quadrature."""
     parts = list(estimates.values())
     value = float(np.mean([part.value for part in parts]))
     below = float(np.sqrt(sum((part.value - part.low) ** 2 for part in parts))) / len(parts)
@@ -133,7 +132,7 @@ def _mean(estimates: Mapping[str, Estimate]) -> Estimate:
 
 
 def picture_grid(images: Sequence[Image], columns: int, scale: int = 2) -> PilImage.Image:
-    """Images in rows with a thin white frame, enlarged without smoothing so that pixels stay visible."""
+    """Arrange images in rows with a thin white frame, enlarged without smoothing so that pixels stay visible."""
     height, width, _ = images[0].shape
     rows = -(-len(images) // columns)
     sheet = np.full((rows * (height + 2) + 2, columns * (width + 2) + 2, 3), 255, np.uint8)

@@ -23,7 +23,7 @@ from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.families import usable_device
 from spotlight.compute.parallel.crew_adapter import SharedAdapter
 from spotlight.compute.rollout.engine import Engine
-from spotlight.compute.rollout.row_search import Rolled, search_rows
+from spotlight.compute.rollout.row_search import RolloutShape, search_rows
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
@@ -133,7 +133,7 @@ def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapte
     if launch.rows is not None:
         return launch.rows
     assert settings is not None, f"{launch.node} is to measure its rows, but the run says nothing of its rollouts"
-    rolled = Rolled(
+    rolled = RolloutShape(
         size=Size(settings.height, settings.width),
         guidance=settings.guidance,
         window=settings.window,

@@ -1,1 +1,1 @@
-"""Prompt sets and the synthetic pictures the tiny families are pretrained on."""
+"""Prompt sets, and the synthetic images that the tiny families are pretrained on."""

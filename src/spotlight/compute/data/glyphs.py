@@ -1,7 +1,7 @@
-"""The glyph atlas of `words`: letters a-z in several faces, rasterised once and shipped as a picture.
+"""The glyph atlas of `words`: letters a-z in several faces, rasterised once and shipped as an image.
 
 Shipping pixels instead of fonts makes the pretraining data the same bytes on every machine, whatever version of
-FreeType is installed. `python -m spotlight.compute.data.glyphs` draws the atlas anew from matplotlib's fonts.
+FreeType is installed. `python -m spotlight.compute.data.glyphs` redraws the atlas from matplotlib's fonts.
 """
 
 from functools import cache
@@ -32,7 +32,7 @@ def atlas() -> NDArray[np.uint8]:
 
 
 def draw_letter(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """One letter on its baseline, centred; letters wider than the cell are squeezed into it."""
+    """Draw one letter on its baseline, centred; letters wider than the cell are squeezed into it."""
     left, _, right, _ = font.getbbox(letter, anchor="ls")
     width = int(right - left)
     canvas = Image.new("L", (width, CELL_HEIGHT), 0)
@@ -45,7 +45,7 @@ def draw_letter(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def draw_atlas(fonts: Path) -> Image.Image:
-    """One row per face, one cell per letter."""
+    """Draw one row per face, one cell per letter."""
     sheet = Image.new("L", (CELL_WIDTH * len(LETTERS), CELL_HEIGHT * len(FACES)), 0)
     for row, face in enumerate(FACES):
         font = ImageFont.truetype(str(fonts / f"{face}.ttf"), FONT_SIZE)

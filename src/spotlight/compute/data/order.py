@@ -1,7 +1,7 @@
 """The order of prompts: prompt number n of a run, a pure function of the run seed and n.
 
-Tasks (GenEval's tags) take turns, so that a task with few prompts is seen as often as one with many; within a task
-every prompt comes once before any comes again. A run's frontier is therefore a position, never a shuffle state.
+Tasks (GenEval's tags) alternate, so that a task with few prompts is seen as often as one with many; within a task
+every prompt comes once before any repeats. A run's frontier is therefore a position, never a shuffle state.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ class PromptOrder:
         self._tasks = [by_task[tag] for tag in sorted(by_task)]
         self._run_seed = run_seed
         self._epochs: dict[tuple[int, int], list[Prompt]] = {}
-        """By task and epoch, the newest few: neighbours in the order share them."""
+        """Cached shuffles by (task, epoch); neighbouring prompt numbers share them."""
 
     def take(self, start: int, count: int) -> list[Prompt]:
-        """Prompts number start .. start+count-1."""
+        """Return prompts number start .. start+count-1."""
         return [self._at(number) for number in range(start, start + count)]
 
     def _at(self, number: int) -> Prompt:

@@ -1,7 +1,7 @@
 """Prompt sets: a split of a world, a text file, or JSON lines; free of torch.
 
 Invariants (tests/unit/test_prompt_files.py): a file is read whole or refused with all its bad lines; one text never
-has two targets or scenes, because a prompt is known by its text (`Prompt.id`).
+has two targets or scenes, because a prompt is identified by its text (`Prompt.id`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from spotlight.compute.data.worlds import World, in_held_out_order
 from spotlight.core.errors import InputError, PromptError
 from spotlight.core.types import Clause, Prompt, SceneSpec
 
-SPELT_OUT = 10
-"""Bad lines that an error spells out; of the others it gives the count."""
+LISTED_LINES = 10
+"""Number of bad lines that an error lists in full; it counts the rest."""
 FORMATS = 'a line is {"prompt": ..., "target": ...}, where target may be left out, or GenEval metadata'
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """Prompts, and where each was written."""
+    """Prompts and their places in the source."""
 
     source: str
     prompts: tuple[Prompt, ...]
@@ -35,41 +35,41 @@ class PromptSet:
 
     @property
     def repeated(self) -> int:
-        """How many repeat an earlier one."""
+        """Number of prompts that repeat an earlier one."""
         return len(self.prompts) - len(set(self.prompts))
 
 
 class RunPrompts(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompts of a run; kept in its folder, so that a file that changes does not change the run."""
+    """The prompts of a run; stored in its folder, so that a change of the prompt file does not change the run."""
 
     training: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
 
     @classmethod
     def of(cls, training: PromptSet, held_out: PromptSet) -> "RunPrompts":
-        """Refused where a text has one target in one set and another one in the other."""
+        """Combine both sets; raises PromptError if one text has different targets or scenes in them."""
         trained = {prompt.text: prompt for prompt in training.prompts}
         for index, prompt in enumerate(held_out.prompts):
             if trained.get(prompt.text, prompt) != prompt:
                 raise PromptError(
                     f"the prompt {shortened(prompt)} ({held_out.place(index)} of {held_out.source}) has another target "
-                    f"or scene in {training.source}, and a prompt is known by its text alone; give both the same, or "
-                    "change one text."
+                    f"or scene in {training.source}, and a prompt is identified by its text alone; give both the same, "
+                    "or change one text."
                 )
         return cls(training=training.prompts, held_out=held_out.prompts)
 
     def evaluated(self, count: int) -> list[Prompt]:
-        """The held-out prompts of every evaluation, one per picture: where there are fewer, they come again."""
+        """Held-out prompts of every evaluation, one per image; they repeat where there are fewer than `count`."""
         return in_held_out_order(self.held_out, count)
 
     def shared(self, count: int) -> list[Prompt]:
-        """Prompts of an evaluation that are also trained on."""
+        """Prompts of an evaluation that are also training prompts."""
         trained = set(self.training)
         return [prompt for prompt in dict.fromkeys(self.evaluated(count)) if prompt in trained]
 
 
 def run_prompts(data: DataConfig, world: World | None) -> RunPrompts:
-    """What the section `data` names."""
+    """Read the prompt sets named in the section `data`."""
     return RunPrompts.of(read_prompts(data.prompts, world), read_prompts(data.held_out, world))
 
 
@@ -78,12 +78,12 @@ def load_prompts(source: str, world: World | None) -> list[Prompt]:
 
 
 def read_prompts(source: str, world: World | None) -> PromptSet:
-    """A split of the world, or a file: .txt with a prompt per line, or .jsonl; without a world only files."""
+    """Read a split of the world or a file: .txt with a prompt per line, or .jsonl. Without a world only files."""
     path = Path(source)
     if path.suffix.lower() in PARSERS:
         return _from_file(path, source)
     if world is None or path.suffix or path.is_file():
-        why = "this model has no prompt splits of its own" if world is None else "prompts are read from these alone"
+        why = "this model has no prompt splits" if world is None else "prompts are read from these formats only"
         raise InputError(
             f"'{source}' is not a .txt or .jsonl file, and {why}; write a prompt per line into a .txt file, or "
             '{"prompt": ..., "target": ...} into a .jsonl file.'
@@ -104,7 +104,7 @@ def _from_file(path: Path, source: str) -> PromptSet:
         raise PromptError(f"the prompt file {source} holds no prompt, so there is nothing to draw; write one per line.")
     parse, found, bad = PARSERS[path.suffix.lower()], {}, {}
     first: dict[str, int] = {}
-    """Line of every text."""
+    """First line of every text."""
     for number, line in lines:
         try:
             prompt = found[number] = parse(line)
@@ -120,12 +120,12 @@ def _from_file(path: Path, source: str) -> PromptSet:
 
 
 def _all_bad(source: str, bad: dict[int, str], count: int) -> str:
-    spelt = [f"line {number} ({reason})" for number, reason in list(bad.items())[:SPELT_OUT]]
-    if len(bad) > SPELT_OUT:
-        spelt.append(f"{len(bad) - SPELT_OUT} more")
+    listed = [f"line {number} ({reason})" for number, reason in list(bad.items())[:LISTED_LINES]]
+    if len(bad) > LISTED_LINES:
+        listed.append(f"{len(bad) - LISTED_LINES} more")
     return (
-        f"the prompt file {source} has {len(bad)} bad of {count} lines: {', '.join(spelt)}; {FORMATS}: correct them "
-        "or take them out."
+        f"the prompt file {source} has {len(bad)} bad of {count} lines: {', '.join(listed)}; {FORMATS}: correct or "
+        "remove them."
     )
 
 
@@ -134,7 +134,7 @@ def _from_text(line: str) -> Prompt:
 
 
 def _quoted(text: str) -> str | None:
-    """What stands between a text's only two double quotes."""
+    """The text between the only two double quotes, if there are exactly two."""
     parts = text.split('"')
     return parts[1] if len(parts) == 3 else None
 
@@ -145,11 +145,11 @@ class _PlainLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _StrictClause(Clause, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As it must be in a file, where a misspelt field would otherwise be lost."""
+    """A clause in a file; a misspelt field is an error, not ignored."""
 
 
 class _GenEvalLine(msgspec.Struct, forbid_unknown_fields=True):
-    """GenEval keeps the scene's fields beside the prompt; ours are a field of it."""
+    """GenEval's layout: the scene's fields lie beside the prompt, where `Prompt` nests them."""
 
     prompt: str
     tag: str
@@ -176,4 +176,4 @@ def _clauses(strict: Sequence[Clause]) -> tuple[Clause, ...]:
 
 
 PARSERS: dict[str, Callable[[str], Prompt]] = {".txt": _from_text, ".jsonl": _from_json}
-"""By suffix of the file; a line that is no prompt raises ValueError or a msgspec error."""
+"""Line parsers by file suffix; a line that is not a prompt raises ValueError or a msgspec error."""

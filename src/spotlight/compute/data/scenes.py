@@ -51,7 +51,7 @@ TEST_SHARE = 0.15
 SUPERSAMPLING = 4
 CANDIDATES = 24
 
-# The wanted axis must dominate by this much, so that GenEval's 0.5 rule holds with room to spare.
+# Largest ratio of the offset across the relation's axis to that along it; keeps a margin to GenEval's 0.5 rule.
 SLANT = 0.5
 
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
@@ -85,14 +85,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class _NamedPrompt:
-    """A prompt and the name of its scene, which is the same for both ways to say it."""
+    """A prompt and the key of its scene, which both object orders share."""
 
     prompt: Prompt
     scene_key: str
 
 
 def article(phrase: str) -> str:
-    """The phrase with its article, as GenEval's prompts have it: "a red circle", "an orange circle"."""
+    """Prefix the article as GenEval's prompts do: "a red circle", "an orange circle"."""
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
@@ -140,7 +140,7 @@ def _entries(task: Task) -> Iterator[_NamedPrompt]:
 
 
 def _test_keys(task: Task, entries: list[_NamedPrompt]) -> frozenset[str]:
-    """The scenes held out: those with the smallest hashes, until the share of prompts is reached."""
+    """Keys of the held-out scenes: those with the smallest hashes, until the share of prompts is reached."""
     least = 1 if task is Task.SINGLE_OBJECT else 3
     wanted = max(least, round(TEST_SHARE * len(entries)))
     prompts_of = {entry.scene_key: 0 for entry in entries}
@@ -183,7 +183,7 @@ VOCABULARY = Vocabulary(
 
 
 def coverage(shape: str, dx: Floats, dy: Floats, radius: float) -> NDArray[np.bool_]:
-    """Which of the points (dx, dy) from the centre lie in the shape; the extents are about equal."""
+    """Mask of the points (dx, dy) from the centre that lie in the shape; all shapes have about the same extent."""
     if shape == "circle":
         return dx * dx + dy * dy <= radius * radius
     if shape == "square":
@@ -199,7 +199,7 @@ def coverage(shape: str, dx: Floats, dy: Floats, radius: float) -> NDArray[np.bo
 
 
 def draw(objects: tuple[Placed, ...], background: tuple[int, int, int], size: Size = SIZE) -> Pixels:
-    """The picture of the objects, anti-aliased, later objects over earlier ones."""
+    """Draw the objects, anti-aliased, later objects over earlier ones."""
     canvas = np.empty((size.height, size.width, 3))
     canvas[:] = background
     for item in objects:
@@ -218,7 +218,7 @@ def draw(objects: tuple[Placed, ...], background: tuple[int, int, int], size: Si
 
 
 def render(prompt: Prompt, rng: np.random.Generator) -> Pixels:
-    """A random picture that is right for the prompt; what the prompt leaves open is random."""
+    """Draw a correct image of the prompt; the generator chooses what the prompt leaves open."""
     if prompt.scene is None:
         raise PromptError(
             f"The prompt '{prompt.text}' has no scene metadata, so it cannot be drawn; "
@@ -231,7 +231,7 @@ def render(prompt: Prompt, rng: np.random.Generator) -> Pixels:
 
 
 def _arranged(scene: SceneSpec, rng: np.random.Generator) -> tuple[Placed, ...]:
-    """Objects at random places; a layout that gets stuck is dropped and tried again with smaller radii."""
+    """Place objects at random; a layout without room is dropped and retried with smaller radii."""
     clause_of = [i for i, clause in enumerate(scene.include) for _ in range(clause.count)]
     names = list(PALETTE)
     colors = []
@@ -251,15 +251,15 @@ def _arranged(scene: SceneSpec, rng: np.random.Generator) -> tuple[Placed, ...]:
                 for k, i in enumerate(clause_of)
             )
     raise PromptError(
-        f"No picture holds the {len(clause_of)} objects of this scene: they do not fit into {SIZE} pixels "
-        "or their positions contradict each other; ask for fewer objects."
+        f"No image holds the {len(clause_of)} objects of this scene: they do not fit into {SIZE} pixels "
+        "or their positions contradict each other; use fewer objects."
     )
 
 
 def _centres(
     scene: SceneSpec, clause_of: list[int], radii: Floats, rng: np.random.Generator
 ) -> list[tuple[float, float]] | None:
-    """Disjoint centres placed one after the other, or None when an object finds no room."""
+    """Place disjoint centres one after the other; None if an object finds no room."""
     placed: list[tuple[float, float]] = []
     for k, clause in enumerate(clause_of):
         margin = radii[k] + EDGE
@@ -289,7 +289,7 @@ def _in_relation(relation: str, offset: Floats) -> NDArray[np.bool_]:
 
 
 def pretraining_prompt(rng: np.random.Generator) -> Prompt:
-    """A train prompt with every task equally likely, however many prompts each task has."""
+    """Draw a train prompt; every task is equally likely, whatever its number of prompts."""
     task = tuple(Task)[rng.integers(len(Task))]
     of_task = _train_prompts_of(task)
     return of_task[rng.integers(len(of_task))]

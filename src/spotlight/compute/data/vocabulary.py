@@ -1,4 +1,4 @@
-"""What a tiny family's text encoder reads: a closed set of tokens; free of torch.
+"""The closed token set of a tiny family's text encoder; free of torch.
 
 The encoder (`compute/models/text_table.py`) and the checks before a run share this class, so a prompt that passes here
 can be encoded (tests/unit/test_text_table.py).
@@ -25,20 +25,20 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if not 1 <= self.longest <= self.width:
             raise ValueError(
-                f"a table of width {self.width} was to take {self.longest} tokens, which it has no positions for; "
-                f"choose 1 to {self.width}."
+                f"a vocabulary of width {self.width} cannot take {self.longest} tokens, because it has no positions "
+                f"for them; choose 1 to {self.width}."
             )
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """Places of the prompt's tokens in `tokens`; PromptError where the prompt cannot be encoded."""
+        """Return the indices of the prompt's tokens in `tokens`; raises PromptError if it cannot be encoded."""
         parts = self.tokenise(prompt)
         shown = shortened(prompt)
         if not parts:
             raise PromptError(f"the prompt {shown} has 0 tokens, so there is nothing to draw; write one.")
         if len(parts) > self.longest:
             raise PromptError(
-                f"the prompt {shown} has {len(parts)} tokens but this model takes 1 to {self.longest}, because it was "
-                "pretrained on none longer; shorten it."
+                f"the prompt {shown} has {len(parts)} tokens but this model takes 1 to {self.longest}, the longest in "
+                "its pretraining; shorten it."
             )
         for part in parts:
             if part not in self.tokens:
@@ -50,5 +50,5 @@ class Vocabulary:
 
 
 def shortened(prompt: Prompt) -> str:
-    """The prompt's text in quotes, cut where it is long."""
+    """Quote the prompt's text, cut after SHOWN_LETTERS characters."""
     return repr(prompt.text if len(prompt.text) <= SHOWN_LETTERS else f"{prompt.text[:SHOWN_LETTERS]}...")

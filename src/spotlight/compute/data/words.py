@@ -1,4 +1,4 @@
-"""Pictures of words, 32x96 RGB: several faces, colours and offsets, one letter per 12-pixel cell, centred.
+"""Images of words, 32x96 RGB: several faces, colours and offsets, one letter per 12-pixel cell, centred.
 
 Two sources of words: a shipped list of English words, of which a hashed fifth is held out as the `test` split, and
 pronounceable made-up words, which only pretraining uses. Invariant: no training stream ever yields a test word
@@ -33,11 +33,11 @@ CODAS = (
 
 
 def letters_of(prompt: Prompt) -> list[str]:
-    """The quoted word, letter by letter."""
+    """Letters of the quoted word."""
     parts = prompt.text.split('"')
     if len(parts) != 3 or not parts[1]:
         raise PromptError(
-            f"the prompt {shortened(prompt)} has no word between two double quotes, which is all this model can draw; "
+            f"the prompt {shortened(prompt)} has no word between two double quotes, and this model draws nothing else; "
             'write it like: the word "river".'
         )
     return list(parts[1])
@@ -56,7 +56,7 @@ def english() -> tuple[str, ...]:
 
 
 def is_held_out(word: str) -> bool:
-    """Decided by the word alone, so that the split can never drift."""
+    """Whether the word is in the test split; a function of the word alone, so that the split never drifts."""
     return hashlib.blake2b(word.encode(), digest_size=1).digest()[0] < 256 * TEST_SHARE
 
 
@@ -69,7 +69,7 @@ def prompts(split: str) -> list[Prompt]:
 
 
 def made_up_word(rng: np.random.Generator) -> str:
-    """A pronounceable word of 3 to 7 letters that is in no split."""
+    """Return a pronounceable word of 3 to 7 letters that is in no split."""
     while True:
         word = "".join(
             part[rng.integers(len(part))] for part in (ONSETS, VOWELS, CODAS, VOWELS, CODAS)[: rng.integers(3, 6)]
@@ -79,7 +79,7 @@ def made_up_word(rng: np.random.Generator) -> str:
 
 
 def pretraining_prompt(rng: np.random.Generator) -> Prompt:
-    """Half English words of the train split, half made-up words, so that every letter pair is seen."""
+    """Draw an English word of the train split or a made-up word, evenly, so that every letter pair is seen."""
     train = prompts_of_train()
     return train[rng.integers(len(train))] if rng.random() < 0.5 else prompt_for(made_up_word(rng))
 
@@ -90,7 +90,7 @@ def prompts_of_train() -> tuple[Prompt, ...]:
 
 
 def random_colours(rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Ink and paper with a luminance difference of at least 0.4, either way round."""
+    """Draw ink and paper with a luminance difference of at least 0.4 in either direction."""
     weights = np.array([0.299, 0.587, 0.114])
     while True:
         ink, paper = rng.random(3), rng.random(3)
@@ -103,13 +103,13 @@ def _drawable_word(prompt: Prompt) -> str:
     if not 1 <= len(word) <= MAX_LETTERS or not set(word) <= set(LETTERS):
         raise PromptError(
             f"the word {word[: 2 * MAX_LETTERS]!r} cannot be drawn, because a picture holds 1 to {MAX_LETTERS} letters "
-            "a to z; name such a word as the prompt's target."
+            "a to z; set the prompt's target accordingly."
         )
     return word
 
 
 def render(prompt: Prompt, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A random picture of the prompt's word: face, colours and a one-pixel offset are the generator's."""
+    """Draw the prompt's word; the generator chooses face, colours and an offset of one pixel."""
     word = _drawable_word(prompt)
     face = atlas()[rng.integers(len(FACES))]
     coverage = np.zeros((SIZE.height, SIZE.width), np.float32)

@@ -1,4 +1,4 @@
-"""The worlds that the tiny families draw: their prompts, and pictures of them from a seed; free of torch."""
+"""The worlds of the tiny families: their prompts, and images of them from a seed; free of torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,33 +13,33 @@ from spotlight.core.errors import InputError, suggestion
 from spotlight.core.types import Prompt, Size
 
 HELD_OUT_ORDER = 0
-"""Seed of the order in which held-out prompts are taken; fixed, so that scores of different runs compare."""
+"""Seed of the order of held-out prompts; fixed, so that scores of different runs compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What a tiny family was shown, and how its drawings are judged."""
+    """Prompts, pretraining images and rewards of a tiny family."""
 
     name: str
     size: Size
-    """Of its pictures."""
+    """Size of its images."""
     vocabulary: Vocabulary
-    """What its families' text encoder reads."""
+    """Tokens of its families' text encoder."""
     prompts: Callable[[str], list[Prompt]]
     pretraining_prompt: Callable[[np.random.Generator], Prompt]
     render: Callable[[Prompt, np.random.Generator], NDArray[np.uint8]]
     reward: str
-    """Graded, for training."""
+    """Graded reward, for training."""
     judge: str
-    """Reported beside it; for words a second recogniser that training never sees, so that reward hacking shows."""
+    """Reward reported beside it; for words a second recogniser that training never uses, to reveal reward hacking."""
 
     def held_out(self, count: int) -> list[Prompt]:
-        """The same held-out prompts for every evaluation, tasks in equal numbers."""
+        """Held-out prompts, identical in every evaluation, tasks in equal numbers."""
         return in_held_out_order(self.prompts("test"), count)
 
 
 def in_held_out_order(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """`count` prompts, tasks in turn; every prompt of a task comes once before any comes again."""
+    """Return `count` prompts, tasks alternating; every prompt of a task comes once before any repeats."""
     return PromptOrder(prompts, HELD_OUT_ORDER).take(0, count)
 
 

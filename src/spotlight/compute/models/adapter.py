@@ -1,7 +1,7 @@
-"""The adapter protocol: all that differs between model families, and nothing else.
+"""The adapter protocol: all that differs between model families.
 
-`velocity` is the one function used by rollout, log-prob recomputation, training and reference; samplers, losses and
-rewards know nothing of the family. Shapes: B batch, T text tokens, D text width, S image tokens, C channels per token.
+Rollout, log-prob recomputation, training and reference share `velocity`; samplers, losses and rewards do not depend on
+the family. Shapes: B batch, T text tokens, D text width, S image tokens, C channels per token.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class ConditionBatch:
-    """Conditionings padded to one bucket width; the mask is always there, so kernels never change with padding."""
+    """Conditionings padded to one bucket width; the mask is never None, so kernels do not change with padding."""
 
     embeds: Tensor
     mask: Tensor
@@ -51,16 +51,16 @@ class Adapter(Protocol):
     def device(self) -> torch.device: ...
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Conditioning]:
-        """Text to conditioning, one prompt at a time, so that a neighbour in the batch cannot change it."""
+        """Encode prompts one at a time, so that a neighbour in the batch cannot change the result."""
 
     def unconditional(self) -> Conditioning:
-        """The conditioning of the negative prompt, for guidance."""
+        """Conditioning of the negative prompt, for guidance."""
 
     def collate(self, conditionings: Sequence[Conditioning]) -> ConditionBatch:
         """Pad to the smallest bucket that holds all of them, on the model's device."""
 
     def latent_shape(self, size: Size) -> tuple[int, int]:
-        """(S, C) of one image; raises SizeError where the family cannot make that size."""
+        """(S, C) of one image; raises SizeError if the family cannot make that size."""
 
     def schedule(self, size: Size, steps: int) -> Tensor:
         """sigmas[steps + 1] from 1 to 0, fp32 on the host; a pure function."""

@@ -1,9 +1,8 @@
 """A run's own copy of the weights that it trains from, made when the run starts.
 
-The weights may be what another run published or saved, and that run deletes its older sets as it goes on, so only a
-copy keeps the new run resumable. The copy is a weights file with a digest. Adapters are merged once, into this copy,
-because another processor may merge them to other last bits. A process of its own makes it (`base_writer.py`), because
-the controller never loads torch.
+The weights may belong to another run, which deletes its older sets, so only a copy keeps the new run resumable. The
+copy is a weights file with a digest. Adapters are merged once, into this copy, because another processor may merge
+them to other last bits. A separate process (`base_writer.py`) writes it, because the controller never loads torch.
 """
 
 import subprocess
@@ -16,7 +15,7 @@ WRITER = "spotlight.compute.models.base_writer"
 
 
 def copy_base(name: str, target: Path) -> None:
-    """The weights that the name stands for now, verified, whole and fit for their family, as a weights file."""
+    """Write the weights that the name resolves to, whole, verified and checked against their family, to `target`."""
     # With -P nothing is imported from the working folder.
     command = [sys.executable, "-P", "-m", WRITER, name, str(target)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -25,6 +24,6 @@ def copy_base(name: str, target: Path) -> None:
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise EnvironmentProblem(
-            f"the weights '{name}' could not be copied to {target} ({last}), which a run trains from; check that the "
-            "folder has room and that the machine has memory for the model."
+            f"the weights '{name}' could not be copied to {target} ({last}), and a run trains from this copy; check "
+            "that the folder has room and that the machine has memory for the model."
         )

@@ -13,11 +13,11 @@ from spotlight.core.errors import SpotlightError
 
 
 def write_base(name: str, target: Path) -> str:
-    """Whole, verified and fit for their family; returns the digest."""
+    """Write the weights, whole, verified and checked against their family; return the digest."""
     source = resolve(name)
     content = read(source)
     world(content.family)
-    # Compared with the shipped file: to build the model would import diffusers, which takes longer than all the rest.
+    # Compared with the shipped file: building the model would import diffusers, which takes longer than the copy.
     check_fit(content, read_shapes(asset(f"weights/{content.family}.safetensors")))
     return files.write(target, content.family, content.weights, origin=source.location)
 

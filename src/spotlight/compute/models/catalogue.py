@@ -1,4 +1,4 @@
-"""What is known of a model before it is loaded; free of torch, so that the controller can ask."""
+"""Facts of a model before it is loaded; free of torch, for the controller."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from spotlight.core.errors import InputError, suggestion
 
 HEADS = 12
 PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
-"""Edge of the square of pixels that one token stands for, by family; tests/unit/test_catalogue.py compares with it."""
+"""Edge in pixels of the square patch of one token, by family (checked by tests/unit/test_catalogue.py)."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class ModelFacts:
     digest: str
     parameters: int
     matrix_edges: int
-    """Rows and columns of all matrices, summed: adapters of rank r have at most r times as many parameters."""
+    """Sum of rows and columns over all matrices: adapters of rank r have at most r times this many parameters."""
     heads: int = HEADS
 
     @property
     def bytes(self) -> int:
-        """Of the loaded weights, in fp32."""
+        """Bytes of the loaded weights, in fp32."""
         return 4 * self.parameters
 
     @property
@@ -37,19 +37,19 @@ class ModelFacts:
 
     @property
     def tokens(self) -> int:
-        """Image tokens of a picture of its world."""
+        """Number of image tokens at its world's size."""
         return self.world.size.height * self.world.size.width // self.token_pixels
 
 
 def facts_of(name: str) -> ModelFacts:
-    """Of anything that `sources.resolve` knows and a run can train."""
+    """Facts of any name that `sources.resolve` accepts and a run can train."""
     source = resolve(name)
     if source.kind is SourceKind.DIFFUSERS:
         raise InputError(
             f"'{name}' would be a model in diffusers layout, which can be evaluated but not trained yet; name a model "
             f"family, a weights file, a run or a checkpoint: {suggestion(name, PATCHES)}"
         )
-    # Every model of a family has the shapes of the one that ships.
+    # Every model of a family has the shapes of the shipped one.
     shapes = read_shapes(asset(f"weights/{source.family}.safetensors")).values()
     return ModelFacts(
         source.family,

@@ -1,4 +1,4 @@
-"""The tiny families: their specs, and models of them from anything that `sources.resolve` knows."""
+"""The tiny families: their specs, and their models from any name that `sources.resolve` accepts."""
 
 import torch
 
@@ -14,12 +14,12 @@ from spotlight.core.errors import EnvironmentProblem, InputError, suggestion
 
 
 def usable_device(name: str) -> torch.device:
-    """`cpu`, `cuda` or `cuda:N`, if this machine has it."""
+    """Return the device `cpu`, `cuda` or `cuda:N`; raises EnvironmentProblem if this machine lacks it."""
     kind, number = device_of(name)
     if kind == CUDA and torch.cuda.device_count() <= (number or 0):
         raise EnvironmentProblem(
-            f"the device '{name}' was asked for, but torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
-            "devices here; use cpu, or install a CUDA build of torch and free a GPU."
+            f"the device is '{name}', but torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices "
+            "here; use cpu, or install a CUDA build of torch and free a GPU."
         )
     return torch.device(name)
 
@@ -29,7 +29,7 @@ WORDS = PixelSpec(family="words", size=words.SIZE, patch=8, layers=4, head_dim=1
 WORDS_LARGE = PixelSpec(
     family="words-large", size=words.SIZE, patch=4, layers=6, head_dim=16, rope_axes=(4, 6, 6), text=LETTERS
 )
-"""A picture of a given word, spelt by a character table."""
+"""Images of a given word, spelt with a character table."""
 SCENES = PixelSpec(
     family="scenes",
     size=scenes.SIZE,
@@ -54,12 +54,12 @@ def world_of(adapter: PixelAdapter) -> World:
 
 
 def read_weights(name: str) -> files.WeightFile:
-    """The verified weights that a name stands for, whole: adapters are merged into the base of their run."""
+    """Read and verify the weights that a name resolves to; adapters are merged into the base of their run."""
     return read(resolve(name))
 
 
 def build(content: files.WeightFile, device: torch.device | str = "cpu") -> PixelAdapter:
-    """The model that these weights belong to."""
+    """Build the model of these weights."""
     spec = spec_of(content.family)
     transformer = spec.build()
     check_fit(content, {name: tuple(tensor.shape) for name, tensor in transformer.state_dict().items()})
@@ -68,5 +68,5 @@ def build(content: files.WeightFile, device: torch.device | str = "cpu") -> Pixe
 
 
 def load(name: str, device: torch.device | str = "cpu") -> PixelAdapter:
-    """The model that a name stands for."""
+    """Load the model that a name resolves to."""
     return build(read_weights(name), device)

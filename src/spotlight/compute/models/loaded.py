@@ -1,4 +1,4 @@
-"""Anything that `sources.resolve` knows, loaded and ready to draw."""
+"""Models loaded from any name that `sources.resolve` accepts, ready to sample."""
 
 from dataclasses import dataclass
 
@@ -17,19 +17,19 @@ QWEN_IMAGE_BATCH, TINY_BATCH = 4, 64
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A loaded model; only the tiny families have a world of their own prompts and judges, and a digest."""
+    """A loaded model; only the tiny families have a world and a digest."""
 
     adapter: Adapter
     source: Source
     size: Size
     batch: int
-    """Pictures per forward that the smallest usual device holds."""
+    """Images per forward that the smallest usual device holds."""
     world: World | None = None
     digest: str | None = None
 
 
 def load_checkpoint(name: str, device: str, size: Size | None = None) -> LoadedModel:
-    """A model in diffusers layout is a Qwen-Image; anything else is of a tiny family."""
+    """Load a model: a Qwen-Image if it is in diffusers layout, else a tiny family."""
     source = resolve(name)
     if source.kind is SourceKind.DIFFUSERS:
         return _qwen_image(source, device, size)
@@ -48,7 +48,7 @@ def load_checkpoint(name: str, device: str, size: Size | None = None) -> LoadedM
 
 
 def parse_size(text: str) -> Size:
-    """`HEIGHTxWIDTH` in pixels."""
+    """Parse `HEIGHTxWIDTH` in pixels."""
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
         raise SizeError(f"the size '{text}' is not HEIGHTxWIDTH in pixels; write it like 512x768.")

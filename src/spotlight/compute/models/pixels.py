@@ -1,8 +1,8 @@
 """Tiny families for a laptop: diffusers' own Qwen-Image transformer on pixel patches instead of VAE latents.
 
 Twelve heads and token counts that divide by 12 make sequence-parallel degrees 1, 2, 3, 4 and 6 legal. The transformer
-predicts the clean picture and `velocity` converts: an 8x8 RGB patch has more dimensions (192) than the model is wide,
-so it could not carry the noise that a velocity contains through its residual stream, but pictures it can.
+predicts the clean image and `velocity` converts it. An 8x8 RGB patch has 192 dimensions, more than the model's width,
+so the residual stream cannot carry the noise that a velocity contains; it can carry an image.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSpec:
-    """Everything that tells one tiny family from another."""
+    """Everything that differs between the tiny families."""
 
     family: str
     size: Size
@@ -37,7 +37,7 @@ class PixelSpec:
     text: TextTable
 
     def build(self) -> QwenImageTransformer2DModel:
-        """A transformer with random weights."""
+        """Build a transformer with random weights."""
         return QwenImageTransformer2DModel(
             patch_size=self.patch,
             in_channels=CHANNELS * self.patch**2,
@@ -76,7 +76,7 @@ class PixelAdapter:
         return self.spec.text.null()
 
     def collate(self, conditionings: Sequence[Conditioning]) -> ConditionBatch:
-        """One bucket: the table's width."""
+        """Pad to the only bucket, the table's width."""
         table = self.spec.text
         embeds_BTD = torch.zeros(len(conditionings), table.width, table.dimension)
         mask_BT = torch.zeros(len(conditionings), table.width, dtype=torch.bool)
@@ -110,7 +110,7 @@ class PixelAdapter:
         return true_cfg(v_cond, v_uncond, guidance)
 
     def predict(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
-        """The clean picture x0_BSC that the transformer sees in x."""
+        """Predict the clean image x0_BSC from x."""
         rows, columns = self._grid(size)
         output = self.transformer(
             hidden_states=x_BSC,
@@ -123,7 +123,7 @@ class PixelAdapter:
         return output[0].to(x_BSC.dtype)
 
     def encode_images(self, images_BHWC: Tensor) -> Tensor:
-        """uint8 pictures to latents x_BSC in -1..1."""
+        """Convert uint8 images to latents x_BSC in -1..1."""
         pixels = images_BHWC.permute(0, 3, 1, 2).float() / 127.5 - 1.0
         return patchify(pixels, self.spec.patch)
 

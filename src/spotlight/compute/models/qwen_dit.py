@@ -1,4 +1,4 @@
-"""What every family on Qwen-Image's transformer shares: its guidance and the layers that LoRA adapts."""
+"""Guidance and LoRA layers, shared by every family on Qwen-Image's transformer."""
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ LORA_TARGETS = (
 
 
 def true_cfg(v_cond_BSC: Tensor, v_uncond_BSC: Tensor, scale: float) -> Tensor:
-    """Combine, then give each token the norm of its conditional velocity.
+    """Combine both velocities, then rescale each token to the norm of its conditional velocity.
 
     Gradients flow through both branches and both norms.
     """

@@ -38,7 +38,7 @@ from spotlight.core.types import Prompt, Size
 
 # Multiples of 24, so that sequence parallelism of degree 1, 2, 3, 4, 6, 8, 12 or 24 splits the text evenly.
 TEXT_BUCKETS = (48, 96, 192, 384, 768, 1032)
-# The pipeline's own limit: it refuses a larger one and cuts longer prompts off, which `encode` never does.
+# The pipeline's limit. The pipeline truncates longer prompts; `encode` refuses them.
 MAX_TEXT_TOKENS = 1024
 NEGATIVE_PROMPT = Prompt(text=" ")
 
@@ -57,7 +57,7 @@ def bucket_width(tokens: int) -> int:
 
 
 class QwenImageAdapter:
-    """Qwen-Image on one device; the text encoder is loaded by the first `encode`, and can be released.
+    """Qwen-Image on one device; the first `encode` loads the text encoder, which can be released.
 
     `transformer`, `vae` and `scheduler` are diffusers' QwenImageTransformer2DModel, AutoencoderKLQwenImage
     and FlowMatchEulerDiscreteScheduler, typed `Any` because a type checker sees only placeholders for them.
@@ -84,7 +84,7 @@ class QwenImageAdapter:
                 f"{vae.config.z_dim * self._patch**2}, because the two belong to different models; load both "
                 f"from one release."
             )
-        # Read before any LoRA is added: its fp32 weights must not change what the base weights compute in.
+        # Read before any LoRA is added: its fp32 weights must not change the compute type of the base weights.
         self._dtype: torch.dtype = transformer.dtype
         self.heads = int(transformer.config.num_attention_heads)
         self.lora_targets: Sequence[str] = LORA_TARGETS
@@ -150,7 +150,7 @@ class QwenImageAdapter:
         if longest > padded:
             raise PromptError(
                 f"A conditioning of {longest} text tokens does not fit a width of {padded}, because text is "
-                f"never cut off; ask for a width of at least {longest}."
+                f"never cut off; use a width of at least {longest}."
             )
         embeds_BTD = torch.stack([F.pad(c.embeds, (0, 0, 0, padded - len(c.embeds))) for c in conditionings])
         lengths_B1 = torch.tensor([[len(c.embeds)] for c in conditionings])
@@ -173,7 +173,7 @@ class QwenImageAdapter:
         mu = calculate_shift(
             tokens, config.base_image_seq_len, config.max_image_seq_len, config.base_shift, config.max_shift
         )
-        # A scheduler remembers its last schedule; a fresh one keeps this a pure function.
+        # A scheduler is stateful; a fresh one keeps this a pure function.
         scheduler = type(self._scheduler).from_config(config)
         scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
         sigmas: Tensor = scheduler.sigmas
@@ -201,15 +201,15 @@ class QwenImageAdapter:
         packed_BSC = x0_BSC.to(device=self._device, dtype=torch.float32)
         latents_BCHW = unpatchify(packed_BSC, self._patch, config.z_dim, rows * self._patch, columns * self._patch)
         mean_C11 = torch.tensor(config.latents_mean, device=self._device).view(-1, 1, 1)
-        # Dividing by the reciprocal is not multiplying by the deviation: the last bit is the pipeline's.
+        # Division by the reciprocal, as in the pipeline: a product with the deviation differs in the last bit.
         inverse_std_C11 = 1.0 / torch.tensor(config.latents_std, device=self._device).view(-1, 1, 1)
         scaled_BCFHW = (latents_BCHW / inverse_std_C11 + mean_C11).unsqueeze(2)
-        # One image at a time, so that neither memory nor the picture depends on its neighbours in the batch.
+        # One image at a time, so that neither memory nor the image depends on its neighbours in the batch.
         images = [self._vae.decode(row, return_dict=False)[0][:, :, 0] for row in torch.split(scaled_BCFHW, 1)]
         return (torch.cat(images) * 0.5 + 0.5).clamp(0, 1)
 
     def _forward(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
-        """One pass of the transformer; fp32 in and out whatever it computes in."""
+        """One pass of the transformer; fp32 in and out, whatever its compute type."""
         # The pipeline's timestep, 1000 sigma / 1000 in fp32, is at times an ulp off sigma; cast it only once.
         timestep_B = (sigma_B.to(device=self._device, dtype=torch.float32) * 1000 / 1000).to(self._dtype)
         velocity_BSC: Tensor = self.transformer(
@@ -234,7 +234,7 @@ class QwenImageAdapter:
         return size.height // multiple, size.width // multiple
 
     def _text(self) -> Any:
-        """The pipeline's text half: its own template and its own count of dropped tokens."""
+        """The text half of the pipeline, with its template and its count of dropped tokens."""
         if self._text_pipeline is None:
             if self._load_text is None:
                 raise WeightsError(
@@ -275,7 +275,7 @@ def _widened(batch: ConditionBatch, width: int) -> ConditionBatch:
 
 
 def _checked_source(folder_or_hub_id: str) -> str:
-    """An existing folder, or what may be an `owner/name` on the hub."""
+    """Return an existing folder or a plausible hub id (`owner/name`); raises WeightsError otherwise."""
     folder = Path(folder_or_hub_id).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -289,10 +289,10 @@ def _checked_source(folder_or_hub_id: str) -> str:
 
 
 def _check_family(source: str) -> None:
-    """Refuse another family by its name, before its tensors are compared with ours.
+    """Refuse another family by its class name, before comparing tensors.
 
-    A folder says what it is in model_index.json. Of a hub id only the transformer's settings are fetched, which are
-    needed anyway.
+    A folder has the class name in model_index.json. For a hub id only the transformer's settings are fetched, which
+    are needed anyway.
     """
     index = Path(source) / "model_index.json"
     if index.is_file():
@@ -302,13 +302,13 @@ def _check_family(source: str) -> None:
         found = _class_name(lambda: QwenImageTransformer2DModel.load_config(source, subfolder="transformer"))
     if found not in (None, ours):
         raise WeightsError(
-            f"The model '{source}' is a {found}, a family that is not supported: models in diffusers layout can be a "
-            f"{ours} (Qwen-Image), beside the families {', '.join(WORLD_OF_FAMILY)}; name one of these."
+            f"The model '{source}' is a {found}, which is not supported: a model in diffusers layout must be a "
+            f"{ours} (Qwen-Image); name one, or one of the families {', '.join(WORLD_OF_FAMILY)}."
         )
 
 
 def _class_name(read: Callable[[], Any]) -> str | None:
-    """None where it cannot be told; what is missing is then reported for the component that it is missing from."""
+    """Class name in the settings; None if unreadable, which loading the component then reports."""
     try:
         settings = read()
         return str(settings["_class_name"])
@@ -333,18 +333,18 @@ def _load(component_class: Any, source: str, component: str, **options: Any) -> 
 
 
 def _load_weights(model_class: Any, source: str, component: str, dtype: torch.dtype, exact: bool = False) -> Any:
-    """A model with every tensor it has; `exact` also refuses tensors in the files that it has no place for."""
-    # Never a pickle, which both libraries take where there is no safetensors file.
+    """Load a model and refuse missing tensors; `exact` also refuses surplus tensors."""
+    # Never a pickle, the fallback of both libraries where there is no safetensors file.
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
     model, report = _load(model_class, source, component, **options)
-    # The libraries only warn of these, and leave such a tensor at random.
+    # The libraries only warn about missing tensors and leave them random.
     absent = sorted(str(key) for key in (*report["missing_keys"], *report["mismatched_keys"]))
     if absent:
         raise WeightsError(
             f"The '{component}' of '{source}' lacks {len(absent)} tensors (first: {absent[0]}), because its "
             f"weights and its config do not belong together; fetch both from one release."
         )
-    # Nor do they stop at these, and a config with too few layers would run as another, shallower model.
+    # The libraries accept surplus tensors; a config with too few layers would run as a shallower model.
     surplus = sorted(str(key) for key in report["unexpected_keys"])
     if exact and surplus:
         raise WeightsError(

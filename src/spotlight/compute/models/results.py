@@ -1,4 +1,4 @@
-"""Weights from anywhere as whole, verified weights of their family: files, and what runs published or saved.
+"""Reads weights files, published sets and checkpoints as whole, verified weights of their family.
 
 Invariant: the same weights have the same digest wherever they are read from (tests/unit/test_sources.py).
 """
@@ -19,7 +19,7 @@ from spotlight.core.errors import InputError, WeightsError
 
 
 def read(source: Source) -> files.WeightFile:
-    """The verified weights of one place."""
+    """Read and verify the weights of one source."""
     match source.kind:
         case SourceKind.FILE:
             return files.read(source.path)
@@ -29,8 +29,8 @@ def read(source: Source) -> files.WeightFile:
             tensors = _averaged(source)
         case SourceKind.DIFFUSERS:
             raise InputError(
-                f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are asked "
-                "for; name some."
+                f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are "
+                "needed; name such weights."
             )
     whole = _merged(source, tensors) if source.has_adapters else dict(tensors)
     return files.WeightFile(family=source.family, digest=digest(whole), weights=whole)
@@ -42,8 +42,8 @@ def check_fit(content: files.WeightFile, expected: Mapping[str, tuple[int, ...]]
     if found != expected:
         wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise WeightsError(
-            f"these weights (digest {content.digest}) do not fit {content.family}: {len(wrong)} of them are missing, "
-            f"unknown or of another shape, the first is {wrong[0]}; use weights made for this version of the family."
+            f"these weights (digest {content.digest}) do not fit {content.family}: {len(wrong)} tensors are missing, "
+            f"unknown or of another shape (first: {wrong[0]}); use weights made for this version of the family."
         )
 
 
@@ -59,8 +59,8 @@ def _averaged(checkpoint: Source) -> dict[str, Tensor]:
 
 
 def _merged(source: Source, adapters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the family, with adapters added to the base weights that their run trained from."""
-    # Only here: diffusers and peft take several times as long to import as torch does.
+    """Merge adapters into the base weights that their run trained from."""
+    # Imported here: diffusers and peft take several times as long to import as torch.
     from spotlight.compute.models.families import build
     from spotlight.compute.train.lora import merged_state, select_trainable
 
@@ -68,15 +68,15 @@ def _merged(source: Source, adapters: Mapping[str, Tensor]) -> dict[str, Tensor]
     if base.digest != source.base_digest:
         raise WeightsError(
             f"{source.path} holds adapters of base weights {source.base_digest}, but those of its run {source.run} are "
-            f"{base.digest}, and adapters fit their own base only; put the first base weights back."
+            f"{base.digest}, and adapters fit their own base only; restore the original base weights."
         )
     model = build(base)
     try:
         lora = LoraConfig.model_validate(run_settings(source.run, "train").get("lora"))
     except ValidationError as error:
         raise WeightsError(
-            f"{source.path} holds adapters, but the settings of its run {source.run} have no valid train.lora, which "
-            "says their rank and scale; put its config.json back."
+            f"{source.path} holds adapters, but the settings of its run {source.run} have no valid train.lora with "
+            "their rank and scale; restore its config.json."
         ) from error
     select_trainable(model.transformer, lora, model.lora_targets, seed=0)
     trainable = {name: p for name, p in model.transformer.named_parameters() if p.requires_grad}
@@ -84,7 +84,7 @@ def _merged(source: Source, adapters: Mapping[str, Tensor]) -> dict[str, Tensor]
     if wanted != {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in adapters.items()}:
         raise WeightsError(
             f"{source.path} holds {len(adapters)} adapters that do not fit the {len(wanted)} of rank {lora.rank} that "
-            f"its run {source.run} trains; put its config.json back."
+            f"its run {source.run} trains; restore its config.json."
         )
     for name, parameter in trainable.items():
         parameter.data.copy_(adapters[name])

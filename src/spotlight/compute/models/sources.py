@@ -1,10 +1,10 @@
-"""What the name of a model stands for; the one place that decides it, free of torch so that the controller can ask.
+"""Resolves the name of a model to its weights; free of torch, for the controller.
 
     words, words-large, scenes         shipped weights of that family
     FILE.safetensors                   a weights file, or a published set of a run (RUN/weights/average-30.safetensors)
-    RUN                                name or folder of a run: its newest averaged weights, which it evaluates itself
+    RUN                                name or folder of a run: its newest averaged weights, which its evaluations use
     RUN/checkpoints/step_000060        the averaged weights of that checkpoint
-    FOLDER in diffusers layout, owner/name      a Qwen-Image, which can be evaluated and not trained
+    FOLDER in diffusers layout, owner/name      a Qwen-Image, which can be evaluated but not trained
 
 Published sets and checkpoints of LoRA runs hold adapters only. Their base weights are those of their run, found through
 the run's folder (`base_of`).
@@ -28,11 +28,11 @@ from spotlight.core.work import Policy
 
 QWEN_IMAGE = "qwen-image"
 PACED = "paced-"
-"""Begins the base digest of a run whose workers waited instead of computing."""
+"""Prefix of the base digest of a paced run, whose workers wait instead of computing."""
 
 
 class SourceKind(StrEnum):
-    """How the weights are stored."""
+    """Storage format of the weights."""
 
     FILE = "file"
     PUBLISHED = "published"
@@ -42,16 +42,16 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One set of weights, at one place."""
+    """One set of weights and its location."""
 
     kind: SourceKind
     location: str
-    """Absolute path of a file or folder; or a hub id."""
+    """Absolute path of a file or folder, or a hub id."""
     family: str
     digest: str = ""
-    """Names these weights: a weights file's digest, or what a run's set or checkpoint says of its own bytes."""
+    """Identity of these weights: a weights file's digest, or the identity recorded in a run's set or checkpoint."""
     base_digest: str = ""
-    """Of a set or checkpoint: the digest of the weights that its run trained from."""
+    """Digest of the weights that the run trained from; only of a set or checkpoint."""
     has_adapters: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Source:
 
     @property
     def run(self) -> Path:
-        """Of a set or checkpoint: the folder of its run, if it is still there."""
+        """Folder of the run, if it still exists; only of a set or checkpoint."""
         return self.path.parent.parent
 
 
@@ -69,7 +69,7 @@ def is_shipped(name: str) -> bool:
 
 
 def resolve(name: str) -> Source:
-    """What is there now under that name; InputError where it is nothing."""
+    """Return the weights that the name stands for now; raises InputError if there are none."""
     if is_shipped(name):
         return _file(asset(f"weights/{name}.safetensors"))
     path = Path(name).expanduser()
@@ -83,8 +83,8 @@ def resolve(name: str) -> Source:
     if path.is_dir() and not any((path / part).exists() for part in ("model_index.json", "transformer")):
         inside = _children(path)
         raise InputError(
-            f"the folder {path} is neither a run nor a checkpoint, and no model either, since it has no "
-            f"model_index.json and no transformer/; name {inside or 'another folder'}."
+            f"the folder {path} is neither a run nor a checkpoint nor a model, because it has no model_index.json and "
+            f"no transformer/; name {inside or 'another folder'}."
         )
     if path.is_dir() or _is_hub_id(name):
         return Source(
@@ -109,21 +109,21 @@ def newest_average(run: Path) -> Path:
     if not found:
         kept = ", ".join(path.name for path in sorted((run / CHECKPOINTS).glob("step_*"))) or "no checkpoint"
         raise InputError(
-            f"the run {run} has published no averaged weights yet (it has {kept}), which are written with its first "
-            "evaluation; let it go on, or name one of its checkpoints."
+            f"the run {run} has published no averaged weights yet (it has {kept}); its first evaluation writes them: "
+            "let it continue, or name one of its checkpoints."
         )
     return found[max(found)]
 
 
 def base_of(run: Path) -> Source:
-    """The weights that a run trains from: its own copy, or those of a shipped family."""
+    """Base weights of a run: its own copy, or those of a shipped family."""
     own = run / BASE
     name = str(own) if own.is_file() else str(run_settings(run, "model").get("name"))
     source = resolve(name)
     if source.kind is not SourceKind.FILE:
         raise WeightsError(
-            f"the run {run} says that it trains from '{name}', which is no weights file, so its adapters have no base; "
-            f"put its {BASE} back."
+            f"the run {run} trains from '{name}', which is not a weights file, so its adapters have no base; restore "
+            f"its {BASE}."
         )
     return source
 
@@ -134,14 +134,14 @@ def run_settings(run: Path, section: str) -> dict[str, Any]:
         found = json.loads((run / CONFIG).read_text())[section]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
-            f"the settings of the run {run} cannot be read ({type(error).__name__}: {error}), but its weights are "
-            f"adapters, whose base and rank are said there; put its {CONFIG} back."
+            f"the settings of the run {run} cannot be read ({type(error).__name__}: {error}), and they hold base and "
+            f"rank of its adapters; restore its {CONFIG}."
         ) from error
     return found if isinstance(found, dict) else {}
 
 
 def _run(name: str) -> Path | None:
-    """A folder with settings alone may be a part of a model in diffusers layout."""
+    """Folder of the named run; one with settings alone may be a part of a model in diffusers layout."""
     run = find_run(name)
     parts: Sequence[str] = (JOURNAL, WEIGHTS, CHECKPOINTS)
     return run if run is not None and any((run / part).is_dir() for part in parts) else None
@@ -150,13 +150,13 @@ def _run(name: str) -> Path | None:
 def _file(path: Path) -> Source:
     if not path.is_file() and path.name == BASE and _run(str(path.parent)) is not None:
         raise WeightsError(
-            f"the run {path.parent} keeps the weights that it trains from in its {BASE}, which is gone; put the file "
-            "back, or start a new run."
+            f"the run {path.parent} has lost its {BASE}, which holds the weights that it trains from; restore the "
+            "file, or start a new run."
         )
     if not path.is_file() and (siblings := _kept(path)):
         raise WeightsError(
-            f"the weights file {path} does not exist, and its run keeps {siblings} only, because older sets are "
-            f"deleted as it goes on; name one of them, or the run."
+            f"the weights file {path} does not exist, and its run keeps {siblings} only, because a run deletes its "
+            f"older sets; name one of them, or the run."
         )
     facts, location = read_facts(path), str(path.resolve())
     if isinstance(facts, FileFacts):
@@ -195,14 +195,14 @@ def _check_computed(path: Path, base_digest: str) -> None:
 
 
 def _kept(path: Path) -> str:
-    """What a run still has of the kind that this path would be, newest last."""
+    """Names of the run's remaining files of this path's kind, newest last."""
     if path.parent.name not in (WEIGHTS, CHECKPOINTS) or _run(str(path.parent.parent)) is None:
         return ""
     return ", ".join(sorted(other.name for other in path.parent.glob("*[0-9]*") if not other.name.endswith(".part")))
 
 
 def _children(path: Path) -> str:
-    """Sets, checkpoints and runs in the folder, the newest last."""
+    """Sets, checkpoints and runs in the folder, newest last."""
     found = [child for child in sorted(path.iterdir()) if child.suffix == ".safetensors" or is_checkpoint(child)]
     found += [child for child in sorted(path.iterdir()) if _run(str(child)) is not None]
     listed = ", ".join(str(child) for child in found[-3:])
@@ -214,7 +214,7 @@ def _named(*parts: str) -> str:
 
 
 def _is_hub_id(name: str) -> bool:
-    """`owner/name`; what lies in a local folder is a misspelt path, and asking the hub for it would only take long."""
+    """Whether the name is `owner/name`; if `owner` is a local folder, it is a misspelt path, and no hub request."""
     owner, slash, rest = name.partition("/")
     path_like = rest.endswith(".safetensors") or "/" in rest or owner in ("", ".", "..", "~") or Path(owner).is_dir()
     return bool(slash and rest) and not path_like

@@ -14,7 +14,7 @@ from spotlight.core.types import Prompt
 
 @dataclass(frozen=True)
 class TextTable(Vocabulary):
-    """A vocabulary and the tensors that its prompts become."""
+    """A vocabulary that encodes prompts as tensors."""
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> "TextTable":
@@ -28,7 +28,7 @@ class TextTable(Vocabulary):
         return self._one_hot(self.token_ids(prompt))
 
     def null(self) -> Conditioning:
-        """What the model saw when the caption was dropped in pretraining."""
+        """Conditioning without a caption, as in pretraining's caption dropout."""
         return self._one_hot([len(self.tokens)])
 
     def _one_hot(self, ids: list[int]) -> Conditioning:

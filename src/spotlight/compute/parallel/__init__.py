@@ -1,1 +1,1 @@
-"""Crews at work: stateless process groups by epoch, and sequence parallelism over the diffusers blocks."""
+"""Crews: stateless process groups by epoch, and sequence parallelism over the diffusers blocks."""

@@ -1,14 +1,14 @@
-"""An adapter shared by a crew: the leader's `velocity` runs on all members, and the engine above does not know.
+"""An adapter shared by a crew: the leader's `velocity` runs on all members, invisibly to the engine.
 
-    leader:    tell(Forward) -> broadcast inputs -> sharded forward(s) -> tell(ForwardDone)
-    follower:  told of the Forward -> follow: check, receive inputs, the same forward(s); its result is thrown away
+    leader:    send(Forward) -> broadcast inputs -> sharded forward(s) -> send(ForwardDone)
+    follower:  receive Forward -> follow: check, receive inputs, the same forward(s); its result is discarded
 
-Invariant: a member computes with the very weights that the leader names, by id and digest, or not at all; any error on
-any member drops its group at once, so that all of them learn of it, and leaves the member standing alone with its model
-as it was (tests/processes/test_parallel_crew.py). `velocity` raises before the engine has changed anything, so that the
-same step can be taken again at another degree.
+Invariant: a member computes with the weights that the leader names by id and digest, or not at all. Any error on any
+member drops its group at once, which fails the group on all members, and leaves the member in a crew of one with its
+model unchanged (tests/processes/test_parallel_crew.py). `velocity` raises before the engine changes any state, so that
+the same step can be taken again at another degree.
 
-A follower enters an exchange only after it was told; whoever waits is bounded by the group's limit.
+A follower enters an exchange only after it receives a Forward; the group's limit bounds every wait.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,17 +28,17 @@ from spotlight.core.types import Prompt, Size
 
 
 class StaleForward(SpotlightError):
-    """A forward of another epoch than this worker's: refused, and nothing here has changed."""
+    """A forward of another epoch was refused; no state has changed."""
 
 
 class SharedAdapter:
-    """The adapter protocol by delegation; alone until a group is bound, and again after any error of that group."""
+    """The adapter protocol by delegation; a crew of one until a group is bound, and after any error of that group."""
 
-    def __init__(self, adapter: Adapter, tell: Callable[[Forward | ForwardDone], None], resident: Resident) -> None:
+    def __init__(self, adapter: Adapter, send: Callable[[Forward | ForwardDone], None], resident: Resident) -> None:
         self._adapter = adapter
-        self._tell = tell
+        self._send = send
         self._resident = resident
-        # Installed with the first group: a model that cannot be split still serves alone.
+        # Installed with the first group: a model that cannot be split still works at degree 1.
         self._sharding: Sharding | None = None
         self._group: CrewGroup | None = None
         self._number = 0
@@ -56,7 +56,7 @@ class SharedAdapter:
         return 1 if self._group is None else self._group.degree
 
     def bind(self, group: CrewGroup | None) -> None:
-        """Take part in this group from the next step on, or stand alone; a group that was bound before is dropped."""
+        """Use this group from the next step on, or none; drops the group bound before."""
         before, self._group = self._group, None
         if before is not None and before is not group:
             before.drop()
@@ -98,33 +98,34 @@ class SharedAdapter:
             return self._adapter.velocity(x_BSC, sigma_B, cond, uncond, guidance, size)
         if not group.leads:
             raise ConfigError(
-                f"rank {group.rank} of group {group.token} was to take a step of its own, but only the leader "
-                f"{group.leader} does; bind no group first."
+                f"rank {group.rank} of group {group.token} cannot start a step, because only the leader {group.leader} "
+                "does; bind no group first."
             )
-        with self._all_or_alone():
+        with self._drop_group_on_error():
             cond, uncond = _of_one_width(cond, uncond)
             forward = self._forward(group, x_BSC, cond, uncond, guidance, size)
-            self._tell(forward)
+            self._send(forward)
             group.broadcast(_packed(x_BSC, sigma_B, cond, uncond))
             v_BSC = self._adapter.velocity(x_BSC, sigma_B, cond, uncond, guidance, size)
             self._number += 1
             group.limit_s = group.steady_limit_s
-            self._tell(ForwardDone(token=group.token, number=forward.number))
+            self._send(ForwardDone(token=group.token, number=forward.number))
         return v_BSC
 
     def follow(self, forward: Forward, held_digest: str) -> None:
-        """A follower's half of the leader's `velocity`, inside `resident.use(forward.weights, forward.is_exact)`.
+        """Run a follower's half of the leader's `velocity`, inside `resident.use(forward.weights, forward.is_exact)`.
 
-        `held_digest` is that of the weights in use here. StaleForward changes nothing; any other error ends the group.
+        `held_digest` is the digest of the weights in use here. StaleForward changes nothing; any other error drops the
+        group.
         """
         group = self._group
         if group is None or forward.token != group.token or group.leads:
             raise StaleForward(
                 f"forward {forward.number} of group {forward.token} is refused, because this worker "
-                f"{'stands alone' if group is None else f'is rank {group.rank} of group {group.token}'}; its leader "
+                f"{'has no group' if group is None else f'is rank {group.rank} of group {group.token}'}; its leader "
                 "must drop that group."
             )
-        with self._all_or_alone():
+        with self._drop_group_on_error():
             self._check(group, forward, held_digest)
             inputs = torch.empty(_length(forward), device=self.device)
             x_BSC, sigma_B, cond, uncond = _unpacked(group.broadcast(inputs), forward)
@@ -133,10 +134,10 @@ class SharedAdapter:
             group.limit_s = group.steady_limit_s
 
     @contextmanager
-    def _all_or_alone(self) -> Iterator[None]:
-        """Whatever goes wrong in here: the group is dropped first, so that nobody waits for this member.
+    def _drop_group_on_error(self) -> Iterator[None]:
+        """Drop the group on any error, so that no member waits for this one.
 
-        An error of the device or the library (out of memory, say) is one of the crew's: alone the step may well work.
+        An error of the device or the library, such as out of memory, becomes CrewBroken: the step may work at degree 1.
         """
         group = self._group
         try:
@@ -163,7 +164,7 @@ class SharedAdapter:
         weights = self._resident.in_use
         if weights is None:
             raise WeightsError(
-                f"group {group.token} was to take a step without weights in use, but followers must know which; wrap "
+                f"group {group.token} cannot take a step without weights in use, because followers need their id; wrap "
                 "the step in `resident.use`."
             )
         rows, tokens, channels = x_BSC.shape
@@ -187,20 +188,20 @@ class SharedAdapter:
     def _check(self, group: CrewGroup, forward: Forward, held_digest: str) -> None:
         if forward.number != self._number:
             raise CrewBroken(
-                f"rank {group.rank} of group {group.token} was told of forward {forward.number} but is at "
-                f"{self._number}, because a message was lost; the group is dropped: wait for the agent's next order.",
+                f"rank {group.rank} of group {group.token} received forward {forward.number} but is at {self._number}, "
+                "because a message was lost; the group is dropped: wait for the agent's next order.",
                 group.leader,
             )
         if held_digest != forward.digest or self._resident.in_use != forward.weights:
             raise WeightsError(
                 f"{forward.weights} has digest {forward.digest} at the leader of group {group.token} but "
-                f"{self._resident.in_use} with {held_digest} is in use here, so that the crew would mix two models; "
-                "load the published set again."
+                f"{self._resident.in_use} with {held_digest} is in use here, so the crew would mix two models; load "
+                "the published set again."
             )
 
 
 def _of_one_width(cond: ConditionBatch, uncond: ConditionBatch | None) -> tuple[ConditionBatch, ConditionBatch | None]:
-    """Both padded to the wider one, as the adapters do themselves, so that one width describes both."""
+    """Pad both to the wider one, as the adapters do, so that one width describes both."""
     if uncond is None:
         return cond, None
     width = max(cond.mask.shape[1], uncond.mask.shape[1])
@@ -215,7 +216,7 @@ def _widened(batch: ConditionBatch, width: int) -> ConditionBatch:
 
 
 def _packed(x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, uncond: ConditionBatch | None) -> Tensor:
-    """All inputs in one row of fp32, which holds bf16 and masks exactly: one exchange instead of seven."""
+    """Pack all inputs into one row of fp32, which holds bf16 and masks exactly: one exchange instead of seven."""
     tensors = [x_BSC, sigma_B]
     for batch in (cond, uncond):
         if batch is not None:
@@ -235,7 +236,7 @@ def _length(forward: Forward) -> int:
 
 
 def _unpacked(row: Tensor, forward: Forward) -> tuple[Tensor, Tensor, ConditionBatch, ConditionBatch | None]:
-    """Embeddings stay fp32: adapters cast them to what they compute in."""
+    """Unpack the inputs; embeddings stay fp32, and adapters cast them to their compute type."""
     shapes = _shapes(forward)
     flat = row.split([torch.Size(shape).numel() for shape in shapes])
     x_BSC, sigma_B, *text = (part.view(shape) for part, shape in zip(flat, shapes, strict=True))

@@ -3,16 +3,16 @@
     form -> [exchanges] -> drop (on a thread) ; any failure drops it at once and raises CrewBroken
 
 Invariant: a group that failed once is never used again, and its sockets close, so that a failure anywhere reaches every
-member within the limit of an operation (tests/processes/test_parallel_faults.py). Nothing waits without a bound, and
-what is raised names whom it waited for. A crew of one has no group.
+member within the limit of an operation (tests/processes/test_parallel_faults.py). Every wait is bounded, and the error
+names the member that was waited for. A crew of one has no group.
 
-Tensors on a device travel through pinned host memory with gloo (run by crews of 2 and 4 on one GPU,
-benchmarks/crew_steps/) and directly with NCCL (unverified, see links.py). Shapes are known to all members beforehand;
-nothing is exchanged but data.
+With gloo, tensors on a device pass through pinned host memory (run by crews of 2 and 4 on one GPU,
+benchmarks/crew_steps/); with NCCL they are sent directly (unverified, see links.py). All members have the shapes
+beforehand, so only data is exchanged.
 
-Forming costs milliseconds (benchmarks/regroup/ measures it with everything around it).
-With more processes than cores gloo's event threads spin while they wait for a lock whose holder is not running, so that
-an exchange then takes a scheduler tick of 4 ms instead of 0.1 ms; that is the oversubscription, not the group.
+Forming takes milliseconds (benchmarks/regroup/ measures the whole regroup). With more processes than cores, gloo's
+event threads spin while they wait for a lock whose holder is not running; an exchange then takes a scheduler tick of
+4 ms instead of 0.1 ms.
 """
 
 import threading
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, bury
+from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, tear_down
 from spotlight.compute.parallel.store_client import AgentStore
 from spotlight.compute.parallel.store_wire import StoreError
 from spotlight.core.crew_messages import GroupToken
@@ -31,20 +31,20 @@ from spotlight.core.errors import ConfigError, EnvironmentProblem, SpotlightErro
 from spotlight.core.types import WorkerId
 
 FORM_TIMEOUT_S = 0.3
-"""A member that dies while others connect to it costs them up to five times this."""
+"""Connection timeout; a member that dies while others connect to it delays them by up to five times this."""
 OPERATION_LIMIT_S = 20.0
-"""The last bound of a wait; the agent, which knows how long steps take, kills what hangs long before."""
+"""Upper bound of a wait; the agent has the step times and kills a hung worker long before."""
 
 
 class DeviceKind(StrEnum):
-    """What tensors travel over."""
+    """Communication library."""
 
     GLOO = "gloo"
     NCCL = "nccl"
 
 
 class CrewBroken(SpotlightError):
-    """A group failed; it is dropped, and whoever used it stands alone until the agent says more."""
+    """A group failed and is dropped; the worker is a crew of one until the agent's next order."""
 
     def __init__(self, message: str, waited_for: WorkerId | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class CrewBroken(SpotlightError):
 
 
 class CrewGroup:
-    """One rank's place in a formed group; exchanges belong to one thread, `drop` to any."""
+    """One rank of a formed group; call exchanges from one thread, `drop` from any."""
 
     def __init__(self, token: GroupToken, members: tuple[WorkerId, ...], rank: int, link: Link, limit_s: float) -> None:
         self.token = token
@@ -76,24 +76,24 @@ class CrewGroup:
         return self.rank == 0
 
     def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """parts[i] goes to rank i; what came from rank i has shapes[i]. Sizes may all differ."""
+        """Send parts[i] to rank i; return the parts received, of which that from rank i has shapes[i]."""
         mine = parts[self.rank]
         received = [part if i == self.rank else mine.new_empty(shapes[i]) for i, part in enumerate(parts)]
-        # Each rank starts with another peer, so that nobody is called by all at once.
+        # Each rank starts with another peer, so that no peer receives from all at once.
         sends = {i: parts[i].contiguous() for i in self._peers(1)}
         self._exchange("all-to-all", sends, {i: received[i] for i in self._peers(-1)})
         received[self.rank] = mine
         return received
 
     def all_gather(self, shard_BSC: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The shards of all ranks along the tokens, in rank order; rank i holds sizes[i] of them."""
+        """Concatenate the shards of all ranks along the tokens, in rank order; rank i has sizes[i] tokens."""
         batch, _, channels = shard_BSC.shape
         shard_BSC = shard_BSC.contiguous()
         shapes = [(batch, size, channels) for size in sizes]
         return torch.cat(self.all_to_all([shard_BSC] * self.degree, shapes), dim=1)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """The leader's tensor on every rank; the others pass one of its shape and type, which is filled."""
+        """Send the leader's tensor to every rank; the others pass a tensor of its shape and type to fill."""
         if self.leads:
             self._exchange("broadcast", dict.fromkeys(self._peers(1), tensor.contiguous()), {})
         else:
@@ -101,15 +101,15 @@ class CrewGroup:
         return tensor
 
     def drop(self) -> None:
-        """Let the group go; returns at once, may be called again and from any thread.
+        """Release the group without waiting; may be called repeatedly and from any thread.
 
-        Its sockets close within some ten milliseconds on another thread, and then the peers that wait for this rank
-        fail as well. A thread that is inside an exchange here stays there until it ends or its limit is reached.
+        Its sockets close within some ten milliseconds on another thread; the peers that wait for this rank then fail.
+        A thread inside an exchange here stays there until the exchange ends or reaches its limit.
         """
         with self._lock:
             link, self._link = self._link, None
         if link is not None:
-            bury(link)
+            tear_down(link)
 
     def _peers(self, stride: int) -> list[int]:
         return [(self.rank + stride * distance) % self.degree for distance in range(1, self.degree)]
@@ -155,24 +155,24 @@ def form(
     limit_s: float = OPERATION_LIMIT_S,
     first_limit_s: float | None = None,
 ) -> CrewGroup | None:
-    """Connect with the other members over the store at this path and try the group once; None for a crew of one.
+    """Connect to the other members through the store at this path and test the group; None for a crew of one.
 
-    `limit_s` bounds one exchange, `first_limit_s` those of the first forward, for which members may have to compile.
+    `limit_s` bounds one exchange, `first_limit_s` one of the first forward, for which members may have to compile.
     """
     if not 0 <= rank < len(members):
         raise ConfigError(
-            f"rank {rank} was asked for in a crew of {len(members)}, whose ranks are 0 to {len(members) - 1}; take the "
-            "worker's place among the members."
+            f"rank {rank} is not in a crew of {len(members)}, whose ranks are 0 to {len(members) - 1}; pass the "
+            "worker's index among the members."
         )
     if len(members) == 1:
         return None
     if device_kind is DeviceKind.NCCL and not dist.is_nccl_available():
         raise EnvironmentProblem(
-            f"group {token} was to be formed over NCCL, which this build of torch does not have; install a CUDA build, "
-            "or use gloo."
+            f"group {token} cannot be formed over NCCL, which this build of torch lacks; install a CUDA build, or use "
+            "gloo."
         )
     group = _connected(token, members, rank, store, device_kind, timeout_s)
-    _try_once(group, "cuda" if device_kind is DeviceKind.NCCL else "cpu")
+    _test_connections(group, "cuda" if device_kind is DeviceKind.NCCL else "cpu")
     group.limit_s = first_limit_s or limit_s
     group.steady_limit_s = limit_s
     return group
@@ -194,20 +194,20 @@ def _connected(
         problem = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise CrewBroken(
         f"rank {rank} of group {token} could not connect ({problem}), because a member died or was late, or the agent "
-        "gave the group up; report it and wait for the agent's next order."
+        "dropped the group; report it and wait for the agent's next order."
     )
 
 
-def _try_once(group: CrewGroup, device: str) -> None:
-    """One number to and from everybody, to know that each connection ends where it should."""
+def _test_connections(group: CrewGroup, device: str) -> None:
+    """Exchange one number with every peer, to check that each connection ends at the right member."""
     numbers = [torch.tensor([_number(group, group.rank, peer)], device=device) for peer in range(group.degree)]
     received = group.all_to_all(numbers, [(1,)] * group.degree)
     wrong = [peer for peer in range(group.degree) if int(received[peer]) != _number(group, peer, group.rank)]
     if wrong:
         group.drop()
         raise CrewBroken(
-            f"rank {group.rank} of group {group.token} is connected with someone else than {group.members[wrong[0]]}, "
-            "because that sent another group's number; the group is dropped: wait for the agent's next order.",
+            f"rank {group.rank} of group {group.token} is connected to another worker than {group.members[wrong[0]]}, "
+            "because it received another group's number; the group is dropped: wait for the agent's next order.",
             group.members[wrong[0]],
         )
 
@@ -217,7 +217,7 @@ def _number(group: CrewGroup, sender: int, receiver: int) -> int:
 
 
 def _to_host(tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Copies in pinned memory, once per tensor however many peers get it; they are complete on return."""
+    """Copy tensors to pinned memory, each once even for several peers; the copies are complete on return."""
     copies: dict[int, Tensor] = {}
     for tensor in tensors.values():
         if id(tensor) not in copies:

@@ -1,11 +1,10 @@
-"""What a group is made of: one stateless process group of torch, and the thread on which old ones are taken down.
+"""Links of a group: one stateless process group of torch each, and the thread that tears old ones down.
 
-A link does one thing: hand tensors to peers and take theirs, within a limit. It answers with the peer that failed
-instead of raising, because an exception keeps the frames of its traceback alive, and with them the library's object:
-its sockets would stay open, and the peers that wait on them would not learn of the failure.
+A link exchanges tensors with peers, within a limit. It returns the peer that failed instead of raising. An exception
+would keep the frames of its traceback alive, and with them the library's object: its sockets would stay open, and the
+peers that wait on them would not fail.
 
-NCCL is unverified: no machine with several GPUs was at hand, and NCCL refuses two ranks on one device. So are tensors
-on a device over gloo.
+NCCL is unverified: no machine with several GPUs was available, and NCCL refuses two ranks on one device.
 """
 
 import atexit
@@ -26,14 +25,14 @@ from torch import Tensor
 from spotlight.compute.parallel.store_client import AgentStore
 
 LOOPBACK = "127.0.0.1"
-"""A crew never spans nodes."""
+"""Address of every member: a crew never spans nodes."""
 TEARDOWN_PATIENCE_S = 2.0
-"""How long a process that exits waits for groups in teardown; one takes about 30 ms."""
+"""Longest wait of an exiting process for groups in teardown; one takes about 30 ms."""
 
 
 @dataclass(frozen=True)
 class ExchangeFailure:
-    """Whom an exchange was waiting for, and what the library said; no peer where it does not tell."""
+    """The peer that an exchange waited for, if the library names it, and the library's error."""
 
     peer: int | None
     problem: str
@@ -46,14 +45,14 @@ class Link(Protocol):
     def exchange(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
     ) -> ExchangeFailure | None:
-        """Contiguous tensors to and from peers; returns once all are there."""
+        """Send and receive contiguous tensors; returns when all have arrived."""
 
     def abort(self) -> None:
-        """Called before the library's object is let go."""
+        """Abort the library's object before it is released."""
 
 
 class GlooLink:
-    """Sends and receives on gloo's full mesh of TCP connections; the mesh exists once this is built."""
+    """Sends and receives on gloo's full mesh of TCP connections, which the constructor builds."""
 
     host_only = True
 
@@ -64,7 +63,7 @@ class GlooLink:
         options._threads = 1
         options._timeout = timedelta(seconds=timeout_s)
         self._group: Any = group_class(store, rank, size, options)
-        # The library keeps only its own half of the store.
+        # The library references only the C++ half of the store.
         self._store = store
 
     def exchange(
@@ -79,20 +78,20 @@ class GlooLink:
             for waiting_for, tensor in sends.items():
                 started.append((waiting_for, self._group.send([tensor], waiting_for, 0)))
             for waiting_for, work in started:  # noqa: B007
-                # One limit for all of it; the library takes no less than a millisecond.
+                # One limit for the whole exchange; the library accepts no less than a millisecond.
                 work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
         except RuntimeError as error:
             return ExchangeFailure(waiting_for, _first_line(error))
         return None
 
     def abort(self) -> None:
-        """Gloo's own abort unblocks nobody; closing the sockets does, when the object goes."""
+        """Do nothing: gloo's abort does not unblock peers; releasing the object closes the sockets."""
 
 
 class NcclLink:
     """Grouped sends and receives on an NCCL communicator, made without blocking and aborted when dropped; unverified.
 
-    The store stays connected, because torch's watchdog thread asks it.
+    The store stays connected for torch's watchdog thread.
     """
 
     host_only = False
@@ -115,7 +114,7 @@ class NcclLink:
             for peer, tensor in sends.items():
                 self._group.send([tensor], peer, 0)
             work = self._group._end_coalescing()
-            # Waits on the host: a step that hangs must raise here, not at the next copy.
+            # Wait on the host: a step that hangs must fail here, not at the next copy.
             if not work.wait(timedelta(seconds=limit_s)):
                 return ExchangeFailure(None, f"the exchange did not end within {limit_s:g} s")
             torch.cuda.current_stream().synchronize()
@@ -128,16 +127,16 @@ class NcclLink:
         self._store.close()
 
 
-class _Undertaker:
-    """Takes old links down on a thread of its own, one after another; the last reference ends there."""
+class _Teardown:
+    """Tears old links down one after another on a separate thread, which holds the last reference."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Link | threading.Event] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="group-teardown", daemon=True).start()
+        threading.Thread(target=self._run, name="group-teardown", daemon=True).start()
         # Torch's threads must not outlive the interpreter.
         atexit.register(self.wait, TEARDOWN_PATIENCE_S)
 
-    def take(self, link: Link) -> None:
+    def add(self, link: Link) -> None:
         self._queue.put(link)
 
     def wait(self, limit_s: float) -> bool:
@@ -145,7 +144,7 @@ class _Undertaker:
         self._queue.put(reached)
         return reached.wait(limit_s)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
@@ -156,23 +155,23 @@ class _Undertaker:
 
 
 @cache
-def _undertaker(process: int) -> _Undertaker:
-    return _Undertaker()
+def _teardown(process: int) -> _Teardown:
+    return _Teardown()
 
 
-def bury(link: Link) -> None:
-    """Let a link go without waiting for it; the caller keeps no reference."""
-    _undertaker(os.getpid()).take(link)
+def tear_down(link: Link) -> None:
+    """Release a link without waiting for it; the caller must keep no reference."""
+    _teardown(os.getpid()).add(link)
 
 
 def wait_for_teardown(limit_s: float = TEARDOWN_PATIENCE_S) -> bool:
-    """Whether everything that was dropped so far is gone, waiting for it at most this long."""
-    return _undertaker(os.getpid()).wait(limit_s)
+    """Wait until every link dropped so far is torn down; False after `limit_s`."""
+    return _teardown(os.getpid()).wait(limit_s)
 
 
 @cache
 def _gloo_device(process: int) -> Any:
-    """One listening socket and one event thread for all groups of a process; a fork needs its own."""
+    """One listening socket and one event thread for all groups of a process; a forked process needs its own."""
     return dist.ProcessGroupGloo.create_device(hostname=LOOPBACK, lazy_init=False)
 
 

@@ -1,15 +1,15 @@
-"""Sequence parallelism over the transformer blocks of diffusers: a thin layer that comes and goes with the group.
+"""Sequence parallelism over the transformer blocks of diffusers: a thin layer, active while a group is bound.
 
-Image tokens are split between the ranks before the first block, text is on every rank, and attention swaps tokens for
+Image tokens are split between the ranks before the first block, and text is on every rank. Attention swaps tokens for
 heads and back (Ulysses), so that each rank attends with some heads over all tokens. Keys stay in the order of the stock
 processors, text before image, because softmax sums in key order and another order moves the last bits.
 
     bind(None): the stock path, bit for bit   <->   bind(group): sharded; weights and compiled blocks stay as they are
 
 Invariant: on CPU in fp32 a forward of Qwen-Image's transformer has the same bits at every degree
-(tests/processes/test_parallel_numerics.py). That needs one thread per rank, and tokens dealt in fours (see splits.py).
-FLUX's single blocks compute text and image rows in one matrix, whose height then depends on the degree, so that it
-agrees to 1e-5 instead. On GPUs kernels depend on the row count and degrees agree to rounding. Inference only.
+(tests/processes/test_parallel_numerics.py). That needs one thread per rank, and tokens split in fours (see splits.py).
+FLUX's single blocks compute text and image rows in one matrix, whose height depends on the degree, so FLUX agrees to
+1e-5 instead. On GPUs kernels depend on the row count, and degrees agree to rounding. Inference only.
 
 Shapes: B batch, T text tokens, S image tokens (s of this rank), H heads (h of this rank), D head width.
 """
@@ -35,7 +35,7 @@ Attend = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """How one forward is split; the same on all ranks."""
+    """Split of one forward, equal on all ranks: image tokens and heads of each rank."""
 
     group: CrewGroup
     tokens: tuple[int, ...]
@@ -73,16 +73,16 @@ class Sharding:
 
     @property
     def plan(self) -> Plan:
-        """Of the forward that is running."""
+        """Plan of the running forward."""
         if self._plan is None:
             raise ConfigError(
-                "an attention layer was called outside of its transformer's forward, so that nobody knows how its "
-                "tokens are split; bind no group for that."
+                "an attention layer was called outside of its transformer's forward, so the split of its tokens is "
+                "undefined; bind no group for that."
             )
         return self._plan
 
     def bind(self, group: CrewGroup | None) -> None:
-        """Run the next forwards over this group, or alone; nothing of the model is touched or moved."""
+        """Run the next forwards over this group, or none; weights are neither changed nor moved."""
         if group is not None:
             check_degree(group.degree, self.heads, slots=group.degree)
         self._group, self._plan = group, None
@@ -95,8 +95,8 @@ class Sharding:
             return None
         if torch.is_grad_enabled():
             raise ConfigError(
-                "gradients were asked for through a transformer that is split over a crew, but exchanges have none; "
-                "run it under torch.no_grad(), or bind no group for training."
+                "gradients are on in a transformer that is split over a crew, but exchanges have no gradient; run it "
+                "under torch.no_grad(), or bind no group for training."
             )
         x_BSC = arguments[0]
         degree = self._group.degree
@@ -118,10 +118,10 @@ class Sharding:
 
 @torch.compiler.disable
 def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Attend) -> Tensor:
-    """Attention over all tokens of q, k, v_B(T+s)HD, of which this rank holds the text and its own image tokens.
+    """Attend over all tokens of q, k, v_B(T+s)HD, of which this rank holds the text and its own image tokens.
 
-    Two exchanges: q, k and v of a head go to the rank that owns it in one; back come that head's outputs for the text
-    and for the receiver's tokens.
+    It takes two exchanges. The first sends q, k and v of each head to the rank that owns the head; the second returns
+    that head's outputs for the text and for the receiver's tokens.
     """
     group, rank = plan.group, plan.group.rank
     batch, _, _, width = q.shape
@@ -181,7 +181,7 @@ class _QwenProcessor:
 
 
 class _FluxProcessor:
-    """The stock processor of both kinds of FLUX blocks; a single block's rows are text and image in one."""
+    """The stock processor of both kinds of FLUX blocks; rows of a single block hold text and image."""
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding = sharding
@@ -254,11 +254,11 @@ def _flux_positions(sharding: Sharding) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Family:
-    """What differs between the transformers that can be split."""
+    """Differences between the supported transformers."""
 
     model: Any
     entry: str
-    """The layer that image tokens enter by."""
+    """First layer of the image tokens."""
     stock: Any
     processor: Callable[[Sharding], Any]
     shard_positions: Callable[[Sharding], Callable[..., Any]]
@@ -275,14 +275,14 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _family_of(transformer: nn.Module) -> _Family:
-    """Refuse, before anything is installed, what cannot be split."""
+    """Return the family of a transformer; raises ConfigError if it cannot be split."""
     for family in (_QWEN, _FLUX):
         if isinstance(transformer, family.model):
             break
     else:
         raise ConfigError(
             f"a {type(transformer).__name__} cannot be split over a crew, because only Qwen-Image's and FLUX's "
-            "transformers are known here; use degree 1. (A transformer compiled as a whole is another type: compile "
+            "transformers are supported; use degree 1. (A transformer compiled as a whole is another type: compile "
             "its repeated blocks instead.)"
         )
     if transformer._compiled_call_impl is not None:
@@ -302,7 +302,7 @@ def _checked_processor(layer: Any, family: _Family) -> Any:
     if type(layer.processor) is not family.stock or getattr(layer, "fused_projections", False):
         raise ConfigError(
             f"attention by {type(layer.processor).__name__}{' with fused projections' * layer.fused_projections} "
-            f"cannot be split over a crew, because only {family.stock.__name__} with separate projections is known "
-            "here; restore it, or use degree 1."
+            f"cannot be split over a crew, because only {family.stock.__name__} with separate projections is "
+            "supported; restore it, or use degree 1."
         )
     return layer.processor

@@ -1,9 +1,9 @@
-"""What a worker and the group store of its agent say to each other while a group forms; free of torch.
+"""Messages between a worker and the group store of its agent while a group forms; free of torch.
 
     | length: 4 bytes, little-endian | msgpack of one request or one answer |
 
-A request is answered by exactly one answer, in order. Every request carries the token of its group, so that a zombie of
-an old epoch is refused by the store itself (tests/unit/test_parallel_store.py).
+Every request gets exactly one answer, in order. Every request has the token of its group, so that the store refuses
+requests of an old epoch (tests/unit/test_parallel_store.py).
 """
 
 import struct
@@ -16,7 +16,7 @@ from spotlight.core.errors import SpotlightError
 
 HEADER = struct.Struct("<I")
 FRAME_LIMIT = 64 << 10
-"""Bytes of one frame; gloo's addresses have 200 and NCCL's identity 128, so that more is a defect."""
+"""Most bytes of one frame; gloo's addresses have 200 and NCCL's identity 128, so a larger one is a defect."""
 
 
 class Set(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -26,7 +26,7 @@ class Set(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Get(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Waits at the store until the key is there, at most this long; 0 only looks."""
+    """Waits at the store until the key exists, at most `timeout_s`; 0 does not wait."""
 
     token: GroupToken
     key: str
@@ -40,13 +40,13 @@ class Add(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Value(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The answer to all three: what the key holds now."""
+    """The answer to all three requests: the key's current value."""
 
     value: bytes
 
 
 class Late(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The key did not come in time."""
+    """The key was not set in time."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -64,15 +64,15 @@ _ANSWERS = msgspec.msgpack.Decoder(Answer)
 
 
 class StoreError(SpotlightError):
-    """The group store did not do what was asked; whoever forms a group gives it up."""
+    """A request to the group store failed; the caller gives up forming the group."""
 
 
 class StoreRefused(StoreError):
-    """The store no longer knows the token: this group is of the past."""
+    """The store refused the request: the token is of an old group, or a limit is reached."""
 
 
 class StoreLate(StoreError):
-    """A member did not write what the others wait for."""
+    """A member did not write a key in time."""
 
 
 def frame(message: Request | Answer) -> bytes:
@@ -99,7 +99,7 @@ def request_of(body: bytes) -> Request:
         return _REQUESTS.decode(body)
     except msgspec.MsgspecError as error:
         raise StoreError(
-            f"{len(body)} bytes are no request to a group store ({error}); close the connection."
+            f"{len(body)} bytes are not a request to a group store ({error}); close the connection."
         ) from error
 
 
@@ -108,5 +108,5 @@ def answer_of(body: bytes) -> Answer:
         return _ANSWERS.decode(body)
     except msgspec.MsgspecError as error:
         raise StoreError(
-            f"{len(body)} bytes are no answer of a group store ({error}); close the connection."
+            f"{len(body)} bytes are not an answer of a group store ({error}); close the connection."
         ) from error

@@ -1,1 +1,1 @@
-"""Pretraining of the shipped tiny families on pictures rendered from a seed."""
+"""Pretraining of the shipped tiny families on images rendered from a seed."""

@@ -1,6 +1,6 @@
-"""The picture bank: pretraining data rendered once, picture i from (seed, i) alone.
+"""The picture bank: pretraining images rendered once, image i from (seed, i) alone.
 
-The bank is the same whatever the number of processes that render it (tests/unit/test_pretrain.py).
+Invariant: the bank does not depend on the number of rendering processes (tests/unit/test_pretrain.py).
 """
 
 import multiprocessing
@@ -20,14 +20,14 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class PictureBank:
-    """Pictures and what each of them shows."""
+    """Images and their prompts."""
 
     images_NHWC: NDArray[np.uint8]
     prompts: tuple[Prompt, ...]
 
 
 def picture(family_name: str, seed: int, index: int) -> tuple[Prompt, NDArray[np.uint8]]:
-    """Picture `index` of the bank of that seed."""
+    """Render image `index` of the bank of that seed."""
     drawn = world(family_name)
     rng = generator(derive_key(Purpose.DATA, seed, index))
     prompt = drawn.pretraining_prompt(rng)
@@ -41,7 +41,7 @@ def render_bank(
     processes: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> PictureBank:
-    """All pictures 0 .. count-1; `progress` hears how many are done."""
+    """Render images 0 .. count-1; `progress` receives the number done."""
     chunks = [(family_name, seed, start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
     images: list[NDArray[np.uint8]] = []
     prompts: list[Prompt] = []

@@ -1,7 +1,7 @@
 """Flow-matching pretraining of a tiny family, resumable at any checkpoint.
 
-Every random choice of step k derives from (seed, k): the pictures of the batch, their noise, timesteps and dropped
-captions. A run that was interrupted and resumed therefore ends with the weights of one that was not
+Every random choice of step k derives from (seed, k): the images of the batch, their noise, timesteps and dropped
+captions. An interrupted and resumed run therefore ends with the weights of an uninterrupted one
 (tests/unit/test_pretrain.py).
 """
 
@@ -45,7 +45,7 @@ class PretrainCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 STATE_FILE = "state.safetensors"
 SMALLEST_SIGMA = 0.05
-"""The loss is that of the velocity, the error of the picture over sigma; below this it would drown the rest."""
+"""Least divisor of the image error in the velocity loss; smaller sigmas would dominate the sum."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Pretrainer:
         self._null = self.adapter.collate([self.adapter.unconditional()])
 
     def advance(self, until: int, progress: Callable[[int, float], None] = lambda step, loss: None) -> None:
-        """Train up to step `until`; `progress` hears the step and its loss now and then."""
+        """Train up to step `until`; `progress` receives the step and its loss every 20 steps."""
         while self.step < until:
             loss = self._one_step()
             self.step += 1
@@ -90,7 +90,7 @@ class Pretrainer:
                 progress(self.step, float(loss))
 
     def ema_adapter(self) -> PixelAdapter:
-        """The EMA weights as a model of their own, rounded to bf16 as they are shipped."""
+        """Build a separate model of the EMA weights, rounded to bf16 as they are shipped."""
         transformer = self.spec.build().eval().to(self.device)
         transformer.load_state_dict({name: tensor.bfloat16().float() for name, tensor in self.ema.items()})
         return PixelAdapter(self.spec, transformer)
@@ -108,7 +108,7 @@ class Pretrainer:
         os.replace(scratch, folder / STATE_FILE)
 
     def resume(self, folder: Path) -> bool:
-        """Continue from the last checkpoint in `folder`, if there is one."""
+        """Load the checkpoint in `folder`; False if there is none."""
         step = check_resumable(folder, self.spec.family, self.config)
         if step is None:
             return False
@@ -157,7 +157,7 @@ class Pretrainer:
 
     @torch.no_grad()
     def _update_ema(self) -> None:
-        # Early on a long average would remember the random initial weights.
+        # A long average would keep the random initial weights for too long.
         decay = min(self.config.ema_decay, (1 + self.step) / (10 + self.step))
         weights = self._weights()
         torch._foreach_lerp_(list(self.ema.values()), [weights[name] for name in self.ema], 1 - decay)
@@ -171,7 +171,7 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def check_resumable(folder: Path, family: str, config: PretrainConfig) -> int | None:
-    """The step of the checkpoint in `folder`, None where there is none; refuses one of another run before any work."""
+    """Return the step of the checkpoint in `folder`, or None; raises ConfigError if its settings differ."""
     path = folder / STATE_FILE
     if not path.exists():
         return None
@@ -193,23 +193,23 @@ def check_resumable(folder: Path, family: str, config: PretrainConfig) -> int | 
 
 
 def _fixed_settings(family: str, config: PretrainConfig) -> str:
-    """The settings that must not change on resume; how long to train may."""
+    """The settings that must not change on resume; the length of training may change."""
     free = {"steps", "until", "evaluate_every", "evaluation_prompts"}
     return f"{family} {config.model_dump_json(exclude=free)}"
 
 
 def write_checkpoint(trainer: Pretrainer, folder: Path, pool: RewardPool) -> PretrainCheckpoint:
-    """Save what resuming needs, then the EMA weights with a grid of held-out drawings and their scores."""
+    """Save the state for resume, then the EMA weights with a grid of held-out images and their scores."""
     trainer.save(folder)
     family = trainer.spec.family
     adapter = trainer.ema_adapter()
     path = folder / f"{family}-{trainer.step:06d}.safetensors"
     weights = {name: tensor.bfloat16() for name, tensor in adapter.transformer.state_dict().items()}
     digest = files.write(path, family, weights)
-    shown = world(family)
-    prompts = shown.held_out(trainer.config.evaluation_prompts)
+    family_world = world(family)
+    prompts = family_world.held_out(trainer.config.evaluation_prompts)
     sampling = Sampling(steps=EVALUATION_STEPS, size=trainer.spec.size)
-    scored = evaluate(adapter, prompts, sampling, [shown.reward], pool)
+    scored = evaluate(adapter, prompts, sampling, [family_world.reward], pool)
     picture_grid(scored.images[:GRID_PICTURES], GRID_COLUMNS).save(path.with_suffix(".png"))
     checkpoint = PretrainCheckpoint(
         step=trainer.step, strict=scored.strict, graded=scored.estimate().value, digest=digest

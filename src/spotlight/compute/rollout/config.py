@@ -12,33 +12,34 @@ from spotlight.core.types import NO_WINDOW, SamplerKind, Sampling, Size, Window
 
 
 class InitialNoise(StrEnum):
-    """Whether the samples of a group start from their own noise or from one."""
+    """Whether the samples of a group have separate or shared initial noise."""
 
     PER_SAMPLE = "per_sample"
     SHARED = "shared"
 
 
 class RolloutConfig(Section):
-    """How many samples an iteration makes, and how each is made."""
+    """Number of samples per iteration, and their sampling."""
 
     prompts: int = Field(default=32, ge=1)
     """Prompts per iteration."""
     group_size: int = 16
-    """Samples per prompt; their contrast is what is learned from."""
+    """Samples per prompt; training learns from the contrast between them."""
     steps: int = Field(default=10, ge=1)
     """Denoising steps."""
     sampler: SamplerKind = SamplerKind.ODE
-    """How a step inside the window is taken; steps outside it are ODE steps."""
+    """Sampler of the steps inside the window; steps outside it are ODE steps."""
     noise_level: float = Field(default=0.0, ge=0)
     """Strength of the SDE: a of Flow-SDE and CPS, eta of Dance-SDE."""
     window_size: int = Field(default=0, ge=0)
-    """Steps of the SDE window; 0 for a pure ODE."""
+    """Number of steps of the SDE window; 0 for a pure ODE."""
     window_range: tuple[int, int] = (0, 5)
     """The window lies inside steps [first, last) of this range; one start per group."""
     guidance: float = Field(default=1.0, ge=1)
-    """Scale of classifier-free guidance; 1 is without, at half the cost."""
+    """Scale of classifier-free guidance; 1 turns it off and halves the cost."""
     initial_noise: InitialNoise = InitialNoise.PER_SAMPLE
-    """Flow-GRPO learns faster from a shared one, because only the window's noise is credited."""
+    """per_sample or shared within a group. Flow-GRPO learns faster from shared noise, because rewards then differ only
+    by the window's noise."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -49,14 +50,14 @@ class RolloutConfig(Section):
             )
         if self.sampler is SamplerKind.ODE2:
             raise ConfigError(
-                "rollout.sampler is ode2, but pictures that are trained on are drawn as evaluations are, by ode or "
-                "with the noise of an SDE; set it to ode and, for previews, explore.solver to ode2."
+                "rollout.sampler is ode2, but training samples use ode, as evaluations do, or the noise of an SDE; "
+                "set it to ode and, for previews, explore.solver to ode2."
             )
         stochastic = self.sampler.draws_noise
         if stochastic != (self.window_size > 0):
             raise ConfigError(
                 f"rollout.sampler is {self.sampler.value} but rollout.window_size is {self.window_size}; an SDE "
-                "sampler needs a window of at least 1 step and the ODE has none, so change one of the two."
+                "sampler needs a window of at least 1 step and the ODE has none; change one of the two."
             )
         if stochastic and self.noise_level == 0:
             raise ConfigError(
@@ -88,7 +89,7 @@ class RolloutConfig(Section):
         )
 
     def window_of_group(self, run_seed: int, iteration: int, group: int) -> Window:
-        """One window for a whole group: windows that differ inside a group collapse training."""
+        """Return the one window of a group: windows that differ inside a group collapse training."""
         if not self.window_size:
             return NO_WINDOW
         first, last = self.window_range
@@ -97,19 +98,19 @@ class RolloutConfig(Section):
 
 
 class EvalConfig(Section):
-    """Held-out evaluation: fixed prompts and seeds, ODE, no guidance unless asked for."""
+    """Held-out evaluation: fixed prompts and seeds, ODE, no guidance by default."""
 
     every: int = Field(default=5, ge=1)
     """Iterations between evaluations."""
     prompts: int = Field(default=192, ge=1)
-    """Held-out pictures: one of each prompt, and again from the first where there are fewer prompts."""
+    """Number of held-out images: one per prompt, again from the first prompt where there are fewer prompts."""
     steps: int = Field(default=10, ge=1)
     """Denoising steps."""
     guidance: float = Field(default=1.0, ge=1)
     """Scale of classifier-free guidance."""
     judge_every: int = Field(default=20, ge=1)
-    """Iterations between evaluations that the second judge (`reward.judge`) scores as well: of those that `every`
-    makes, the first, those at a multiple of this, and the last."""
+    """Iterations between evaluations that the second judge (`reward.judge`) also scores: of the evaluations of
+    `every`, the first, those at a multiple of this, and the last."""
 
     def sampling(self, size: Size) -> Sampling:
         return Sampling(steps=self.steps, size=size, guidance=self.guidance)

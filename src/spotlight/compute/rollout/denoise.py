@@ -2,8 +2,8 @@
 
 Invariant: a sample's latents depend on its identity and the weights alone, not on its neighbours' seeds or windows
 (tests/unit/test_denoise.py). On CPU that is exact in batches of a multiple of 4; in others BLAS computes the last rows
-by another kernel, so a sample's place in the batch moves its last bits. Latents, sigmas and log-probs are fp32
-throughout; inside its window a sample records what training needs to replay it exactly.
+by another kernel, so a sample's position in the batch moves its last bits. Latents, sigmas and log-probs are fp32
+throughout; inside its window a sample records the tensors that training needs for an exact replay.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from spotlight.core.types import Sample, Sampling, Window
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """Finished samples; K is the window size, 0 where nothing was sampled as an SDE."""
+    """Finished samples; K is the window size, 0 without an SDE window."""
 
     samples: tuple[Sample, ...]
     x0_BSC: Tensor
@@ -41,7 +41,7 @@ def roll_out(
     uncond: ConditionBatch | None,
     run_seed: int,
 ) -> Rollout:
-    """Denoise one batch; all samples share everything of their sampling but the window's start."""
+    """Denoise one batch; the samplings of all samples differ only in the window's start."""
     sampling = _common_sampling(samples)
     check_guidance(samples, uncond)
     shape = adapter.latent_shape(sampling.size)
@@ -53,7 +53,7 @@ def roll_out(
         places = [Place(sample, step, sigmas, run_seed, v) for sample, v in zip(samples, velocity, strict=True)]
         advanced = advance(adapter, x, places, cond, uncond, rows=len(samples))
         for drawn in advanced.drawn:
-            record.keep([step - samples[row].sampling.window.start for row in drawn.rows], drawn)
+            record.store([step - samples[row].sampling.window.start for row in drawn.rows], drawn)
         x, velocity = advanced.x_BSC, advanced.velocity
     check_finite(samples, x)
     return Rollout(
@@ -73,7 +73,7 @@ class _WindowRecord:
         self.mean = torch.zeros(rows, size, *shape, device=device)
         self.log_prob = torch.zeros(rows, size, device=device)
 
-    def keep(self, places: list[int], drawn: Drawn) -> None:
+    def store(self, places: list[int], drawn: Drawn) -> None:
         at = (torch.tensor(drawn.rows, device=self.path.device), torch.tensor(places, device=self.path.device))
         self.path[at] = drawn.before_RSC
         self.path[at[0], at[1] + 1] = drawn.after_RSC
@@ -82,18 +82,18 @@ class _WindowRecord:
 
 
 def check_guidance(samples: Sequence[Sample], uncond: ConditionBatch | None) -> None:
-    """Refuse what adapters would take as another guidance than the samples': they guide whenever `uncond` is given."""
+    """Refuse a mismatch of guidance and `uncond`: adapters apply guidance whenever `uncond` is given."""
     for guidance in {sample.sampling.guidance for sample in samples}:
         if (guidance != 1.0) != (uncond is not None):
             raise ConfigError(
-                f"samples with guidance {guidance} came {'without' if uncond is None else 'with'} an unconditional "
-                "batch, but guidance is computed exactly where there is one; pass it for a guidance other than 1, and "
-                "None for 1."
+                f"samples with guidance {guidance} have {'no' if uncond is None else 'an'} unconditional batch, but "
+                "an adapter applies guidance whenever there is one; pass it for a guidance other than 1, and None "
+                "for 1."
             )
 
 
 def recorded_steps(sampling: Sampling) -> int:
-    """K: how many steps a rollout with this sampling records; a window means nothing to the ODE."""
+    """K: number of steps that a rollout with this sampling records; the ODE ignores the window."""
     return sampling.window.size if sampling.sampler.draws_noise else 0
 
 
@@ -109,19 +109,19 @@ def check_window(sampling: Sampling) -> None:
 
 
 def check_finite(samples: Sequence[Sample], x0_BSC: Tensor) -> None:
-    """Refuse finished samples that no image can be decoded from."""
+    """Raise Diverged if a finished sample has non-finite numbers."""
     finite_B = torch.isfinite(x0_BSC).flatten(1).all(1)
     if not bool(finite_B.all()):
         broken = samples[finite_B.tolist().index(False)]
         raise Diverged(
-            f"the model drew {int((~finite_B).sum())} of {len(samples)} pictures with non-finite numbers, the first "
-            f"for prompt {broken.prompt}, seed {broken.seed} at version {broken.version}, so its weights are broken or "
-            "training diverged; use finite weights, or lower train.lr and run again."
+            f"{int((~finite_B).sum())} of {len(samples)} samples have non-finite numbers, the first for prompt "
+            f"{broken.prompt}, seed {broken.seed} at version {broken.version}, so the weights are broken or training "
+            "diverged; use finite weights, or lower train.lr and run again."
         )
 
 
 def _common_sampling(samples: Sequence[Sample]) -> Sampling:
-    """The sampling of a batch, after checking that only window starts differ and that every window can be trained."""
+    """Return the sampling of a batch; refuses samplings that differ beyond window starts, and untrainable windows."""
     first = samples[0].sampling
     for sample in samples:
         other = sample.sampling

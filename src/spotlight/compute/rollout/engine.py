@@ -1,18 +1,18 @@
 """The step-wise rollout engine: a worker's samples, each at its own step, advanced together one step at a time.
 
-Rows that share weights, size, guidance and text width share a forward, whatever their steps, windows and samplers;
-rows come and go at step boundaries. Everything is called from one thread but `progress`, and nothing blocks but the
-device.
+Rows that share weights, size, guidance and text width share a forward, whatever their steps, windows and samplers.
+Rows are added and removed at step boundaries. Only `progress` may be called from another thread, and only the device
+blocks.
 
     admit -> [live: step, step, ... commit every k steps] -> finished | withdrawn (with its flight) | discarded
 
-Invariant: with `padded`, a sample's bits depend on its identity, the weights, and the row count alone: not on its place
-in the batch, its neighbours, their steps, or where it was interrupted (tests/unit/test_engine.py,
+Invariant: with `padded`, a sample's bits depend on its identity, the weights, and the row count alone: not on its
+position in the batch, its neighbours, their steps, or where it was interrupted (tests/unit/test_engine.py,
 tests/processes/test_flight_processes.py). On CPU that needs a row count that is a multiple of 4, because BLAS computes
-left-over rows by another kernel; it also needs the same number of threads, the same kind of processor and the same
-build of torch, since each chooses kernels. Measured on the tiny families: row counts of 5, 6 and 7 are not stable in
-position, 8 to 64 in multiples of 4 are, and these agree even with one another. Without padding, forwards have the rows
-that are there and samples agree to the last few bits only.
+left-over rows by another kernel. It also needs the same number of threads, the same kind of processor and the same
+build of torch, because all of them choose kernels. Measured on the tiny families: row counts of 5, 6 and 7 depend on
+the position, 8 to 64 in multiples of 4 do not, and these agree even with one another. Without padding, a forward has
+as many rows as there are samples, and samples agree except for the last few bits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,29 +47,29 @@ class Finished:
     weights_digest: str
     payload: Payload
     steps: int
-    """Denoising steps that this attempt ran itself."""
+    """Denoising steps that this attempt ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """One sample at a step boundary; without a flight where no step was taken yet."""
+    """One sample at a step boundary; the flight is None before its first step."""
 
     request: RequestId
     attempt: int
     step: int
     flight: bytes | None
     since: int = 0
-    """The commit that the flight builds on, by its step; 0 where it is whole."""
+    """Step of the commit that the flight builds on; 0 if the flight is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """What one step brought: who advanced, who finished, whose commit is due."""
+    """Result of one step: rows that advanced, finished samples, due commits."""
 
     work: Work | None = None
-    """What the step was taken for: the first in the order of service of its rows; None if there was nothing to do."""
+    """The most urgent kind of work among the rows; None if there was no row."""
     rows: int = 0
-    """Samples that advanced, without padding."""
+    """Number of samples that advanced, without padding."""
     finished: tuple[Finished, ...] = ()
     commits: tuple[Committed, ...] = ()
 
@@ -79,7 +79,7 @@ class Engine:
 
     def __init__(self, adapter: Adapter, resident: Resident, run_seed: int, rows: int, padded: bool) -> None:
         if rows < 1:
-            raise ConfigError(f"an engine of {rows} rows was asked for, but a forward has at least 1; raise it.")
+            raise ConfigError(f"an engine cannot have {rows} rows, because a forward has at least 1; raise it.")
         self.adapter = adapter
         self.resident = resident
         self.run_seed = run_seed
@@ -94,21 +94,21 @@ class Engine:
 
     @property
     def weights(self) -> tuple[WeightsId, ...]:
-        """The sets that samples in flight need: these must not be dropped."""
+        """Weight sets of the samples in flight; these must not be dropped."""
         return tuple(sorted({row.request.weights for row in self._live.values()}))
 
     def admit(
         self, request: Request, prompt: Prompt, attempt: int, commit_every: int = 0, flight: bytes | None = None
     ) -> None:
-        """Take a sample in, from its first step or from where its flight is; its weights must be held.
+        """Add a sample at its first step or at the step of its flight; its weights must be held.
 
-        Evaluations draw their noise with the seed of all evaluations, so that `evaluate` makes the same pictures.
+        Evaluations draw their noise with the seed of all evaluations, so that `evaluate` makes the same images.
         """
         self._check_room(request)
         sample = request.sample
         if prompt.id != sample.prompt:
             raise ConfigError(
-                f"{request.id} is of prompt {sample.prompt} but came with the text of {prompt.id}; send the prompt it "
+                f"{request.id} is of prompt {sample.prompt} but has the text of {prompt.id}; send the prompt that it "
                 "was issued for."
             )
         check_window(sample.sampling)
@@ -130,10 +130,10 @@ class Engine:
         self._live[request.id] = row
 
     def step(self) -> Boundary:
-        """Advance the bucket of the sample that is served first; raises Diverged, and then nothing has advanced."""
+        """Advance the bucket of the most urgent sample; if it raises Diverged, no row has advanced."""
         if not self._live:
             return Boundary()
-        # min keeps the first of equals, and rows are in the order of their admission.
+        # min returns the first of equals, and rows are in the order of admission.
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
         batch = [row for row in self._live.values() if row.bucket == first.bucket]
         with self.resident.use(first.bucket.weights, first.bucket.is_exact):
@@ -153,17 +153,17 @@ class Engine:
         )
 
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
-        """What is new of these samples' flights; those that are not here, or took no step yet, have none."""
+        """Commit the new parts of these flights; skips samples that are not here or have taken no step."""
         rows = [self._live[request] for request in ids if request in self._live]
         return [self._committed(row, row.recorded_at) for row in rows if row.step]
 
     def withdraw(self, request: RequestId) -> Committed | None:
-        """End an attempt here and hand it out, with its whole flight; None if it is not here."""
+        """Remove an attempt and return it with its whole flight; None if it is not here."""
         row = self._live.pop(request, None)
         return None if row is None else self._committed(row, since=0)
 
     def fence(self, request: RequestId, attempt: int) -> bool:
-        """Drop an attempt that is no longer current; tells whether it was here."""
+        """Drop an attempt that is no longer current; True if it was here."""
         row = self._live.get(request)
         if row is None or row.attempt != attempt:
             return False
@@ -171,14 +171,14 @@ class Engine:
         return True
 
     def discard(self, work: Work) -> list[RequestId]:
-        """Drop every sample of this kind; nothing of them is kept."""
+        """Drop every sample of this kind of work, without its flight."""
         gone = [request for request, row in self._live.items() if row.request.work is work]
         for request in gone:
             del self._live[request]
         return gone
 
     def progress(self) -> tuple[Progress, ...]:
-        """How far every sample in flight is; may be called from any thread."""
+        """Step of every sample in flight; may be called from any thread."""
         return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self._live.values()))
 
     def _advance(self, batch: list[LiveRow]) -> Advanced:
@@ -208,7 +208,7 @@ class Engine:
         return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight, since=since)
 
     def _condition(self, prompt: Prompt) -> ConditionBatch:
-        """Of one row; that of a sample of the same prompt where one is in flight."""
+        """Conditioning of one row, shared with a sample of the same prompt in flight."""
         for row in self._live.values():
             if row.request.sample.prompt == prompt.id:
                 return row.cond
@@ -224,18 +224,18 @@ class Engine:
     def _check_room(self, request: Request) -> None:
         if request.id in self._live:
             raise ConfigError(
-                f"{request.id} was to be taken in but is in flight here, and a sample has one live attempt; withdraw "
-                "the first."
+                f"{request.id} cannot be admitted, because it is in flight here and a sample has one live attempt; "
+                "withdraw the first."
             )
         if not self.free_rows:
             raise ConfigError(
-                f"{request.id} was to be taken in, but all {self.rows} rows are in flight; pull no more than free_rows."
+                f"{request.id} cannot be admitted, because all {self.rows} rows are in flight; pull at most free_rows."
             )
 
 
 @torch.no_grad()
 def decode_images(adapter: Adapter, finished: Sequence[Finished]) -> list[Image]:
-    """Pictures as uint8 height x width x 3, in order; it may run in another thread while the engine steps on."""
+    """Decode images as uint8 height x width x 3, in order; may run in another thread while the engine steps."""
     images: list[Image] = []
     for done in finished:
         x0_BSC = done.payload.x0_SC.unsqueeze(0).to(adapter.device)

@@ -1,13 +1,13 @@
-"""A sample between two steps, and a finished one, as bytes that any worker or trainer can take up.
+"""A sample between two steps (flight), and a finished one (payload), as bytes for any worker or trainer.
 
-Invariant: a flight that is continued anywhere gives the bits of the undisturbed sample
-(tests/processes/test_flight_processes.py), and it is refused unless it is of the very request, made with the very
-weights and as far as its step says (tests/unit/test_flight.py). Only the window steps already taken are in it, and the
-velocity of the step before only where the sampler looks back at it.
+Invariant: a flight continued on any worker gives the bits of the uninterrupted sample
+(tests/processes/test_flight_processes.py). It is refused unless its request, its weights and the tensors of its step
+are the expected ones (tests/unit/test_flight.py). It holds only the window steps already taken, and the previous
+velocity only where the sampler needs it.
 
-What a window step recorded never changes, so a commit leaves out what an earlier one holds; and inside the window the
-end of the path is where the sample is, so it is not written twice. As bytes a whole flight is such parts one after the
-other, each sealed by itself and naming the step of the one before it.
+The record of a window step never changes, so a commit omits the records of earlier commits. Inside the window the end
+of the path equals the latents, so it is not written twice. The bytes of a whole flight are such parts one after the
+other; each has its own seal and names the step of the previous part.
 Shapes: S image tokens, C channels, K window steps, R of them taken.
 """
 
@@ -49,15 +49,15 @@ class Flight:
     attempt: int
     step: int
     since: int = 0
-    """What was recorded up to this step is in an earlier part; 0: nothing is, the flight is whole."""
+    """Earlier parts hold the records up to this step; 0: the flight is whole."""
     recorded_at: int = 0
-    """Of one that was read: the step of the last part with something recorded in it."""
+    """Step of the last part with records; set by `from_bytes`."""
     weights_digest: str
     x_SC: Tensor
     velocity_SC: Tensor | None = None
-    """Of the last step taken; of second-order samples alone."""
+    """Velocity of the last step; only of second-order samples."""
     path_RSC: Stack
-    """Latents before the window's first step and after each step taken: R + 1 of them, none where R is 0."""
+    """Latents before the window's first step and after each step taken: R + 1 of them, none if R is 0."""
     log_prob_R: Stack
     mean_RSC: Stack
 
@@ -78,15 +78,15 @@ class Flight:
 
     @classmethod
     def from_bytes(cls, data: bytes, request: Request, weights_digest: str, shape: tuple[int, int]) -> "Flight":
-        """The flight of this request, for a model with these weights and latents of this shape (S, C)."""
-        none = torch.zeros(0, *shape)
-        path, log_prob, mean = [none], [torch.zeros(0)], [none]
+        """Read the flight of this request for a model with these weights and latents of this shape (S, C)."""
+        empty = torch.zeros(0, *shape)
+        path, log_prob, mean = [empty], [torch.zeros(0)], [empty]
         before = recorded_at = 0
         for facts, tensors in unsealed_parts(FLIGHT_SCHEMA, data, _FlightFacts):
             _check_part(facts, tensors, request, weights_digest, shape, before)
             if "mean" in tensors:
                 recorded_at = facts.step
-                path.append(tensors.get("path", none))
+                path.append(tensors.get("path", empty))
                 if _ends_path(request.sample.sampling, facts.step):
                     path.append(tensors["x"].unsqueeze(0))
                 log_prob.append(tensors["log_prob"])
@@ -114,48 +114,48 @@ def _check_part(
     shape: tuple[int, int],
     before: int,
 ) -> None:
-    """Refuse a part that is not the next one, after the part of step `before`, of this very flight."""
-    told = f"a flight of {facts.request.id} at step {facts.step}"
+    """Refuse a part that is not this flight's next one after the part of step `before`."""
+    label = f"a flight of {facts.request.id} at step {facts.step}"
     if facts.request != request:
         raise SealError(
-            f"{told} came for {request.id}, but a flight continues only the sample it was made for; resume it "
+            f"{label} came for {request.id}, but a flight continues only the sample it was made for; resume it "
             "there, or start this one from its first step.",
             request.id,
         )
     if facts.weights_digest != weights_digest:
         raise SealError(
-            f"{told} was made with weights {facts.weights_digest} but this worker holds {weights_digest} as "
+            f"{label} was made with weights {facts.weights_digest} but this worker holds {weights_digest} as "
             f"{request.weights}, and no sample may mix two; load the weights of the flight.",
             request.id,
         )
     sampling = request.sample.sampling
     if not 0 < facts.step < sampling.steps:
         raise SealError(
-            f"{told} of {sampling.steps} is not between two steps; start it from its first step.", request.id
+            f"{label} of {sampling.steps} is not between two steps; start it from its first step.", request.id
         )
     if facts.since != before:
         raise SealError(
-            f"{told} builds on the part of step {facts.since} but follows that of step {before}, so a part is missing "
+            f"{label} builds on the part of step {facts.since} but follows that of step {before}, so a part is missing "
             "or doubled; start the sample from its first step.",
             request.id,
         )
-    known, taken = (window_steps_taken(sampling, step) for step in (before, facts.step))
+    earlier, taken = (window_steps_taken(sampling, step) for step in (before, facts.step))
     wanted: dict[str, tuple[int, ...]] = {"x": shape}
     if sampling.sampler is SamplerKind.ODE2:
         wanted["velocity"] = shape
-    if taken > known:
-        wanted |= _recorded_shapes(shape, taken - known)
-        # The latents before the window go with its first step, those after the last step may be x.
-        entries = taken - known + (not known) - _ends_path(sampling, facts.step)
+    if taken > earlier:
+        wanted |= _recorded_shapes(shape, taken - earlier)
+        # The latents before the window belong to its first step; those after the last step may be x.
+        entries = taken - earlier + (not earlier) - _ends_path(sampling, facts.step)
         wanted["path"] = (entries, *shape)
         if not entries:
             del wanted["path"]
-    _check_tensors(told, request, tensors, wanted)
+    _check_tensors(label, request, tensors, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """What training needs of one finished sample, on the host: row i of a Rollout."""
+    """Tensors of one finished sample for training, on the host: row i of a Rollout."""
 
     request: Request
     weights_digest: str
@@ -177,14 +177,14 @@ class Payload:
             raise SealError(f"the tensors of {request.id} are unusable: {problem}", request.id) from problem
         if facts.request != request:
             raise SealError(
-                f"the tensors of {facts.request.id} came as those of {request.id}, which they would train wrongly; "
-                "name the file of that sample.",
+                f"the tensors of {facts.request.id} came for {request.id}, and would train the wrong sample; name the "
+                "file of that sample.",
                 request.id,
             )
         shape = tuple(tensors["x0"].shape) if "x0" in tensors else ()
-        told = f"the payload of {request.id}"
+        label = f"the payload of {request.id}"
         recorded = _recorded_shapes(shape, recorded_steps(request.sample.sampling))
-        _check_tensors(told, request, tensors, {"x0": shape, **recorded})
+        _check_tensors(label, request, tensors, {"x0": shape, **recorded})
         return cls(
             request=facts.request,
             weights_digest=facts.weights_digest,
@@ -196,7 +196,7 @@ class Payload:
 
 
 def join_payloads(requests: Sequence[Request], payloads: Sequence[bytes | Path], device: torch.device) -> Rollout:
-    """The rollout that these finished samples are, in the order of the requests; a path is read as a file."""
+    """Join finished samples into one rollout, in the order of the requests; a path is read as a file."""
     read = [
         Payload.from_bytes(_read(request, payload), request)
         for request, payload in zip(requests, payloads, strict=True)
@@ -228,17 +228,17 @@ def _read(request: Request, payload: bytes | Path) -> bytes:
 
 
 def window_steps_taken(sampling: Sampling, step: int) -> int:
-    """R: window steps among the first `step` steps."""
+    """R: number of window steps among the first `step` steps."""
     return min(max(step - sampling.window.start, 0), recorded_steps(sampling))
 
 
 def _ends_path(sampling: Sampling, step: int) -> bool:
-    """Whether the latents after so many steps are those after the last window step taken."""
+    """Whether the latents after `step` steps equal the last entry of the path."""
     return step <= sampling.window.stop
 
 
 def _recorded_shapes(shape: tuple[int, ...], taken: int) -> dict[str, tuple[int, ...]]:
-    """Of what the first `taken` window steps record."""
+    """Shapes of the records of the first `taken` window steps."""
     return {
         "path": (taken + 1 if taken else 0, *shape),
         "log_prob": (taken,),
@@ -246,12 +246,14 @@ def _recorded_shapes(shape: tuple[int, ...], taken: int) -> dict[str, tuple[int,
     }
 
 
-def _check_tensors(told: str, request: Request, tensors: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) -> None:
+def _check_tensors(
+    label: str, request: Request, tensors: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]
+) -> None:
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     types = sorted({str(tensor.dtype) for tensor in tensors.values()})
     if found != wanted or types != ["torch.float32"]:
         raise SealError(
-            f"{told} holds tensors {found} of {', '.join(types)}, but {request.sample.sampling} needs {wanted} of "
+            f"{label} holds tensors {found} of {', '.join(types)}, but {request.sample.sampling} needs {wanted} of "
             "torch.float32; make it again with this version of the code.",
             request.id,
         )

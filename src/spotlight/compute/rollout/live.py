@@ -1,4 +1,4 @@
-"""One row of the engine: a sample in mid-denoising on the model's device, and its way to flight and payload."""
+"""One row of the engine: a sample in mid-denoising on the model's device, and its export as flight and payload."""
 
 from dataclasses import dataclass, field
 
@@ -14,19 +14,19 @@ from spotlight.core.work import Request, WeightsId
 
 @dataclass(frozen=True)
 class Bucket:
-    """What rows must share to be in one forward. Steps, windows and samplers are each row's own."""
+    """Properties that the rows of one forward share. Steps, windows and samplers may differ between them."""
 
     weights: WeightsId
     is_exact: bool
     size: Size
     guidance: float
     text_width: int
-    """Of the row's own padded conditioning: were it padded to a longer neighbour, its last bits would change."""
+    """Width of the row's padded conditioning; padding it to a longer neighbour would change its last bits."""
 
 
 @dataclass(kw_only=True)
 class LiveRow:
-    """Latents and recorded window steps stay on the device until they are asked for."""
+    """A sample in flight; latents and recorded window steps stay on the device until a flight or payload is made."""
 
     request: Request
     attempt: int
@@ -34,25 +34,25 @@ class LiveRow:
     run_seed: int
     sigmas: list[float]
     cond: ConditionBatch
-    """Of one row."""
+    """Conditioning of this one row."""
     x_SC: Tensor
     is_exact: bool = True
-    """Whether it is computed with the very weights."""
+    """Whether it is computed with the unrounded weights."""
     velocity_SC: Tensor | None = None
-    """Of the step before, where the sampler looks back at it."""
+    """Velocity of the previous step, where the sampler needs it."""
     step: int = 0
     began: int = 0
-    """Step at which this attempt took over."""
+    """Step at which this attempt started."""
     committed: int = 0
-    """Step up to which another worker need not redo anything."""
+    """Step of the newest commit; another worker can continue from it."""
     recorded_at: int = 0
-    """The newest commit with something recorded in it, by its step: what it holds need not travel again."""
+    """Step of the newest commit with recorded tensors; later commits omit the tensors up to it."""
     path: list[Tensor] = field(default_factory=list)
     log_prob: list[Tensor] = field(default_factory=list)
     mean: list[Tensor] = field(default_factory=list)
 
     def resume(self, flight: Flight) -> None:
-        """Take up the state of a flight; copied, because what came out of a message aliases its bytes."""
+        """Copy the state of a flight; its tensors alias the bytes of a message."""
         device = self.x_SC.device
         self.step = self.began = self.committed = flight.step
         self.recorded_at = flight.recorded_at
@@ -90,7 +90,7 @@ class LiveRow:
         return 0 < self.commit_every <= self.step - self.committed
 
     def record(self, entry: int, drawn: Drawn) -> None:
-        """Keep what entry `entry` of a stochastic step drew; rows are copied, so that no batch is kept alive."""
+        """Record entry `entry` of a stochastic step; rows are copied, so that no batch is kept alive."""
         if not self.path:
             self.path.append(drawn.before_RSC[entry].clone())
         self.path.append(drawn.after_RSC[entry].clone())
@@ -98,8 +98,8 @@ class LiveRow:
         self.mean.append(drawn.mean_RSC[entry].clone())
 
     def flight(self, weights_digest: str, since: int) -> Flight:
-        """As of now, without what was recorded up to step `since`; 0 leaves nothing out."""
-        known = window_steps_taken(self.request.sample.sampling, since)
+        """Return the current flight without the tensors recorded up to step `since`; 0 omits none."""
+        committed = window_steps_taken(self.request.sample.sampling, since)
         return Flight(
             request=self.request,
             attempt=self.attempt,
@@ -108,13 +108,13 @@ class LiveRow:
             weights_digest=weights_digest,
             x_SC=self.x_SC,
             velocity_SC=self.velocity_SC,
-            path_RSC=self.path[known + 1 :] if known else self.path,
-            log_prob_R=self.log_prob[known:],
-            mean_RSC=self.mean[known:],
+            path_RSC=self.path[committed + 1 :] if committed else self.path,
+            log_prob_R=self.log_prob[committed:],
+            mean_RSC=self.mean[committed:],
         )
 
     def note_commit(self) -> None:
-        """All that this row is now was told."""
+        """Record that a commit of the current state was made."""
         if len(self.mean) > window_steps_taken(self.request.sample.sampling, self.recorded_at):
             self.recorded_at = self.step
         self.committed = self.step
@@ -134,7 +134,7 @@ class LiveRow:
 
 
 def joined_conditions(conditions: list[ConditionBatch]) -> ConditionBatch:
-    """Batches of one width, row after row."""
+    """Concatenate batches of one width along the rows."""
     pooled = [cond.pooled for cond in conditions if cond.pooled is not None]
     return ConditionBatch(
         torch.cat([cond.embeds for cond in conditions]),

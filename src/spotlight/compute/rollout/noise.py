@@ -1,7 +1,7 @@
-"""Noise tensors from keys: drawn in fp32 on the host, then copied, so that every device sees the same bits.
+"""Noise tensors from keys: drawn in fp32 on the host, then copied, so that every device has the same bits.
 
-Device generators differ from one another in the last bits and depend on batch layout; these do neither
-(golden digest in tests/unit/test_noise.py).
+Device generators differ in their last bits and depend on the batch layout; host noise does neither (golden digest in
+tests/unit/test_noise.py).
 """
 
 import os
@@ -16,14 +16,14 @@ from spotlight.core.rng import Purpose, generator, noise_key
 from spotlight.core.types import Sample
 
 DRAWS_PER_THREAD = 128
-"""A batch below this many draws is not worth waking a second thread for."""
+"""Least number of draws for which starting a thread saves time."""
 MOST_THREADS = 4
 
 
 def normals(keys: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """One standard normal fp32 tensor per key, each a pure function of key and shape.
+    """Draw one standard normal fp32 tensor per key, each a pure function of key and shape.
 
-    Several threads draw large batches, for NumPy draws without the GIL.
+    Several threads draw large batches, because NumPy draws without the GIL.
     """
     drawn = np.empty((len(keys), *shape), dtype=np.float32)
 

@@ -1,11 +1,11 @@
-"""How many rows a worker rolls out at a time (`cluster.rows: auto`), measured before it takes its first sample.
+"""Measures the best row count of a worker (`cluster.rows: auto`) before its first sample.
 
-Timed are forwards of the base model over made-up latents, at the size, text width and guidance of the recipe: they
-dominate a denoising step. Which sizes are tried and which is chosen is decided in `control/batch_size.py`. A size fits
-if its peak memory, with what the samples in flight keep and one picture that is decoded beside, is within `spare`.
+The search times forwards of the base model over random latents, at the size, text width and guidance of the recipe;
+they dominate a denoising step. `control/batch_size.py` decides which sizes to try and which to choose. A size fits if
+its peak memory, with the tensors of the samples in flight and the decoding of one image, is within `spare`.
 
-The search is bounded in time: a worker that replaces another one should be back soon. A size that would take too long
-to measure is not tried, so the largest size that was measured may be chosen although a larger one is better.
+The search is bounded in time, because a replacement worker should start soon. A size that would take too long to
+measure is not tried, so the chosen size may be smaller than the best one.
 """
 
 import time
@@ -21,57 +21,57 @@ from spotlight.core.errors import EnvironmentProblem, PromptError
 from spotlight.core.types import Prompt, Size
 
 SEARCH_S = {"cpu": 0.5, "cuda": 4.0}
-"""By kind of device. A small model on a GPU takes below a second; a large one is bound by arithmetic at its first
-sizes, and the limit ends its search. A CPU is so too and has little to gain; there, seconds are those that this process
-computes, so that a busy machine does not end the search at once."""
+"""Time limit by kind of device. A small model on a GPU takes below a second; a large one, like any on a CPU, is bound
+by arithmetic at its first sizes, gains little, and reaches the limit. On a CPU these are the process's CPU seconds, so
+that a busy machine does not end the search at once."""
 FIRST = 4
-"""Fewer rows take about as long per step on any GPU (`saturating_rows` of the scheduler): tried only if these do not
-fit."""
+"""First size. Fewer rows take about as long per step on any GPU (`saturating_rows` of the scheduler), so they are tried
+only if this size does not fit."""
 WARM_UPS, TIMED = 1, (2, 5)
-"""Forwards of each size that do not count, and that do: at least and at most."""
+"""Forwards of each size: uncounted ones, then the least and the most that are timed."""
 PATIENCE = 2
-"""Sizes in a row that save too little before the search ends: other processes of the run compute on the same device."""
+"""Consecutive sizes that save too little before the search ends; other processes on the device disturb single ones."""
 ENOUGH_S = 0.03
-"""Seconds of forwards after which no more than the least are timed; short ones need more against noise."""
+"""Timed seconds after which the least number of forwards suffices; short forwards need more against noise."""
 SIGMA = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rolled:
-    """What the rollouts of a recipe look like to the model."""
+class RolloutShape:
+    """The rollouts of a recipe as inputs of the model."""
 
     size: Size
     guidance: float
     window: int
-    """Steps whose latents and means a sample keeps until it is finished."""
+    """Number of steps whose latents and means a sample holds until it is finished."""
     prompt: Prompt
-    """One as long as any."""
+    """One of the longest prompts."""
     most: int
-    """Rows beyond which more are of no use: a slot's share of an iteration."""
+    """Largest useful row count: a slot's share of an iteration."""
 
 
 def search_rows(
     adapter: Adapter,
-    rolled: Rolled,
+    rollouts: RolloutShape,
     spare: int | None,
     meter: Meter,
     clock: Callable[[], float] | None = None,
 ) -> int:
-    """Rows of the best throughput within `spare` bytes beyond what is allocated now; None does not count memory."""
+    """Return the row count of the best throughput within `spare` bytes of new allocations; None ignores memory."""
     clock = clock or (time.process_time if adapter.device.type == "cpu" else time.perf_counter)
-    forwards = _Forwards(adapter, rolled, meter)
+    forwards = _Forwards(adapter, rollouts, meter)
     try:
         limit = forwards.limit(spare)
     except torch.OutOfMemoryError as error:
         raise EnvironmentProblem(
-            f"{adapter.device} has too little memory free for a forward of 1 row at {rolled.size}; end what else runs "
-            "on it, or let fewer processes share it."
+            f"{adapter.device} has too little free memory for a forward of 1 row at {rollouts.size}; stop other "
+            "programs on it, or let fewer processes share it."
         ) from error
-    search, taken_s = SizeSearch(rolled.most, FIRST, PATIENCE), 0.0
+    search, taken_s = SizeSearch(rollouts.most, FIRST, PATIENCE), 0.0
     ends_at = clock() + SEARCH_S[adapter.device.type]
     while not search.is_settled:
         rows, began = search.candidate, clock()
-        # A size takes at most about twice as long as the one before.
+        # A size takes at most about twice as long as the previous one.
         if began + 2 * taken_s > ends_at:
             search.settle()
             break
@@ -86,33 +86,33 @@ def search_rows(
 
 
 class _Forwards:
-    """The model over rows that are all alike."""
+    """Timed forwards of the model over equal rows."""
 
-    def __init__(self, adapter: Adapter, rolled: Rolled, meter: Meter) -> None:
+    def __init__(self, adapter: Adapter, rollouts: RolloutShape, meter: Meter) -> None:
         self._adapter = adapter
-        self._rolled = rolled
+        self._rollouts = rollouts
         self._meter = meter
-        self._shape = adapter.latent_shape(rolled.size)
-        self._cond = adapter.collate([_encoded(adapter, rolled.prompt)])
-        self._uncond = None if rolled.guidance == 1.0 else adapter.collate([adapter.unconditional()])
+        self._shape = adapter.latent_shape(rollouts.size)
+        self._cond = adapter.collate([_encoded(adapter, rollouts.prompt)])
+        self._uncond = None if rollouts.guidance == 1.0 else adapter.collate([adapter.unconditional()])
         tokens, channels = self._shape
-        self.row_bytes = torch.float32.itemsize * tokens * channels * (2 * rolled.window + 3)
-        """Kept by a sample in flight: its latents before and after a step, and path and means of the window."""
+        self.row_bytes = torch.float32.itemsize * tokens * channels * (2 * rollouts.window + 3)
+        """Bytes of a sample in flight: its latents before and after a step, and path and means of the window."""
 
     @torch.no_grad()
     def limit(self, spare: int | None) -> int | None:
-        """Bytes that may be allocated in all; the device gets ready meanwhile, which takes longer than any forward."""
+        """Bytes that may be allocated in all; also warms the device up, which takes longer than any forward."""
         x0_BSC = self._run(1)
         self._meter.start()
         before = self._meter.stop().peak
         self._meter.start()
-        self._adapter.decode(x0_BSC, self._rolled.size)
+        self._adapter.decode(x0_BSC, self._rollouts.size)
         decoding = self._meter.stop().peak - before
         return None if spare is None else before + spare - decoding
 
     @torch.no_grad()
     def timed(self, rows: int) -> list[BatchReading] | None:
-        """Forwards of so many rows, the first of which do not count; None where they do not fit the device."""
+        """Time forwards of `rows` rows, warm-ups first; None if they do not fit the device."""
         readings: list[BatchReading] = []
         least, most = TIMED
         try:
@@ -130,19 +130,19 @@ class _Forwards:
 
     def _run(self, rows: int) -> torch.Tensor:
         device = self._adapter.device
-        # Not zeros: on some devices these compute faster.
+        # Not zeros, which compute faster on some devices.
         drawn = torch.Generator(device).manual_seed(rows)
         x_BSC = torch.randn(rows, *self._shape, generator=drawn, device=device)
         index = torch.zeros(rows, dtype=torch.long, device=device)
         uncond = None if self._uncond is None else self._uncond.rows(index)
         sigma_B = torch.full((rows,), SIGMA, device=device)
         return self._adapter.velocity(
-            x_BSC, sigma_B, self._cond.rows(index), uncond, self._rolled.guidance, self._rolled.size
+            x_BSC, sigma_B, self._cond.rows(index), uncond, self._rollouts.guidance, self._rollouts.size
         )
 
 
 def _encoded(adapter: Adapter, prompt: Prompt) -> Conditioning:
-    """A prompt that the model cannot take is refused where it is to be drawn, not here."""
+    """Encode the prompt, or the negative prompt if it is refused; the engine reports the refusal later."""
     try:
         return adapter.encode([prompt])[0]
     except PromptError:

@@ -32,22 +32,22 @@ class Transition:
     diffusion_B: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
-        """The next x for a standard normal draw shaped like `mean`."""
+        """Return the next x for a standard normal draw shaped like `mean`."""
         return self.mean + per_row(self.std_B, self.mean) * noise
 
 
 def per_row(value_B: Tensor, like: Tensor) -> Tensor:
-    """One value per row, shaped to multiply or add to every entry of that row of `like`."""
+    """Reshape one value per row so that it broadcasts over that row of `like`."""
     return value_B.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def trainable(kind: SamplerKind, step: int, steps: int) -> bool:
-    """Whether a log-probability of this step may enter a loss: it drew noise, and it is not the last one."""
+    """Whether a log-probability of this step may enter a loss: the step draws noise and is not the last one."""
     return kind.draws_noise and 0 <= step < steps - 1
 
 
 def ode_step(x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor) -> Tensor:
-    """One Euler step of the probability-flow ODE."""
+    """Take one Euler step of the probability-flow ODE."""
     _check_dtype(x, v)
     return x + per_row(sigma_next_B.to(x) - sigma_B.to(x), x) * v
 
@@ -55,9 +55,9 @@ def ode_step(x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor) -> Ten
 def ode2_step(
     x: Tensor, v: Tensor, sigma_B: Tensor, sigma_next_B: Tensor, v_before: Tensor, sigma_before_B: Tensor
 ) -> Tensor:
-    """One Adams-Bashforth step of order 2, from the velocity here and that of the step before, at `sigma_before_B`.
+    """Take one Adams-Bashforth step of order 2 from this velocity and the previous one, at `sigma_before_B`.
 
-    It costs no forward more than an Euler step. The first step of a sample has none before it and is `ode_step`.
+    It needs one forward, as an Euler step does. The first step of a sample has no previous one and is `ode_step`.
     """
     _check_dtype(x, v, v_before)
     sigma = sigma_B.to(x)
@@ -75,7 +75,7 @@ def transition(
     sigma_second: float,
     noise_level: float,
 ) -> Transition:
-    """The Gaussian of the next x.
+    """Return the Gaussian of the next x.
 
     `sigma_second` is sigmas[1] of the schedule; `noise_level` is a, and for Dance eta.
     With noise level 0 the mean is the ODE step and std is 0; such a transition can be sampled, but has no
@@ -94,22 +94,21 @@ def transition(
 
 
 def log_prob(kind: SamplerKind, x_next: Tensor, given: Transition) -> Tensor:
-    """log_prob_B of x_next, averaged over all dimensions of a sample; raises where there is no density.
+    """Return log_prob_B of x_next, averaged over all dimensions of a sample; raises if there is no density.
 
     CPS uses -(x_next - mean)^2 without 1/(2 std^2) and constants, as published: its ratios are not those of
     the Gaussian, and clip ranges tuned for it depend on that.
     """
     if not kind.draws_noise:
         raise InputError(
-            "The log-probability of an ODE step was asked for, but an ODE step draws no noise and has no "
-            "density; ask for it only at steps inside the SDE window."
+            "An ODE step has no log-probability, because it draws no noise and has no density; compute it only "
+            "at steps inside the SDE window."
         )
     _check_dtype(x_next, given.mean)
     if not bool((given.std_B > 0).all()):
         raise InputError(
-            f"The log-probability of a {kind.value} step with std {given.std_B.tolist()} was asked for, but"
-            " only a positive std has a density; use a noise level above 0 and leave the last step out of "
-            "training."
+            f"A {kind.value} step with std {given.std_B.tolist()} has no log-probability, because only a "
+            "positive std has a density; use a noise level above 0 and leave the last step out of training."
         )
     square_B = (x_next - given.mean).square().flatten(1).mean(1)
     if kind is SamplerKind.CPS:
@@ -142,22 +141,22 @@ def _check_dtype(*tensors: Tensor) -> None:
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
         raise TypeError(
-            f"A sampler step was given {names}, but trajectories are kept in one of float32 or float64, "
-            "because lower precision moves log-probabilities by more than the clip range; cast latents and"
-            " velocity to float32."
+            f"A sampler step was given {names}, but trajectories are float32 or float64 throughout, because "
+            "lower precision moves log-probabilities by more than the clip range; cast latents and velocity "
+            "to float32."
         )
 
 
 def _check_noise_level(kind: SamplerKind, noise_level: float) -> None:
     if not kind.draws_noise:
         raise InputError(
-            "A stochastic transition of an ODE step was asked for, but an ODE step draws no noise; "
-            "call ode_step, or choose flow_sde, dance_sde or cps."
+            "An ODE step has no stochastic transition, because it draws no noise; call ode_step, or choose "
+            "flow_sde, dance_sde or cps."
         )
     if not (0 <= noise_level < math.inf):
         raise InputError(
-            f"The noise level {noise_level} of {kind.value} is not a finite number of at least 0, so there "
-            "is no such sampler; choose for example 0.7."
+            f"The noise level {noise_level} of {kind.value} is not a finite number of at least 0; choose for "
+            "example 0.7."
         )
     if kind is SamplerKind.CPS and noise_level > 1:
         raise InputError(

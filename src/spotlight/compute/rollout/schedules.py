@@ -1,8 +1,8 @@
 """Sigma schedules: pure functions of the step count (and image tokens) that return sigmas[steps + 1] in fp32.
 
 Invariant: sigmas[0] is exactly 1, sigmas[-1] exactly 0, strictly falling. The schedules of published models
-come out of diffusers' own scheduler, configured as the model's pipeline does it: SD3's smallest sigma, for
-one, is shifted twice there, and weights were tuned to such details.
+come from diffusers' own scheduler, configured as in the model's pipeline, because weights are tuned to its
+details: SD3's smallest sigma, for example, is shifted twice.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from torch import Tensor
 from spotlight.core.errors import ConfigError
 
 QWEN_TERMINAL = 0.02
-"""The last sigma before 0 to which Qwen-Image stretches its schedule."""
+"""Last sigma before 0, to which Qwen-Image stretches its schedule."""
 
 
 def qwen_image(seq_len: int, steps: int) -> Tensor:
     """Qwen-Image at `seq_len` image tokens, (height/16) * (width/16)."""
     if steps < 2:
         raise ConfigError(
-            f"A Qwen-Image schedule of {steps} step was asked for, but its stretch to a last sigma of "
+            f"A Qwen-Image schedule cannot have {steps} step, because its stretch to a last sigma of "
             f"{QWEN_TERMINAL} needs a first and a last step; use 2 steps or more."
         )
     mu = _resolution_shift(seq_len, base_shift=0.5, max_shift=0.9, base_len=256, max_len=8192)
@@ -46,12 +46,12 @@ def sd3(steps: int, shift: float = 3.0) -> Tensor:
 
 
 def linear(steps: int, shift: float = 1.0) -> Tensor:
-    """Equal steps, for the tiny pixel families; `shift` above 1 spends more of them at high noise."""
+    """Equal steps, for the tiny pixel families; a `shift` above 1 moves them to high noise."""
     _check_steps(steps)
     if not 0 < shift < float("inf"):
         raise ConfigError(
-            f"A schedule shift of {shift} was asked for, but only a positive finite shift keeps sigmas "
-            "between 1 and 0; use 1 for equal steps."
+            f"The schedule shift is {shift}, but only a positive finite shift keeps sigmas between 1 and 0; "
+            "use 1 for equal steps."
         )
     sigmas = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     return _checked((shift * sigmas / (1 + (shift - 1) * sigmas)).float())
@@ -67,10 +67,10 @@ def _dynamic(steps: int, mu: float, shift_terminal: float | None) -> Tensor:
 
 
 def _resolution_shift(seq_len: int, base_shift: float, max_shift: float, base_len: int, max_len: int) -> float:
-    """mu, linear in the number of image tokens; each pipeline computes it outside its scheduler."""
+    """Return mu, linear in the number of image tokens; each pipeline computes it outside its scheduler."""
     if seq_len < 1:
         raise ConfigError(
-            f"A schedule for {seq_len} image tokens was asked for, but an image has at least 1; check the image size."
+            f"A schedule cannot be for {seq_len} image tokens, because an image has at least 1; check the image size."
         )
     return base_shift + (max_shift - base_shift) * (seq_len - base_len) / (max_len - base_len)
 
@@ -78,12 +78,12 @@ def _resolution_shift(seq_len: int, base_shift: float, max_shift: float, base_le
 def _check_steps(steps: int) -> None:
     if steps < 1:
         raise ConfigError(
-            f"A schedule of {steps} steps was asked for, but denoising takes at least 1; use 1 step or more."
+            f"A schedule cannot have {steps} steps, because denoising takes at least 1; use 1 step or more."
         )
 
 
 def _checked(sigmas: Tensor) -> Tensor:
-    # The samplers compare sigma with exactly 1, so an almost-1 would silently take the singular branch.
+    # The samplers compare sigma with exactly 1; a value just below would silently take the singular branch.
     if sigmas[0] != 1 or sigmas[-1] != 0 or not bool((sigmas.diff() < 0).all()):
         raise ConfigError(
             f"The schedule {sigmas.tolist()} does not fall strictly from exactly 1 to exactly 0, which the "

@@ -1,8 +1,8 @@
-"""The checksum that sealed tensors carry in themselves, for those who keep and check such bytes without torch.
+"""The checksum inside sealed tensors, for processes that store and check such bytes without torch.
 
-Invariant: bytes are what was sealed, or `is_intact` says that they are not (tests/unit/test_flight.py and
-tests/unit/test_payloads.py flip and cut them). The seal is a CRC-32 over everything, made once, where the tensors were
-made, and checked where they are used; it finds damage on the whole way between, not malice.
+Invariant: `is_intact` is False for bytes that differ from what was sealed (tests/unit/test_flight.py and
+tests/unit/test_payloads.py flip and cut them). The seal is a CRC-32 over everything. It is computed once, where the
+tensors are made, and checked where they are used; it detects damage in between, not malice.
 """
 
 import zlib
@@ -12,16 +12,16 @@ LENGTH_BYTES = 8
 OPENING = b'{"__metadata__":{"seal":"'
 UNSEALED = b"00000000"
 SEAL = slice(LENGTH_BYTES + len(OPENING), LENGTH_BYTES + len(OPENING) + len(UNSEALED))
-"""Where the seal is: it comes first in the header, so that it is found without reading what it protects."""
+"""Position of the seal: first in the header, so that it is found without parsing the bytes it protects."""
 
 
 def seal_of(data: bytes) -> str:
-    """The seal as it is written there."""
+    """The seal stored in the bytes."""
     return data[SEAL].decode(errors="replace")
 
 
 def checksum(data: bytes) -> str:
-    """The seal as it should be."""
+    """The seal computed from the bytes."""
     blank = bytearray(data)
     blank[SEAL] = UNSEALED
     return f"{zlib.crc32(blank):08x}"

@@ -1,10 +1,10 @@
-"""Tensors on their way between processes: safetensors bytes with typed facts and a seal over all of them.
+"""Tensors as messages between processes: safetensors bytes with typed facts and a seal over all of them.
 
-Invariant: what `unsealed` returns is bit for bit what `sealed` was given, and other bytes are a SealError
-(tests/unit/test_flight.py). Tensors are fp32 and never rounded. The seal is a CRC-32: it finds damage, not malice.
+Invariant: `unsealed` returns bit for bit what `sealed` was given, and other bytes are a SealError
+(tests/unit/test_flight.py). Tensors are fp32 and never rounded. The seal is a CRC-32: it detects damage, not malice.
 
-The bytes are put together here, several times faster than by the library and a digest, because flights are committed
-every few steps; they are plain safetensors, and the library reads them.
+The bytes are assembled here, several times faster than by the library and a digest, because flights are committed
+every few steps. They are plain safetensors, which the library reads.
 """
 
 import zlib
@@ -25,11 +25,11 @@ ALIGNMENT = 8
 
 Facts = TypeVar("Facts", bound=msgspec.Struct)
 Stack: TypeAlias = Tensor | Sequence[Tensor]
-"""A tensor, or the tensors that stacked up are one: they are joined in the bytes, not before."""
+"""A tensor, or the rows of one, which are joined in the bytes, not before."""
 
 
 class SealError(InputError):
-    """A flight or payload that is damaged, or of something else than it is taken for; `request` says what for."""
+    """A flight or payload that is damaged or does not belong to `request`."""
 
     def __init__(self, message: str, request: RequestId | None = None) -> None:
         super().__init__(message)
@@ -46,13 +46,13 @@ class _Header(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
 
 
 class _SealedTensor(msgspec.Struct, frozen=True):
-    """What the header says of one tensor, or of the labels, which have no place of their own."""
+    """Header entry of one tensor, or of the labels, which have no offsets."""
 
     data_offsets: tuple[int, int] = (0, 0)
 
 
 def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> bytes:
-    """The bytes; tensors must be fp32, and stacks have at least one."""
+    """Return the sealed bytes; tensors must be fp32, and stacks must not be empty."""
     labels = {"seal": UNSEALED.decode(), "schema": schema, "facts": msgspec.json.encode(facts).decode()}
     entries: dict[str, object] = {"__metadata__": labels}
     views: list[memoryview] = []
@@ -60,7 +60,7 @@ def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> 
     for name, stack in tensors.items():
         rows = (stack,) if isinstance(stack, Tensor) else stack
         if any(row.dtype != torch.float32 for row in rows):
-            raise TypeError(f"{name} of '{schema}' is not float32, in which everything is exact; cast nothing.")
+            raise TypeError(f"{name} of '{schema}' is not float32, so it was cast on the way; pass it as computed.")
         new = [row.cpu().contiguous().numpy().data for row in rows]
         shape = tuple(stack.shape) if isinstance(stack, Tensor) else (len(new), *stack[0].shape)
         begin, end = end, end + sum(view.nbytes for view in new)
@@ -77,7 +77,7 @@ def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> 
 
 
 def unsealed_parts(schema: str, data: bytes, facts: type[Facts]) -> Iterator[tuple[Facts, dict[str, Tensor]]]:
-    """Of several sealed ones, one after the other; the first is always looked for, so that nothing is a SealError."""
+    """Yield facts and tensors of each of several concatenated parts; empty bytes are a SealError."""
     rest = memoryview(data)
     while True:
         size = _first_size(rest)
@@ -88,7 +88,7 @@ def unsealed_parts(schema: str, data: bytes, facts: type[Facts]) -> Iterator[tup
 
 
 def _first_size(data: memoryview) -> int:
-    """Bytes of the first part, by its own word; all of them where it makes no sense, for the seal to find out."""
+    """Size of the first part by its own header; of all bytes where the header is damaged, which the seal detects."""
     begin = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     try:
         entries = msgspec.json.decode(data[LENGTH_BYTES:begin], type=dict[str, _SealedTensor])
@@ -99,19 +99,19 @@ def _first_size(data: memoryview) -> int:
 
 
 def unsealed(schema: str, data: bytes, facts: type[Facts]) -> tuple[Facts, dict[str, Tensor]]:
-    """Facts and tensors; the tensors may alias `data`, so copy what is to be written to."""
-    told, found = seal_of(data), checksum(data)
-    if found != told:
+    """Return facts and tensors; the tensors may alias `data`, so copy them before writing to them."""
+    stored, computed = seal_of(data), checksum(data)
+    if computed != stored:
         raise SealError(
-            f"{len(data)} bytes of '{schema}' are sealed with {told!r} but their content has {found!r}, so they were "
-            "cut short or altered; make them again."
+            f"{len(data)} bytes of '{schema}' are sealed with {stored!r} but their content has {computed!r}, so they "
+            "were cut short or altered; make them again."
         )
     try:
         length = int.from_bytes(data[:LENGTH_BYTES], "little")
         labels = msgspec.json.decode(data[LENGTH_BYTES : LENGTH_BYTES + length], type=_Header).labels
         if labels.schema != schema:
             raise SealError(
-                f"tensors labelled '{labels.schema}' came where '{schema}' was expected, so they are of another kind "
+                f"the tensors are labelled '{labels.schema}' but '{schema}' is expected, so they are of another kind "
                 "or of another version of the code; run the same version everywhere."
             )
         return msgspec.json.decode(labels.facts, type=facts), load(data)

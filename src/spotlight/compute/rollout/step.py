@@ -1,8 +1,8 @@
-"""The one denoising step of a batch whose rows may each be at another step of another schedule.
+"""One denoising step of a batch whose rows may be at different steps of different schedules.
 
-Invariant: what a row becomes does not depend on where its neighbours are (tests/unit/test_engine.py), as long as the
-number of rows that the kernels see is the same: `rows` fixes it, with copies of the first row in the places left over.
-A row of the second-order ODE also depends on its velocity at the step before: the step hands it out, and gets it back.
+Invariant: a row's result does not depend on the steps of its neighbours (tests/unit/test_engine.py), as long as the
+kernels see the same number of rows. `rows` fixes that number; copies of the first row fill the batch. A row of the
+second-order ODE also depends on its previous velocity: each step returns it, and the caller passes it to the next.
 """
 
 from collections.abc import Sequence
@@ -20,28 +20,28 @@ from spotlight.core.types import Sample, SamplerKind
 
 @dataclass(frozen=True)
 class Place:
-    """Where one row is: about to go from `sigmas[step]` to `sigmas[step + 1]`."""
+    """Position of one row: before its step from `sigmas[step]` to `sigmas[step + 1]`."""
 
     sample: Sample
     step: int
     sigmas: Sequence[float]
     run_seed: int
     velocity_SC: Tensor | None = None
-    """What `Advanced.velocity` said of the row after the step before; None at its first step."""
+    """The row's `Advanced.velocity` of the previous step; None at its first step."""
 
     def __post_init__(self) -> None:
-        looks_back = self.step > 0 and self.sample.sampling.sampler is SamplerKind.ODE2
-        if looks_back != (self.velocity_SC is not None):
+        needs_velocity = self.step > 0 and self.sample.sampling.sampler is SamplerKind.ODE2
+        if needs_velocity != (self.velocity_SC is not None):
             raise InputError(
-                f"step {self.step} of a {self.sample.sampling.sampler.value} sample came "
-                f"{'without' if looks_back else 'with'} the velocity of a step before it, which ode2 needs from its "
-                "second step on and nothing else does; hand in what the step before handed out."
+                f"step {self.step} of a {self.sample.sampling.sampler.value} sample has "
+                f"{'no' if needs_velocity else 'a'} velocity of the previous step, which only ode2 needs, from its "
+                "second step on; pass the velocity that the previous step returned."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What stochastic rows must remember of their step; entry i belongs to row `rows[i]` of the batch."""
+    """Tensors recorded for the stochastic rows of a step; entry i belongs to row `rows[i]` of the batch."""
 
     rows: list[int]
     before_RSC: Tensor
@@ -52,12 +52,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Advanced:
-    """Latents after the step, and what its stochastic rows drew; rows with unlike samplers are apart."""
+    """Latents after the step, and the record of its stochastic rows, one entry per kind of sampler."""
 
     x_BSC: Tensor
     drawn: list[Drawn]
     velocity: list[Tensor | None]
-    """What each row must bring to its next place: its velocity, of its own memory, or None where none is needed."""
+    """Velocity of each row for its next `Place`, in separate memory; None where the sampler needs none."""
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def advance(
     uncond: ConditionBatch | None,
     rows: int,
 ) -> Advanced:
-    """One step of every row by a forward of `rows` rows; all rows share size and guidance."""
+    """Advance every row by one step with a forward of `rows` rows; all rows share size and guidance."""
     sampling = places[0].sample.sampling
     device = x_BSC.device
     sigma_B = torch.tensor([place.sigmas[place.step] for place in places], dtype=torch.float32, device=device)
@@ -86,26 +86,26 @@ def advance(
         part = _draw(alike, index, places, x_BSC[index], v[index], sigma_B[index], next_B[index])
         moved = moved.index_copy(0, index[: len(alike)], part.after_RSC)
         drawn.append(part)
-    return Advanced(moved, drawn, _looked_back_at(places, v))
+    return Advanced(moved, drawn, _next_velocities(places, v))
 
 
 def _second_order(
     moved: Tensor, places: Sequence[Place], x: Tensor, v: Tensor, sigma: Tensor, sigma_next: Tensor
 ) -> Tensor:
-    """`moved`, which took Euler steps, but for the rows that know a velocity before; the others keep their bits."""
-    known = {row: place.velocity_SC for row, place in enumerate(places) if place.velocity_SC is not None}
-    if not known:
+    """Replace the Euler steps in `moved` of rows with a previous velocity; the other rows keep their bits."""
+    previous = {row: place.velocity_SC for row, place in enumerate(places) if place.velocity_SC is not None}
+    if not previous:
         return moved
-    index = torch.tensor(list(known), device=x.device)
-    v_before = torch.stack(list(known.values()))
-    sigmas_before = [places[row].sigmas[places[row].step - 1] for row in known]
+    index = torch.tensor(list(previous), device=x.device)
+    v_before = torch.stack(list(previous.values()))
+    sigmas_before = [places[row].sigmas[places[row].step - 1] for row in previous]
     sigma_before = torch.tensor(sigmas_before, dtype=torch.float32, device=x.device)
     after = samplers.ode2_step(x[index], v[index], sigma[index], sigma_next[index], v_before, sigma_before)
     return moved.index_copy(0, index, after)
 
 
-def _looked_back_at(places: Sequence[Place], v: Tensor) -> list[Tensor | None]:
-    """By each row at its next step; copied, so that no batch is kept alive."""
+def _next_velocities(places: Sequence[Place], v: Tensor) -> list[Tensor | None]:
+    """Velocities that rows need at their next step; copied, so that no batch is kept alive."""
     kinds = [place.sample.sampling.sampler for place in places]
     return [v[row].clone() if kind is SamplerKind.ODE2 else None for row, kind in enumerate(kinds)]
 
@@ -115,7 +115,7 @@ def _filled(rows: Sequence[int], width: int, device: torch.device) -> Tensor:
 
 
 def _stochastic(places: Sequence[Place]) -> list[list[int]]:
-    """Rows that draw noise at this step, those with one sampler, noise level and schedule together."""
+    """Rows that draw noise at this step, grouped by sampler, noise level and schedule."""
     alike: dict[tuple[SamplerKind, float, float], list[int]] = {}
     for row, place in enumerate(places):
         sampling = place.sample.sampling
@@ -133,7 +133,7 @@ def _draw(
     sigma: Tensor,
     sigma_next: Tensor,
 ) -> Drawn:
-    """The tensors hold `rows` and then copies, so that reductions see one shape however many rows are stochastic."""
+    """Draw the step of `rows`; the tensors are filled with copies, so that reductions always see one shape."""
     first, count = places[rows[0]], len(rows)
     kind = first.sample.sampling.sampler
     given = samplers.transition(kind, x, v, sigma, sigma_next, first.sigmas[1], first.sample.sampling.noise_level)

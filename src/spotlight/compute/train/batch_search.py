@@ -1,9 +1,9 @@
-"""How many rows a forward of the trainer takes: a fixed number, or one that is found while training.
+"""Row count of the trainer's forwards: a fixed number, or one found while training.
 
-Measured are real batches of the run, so no work is done for the search alone. Which sizes are tried and which is chosen
-is decided in `control/batch_size.py`; a size fits if its peak memory is within 90 % of the device's.
+The search measures the run's own batches, so it costs no extra work. `control/batch_size.py` decides which sizes to try
+and which to choose; a size fits if its peak memory is within 90 % of the device's.
 
-Invariant: a batch that ran out of memory leaves nothing in the gradient and is tried again smaller
+Invariant: a batch that runs out of memory leaves nothing in the gradient and is retried smaller
 (tests/unit/test_batch_search.py).
 """
 
@@ -20,19 +20,19 @@ from spotlight.control.batch_size import SizeSearch
 Made = TypeVar("Made")
 
 WARM_UPS, TIMED = 1, 2
-"""Batches of each size: the first allocates and tunes kernels, and is not counted."""
+"""Batches of each size: uncounted ones, which allocate and tune kernels, and timed ones."""
 MEMORY_SHARE = 0.9
-"""Of the device: prompts differ in length, and the allocator needs room between its blocks."""
+"""Usable share of the device's memory: prompts differ in length, and the allocator needs room between its blocks."""
 
 
 class RowsPerForward(Protocol):
     """Decides the size of each batch and runs it."""
 
     def size(self, left: int) -> int:
-        """Rows of the next batch, of `left` that there are."""
+        """Return the row count of the next batch when `left` rows remain."""
 
     def run(self, rows: int, backward: Callable[[], Made]) -> Made | None:
-        """What `backward` made; None where it did not fit and its rows are still to be done."""
+        """Return the result of `backward`; None if it did not fit and its rows must run again."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BatchSearch:
 
     @property
     def chosen(self) -> int:
-        """The size as far as is known."""
+        """Best size found so far."""
         return self._sizes.chosen
 
     def size(self, left: int) -> int:
@@ -67,9 +67,9 @@ class BatchSearch:
     def run(self, rows: int, backward: Callable[[], Made]) -> Made | None:
         if self._sizes.is_settled or rows != self._sizes.candidate:
             return backward()
-        # Aside, because a backward that fails half-way has added to some gradients already.
-        kept = [parameter.grad for parameter in self._parameters]
-        self._put([None] * len(kept))
+        # Set aside, because a backward that fails half-way has already added to some gradients.
+        before = [parameter.grad for parameter in self._parameters]
+        self._set_gradients([None] * len(before))
         self._meter.start()
         made: Made | None = None
         try:
@@ -78,15 +78,17 @@ class BatchSearch:
             if rows == 1:
                 raise
         if made is None:
-            self._put(kept)
+            self._set_gradients(before)
             self._meter.release()
             self._sizes.too_large()
             return None
         self._note(self._meter.stop())
-        self._put([_sum(old, parameter.grad) for old, parameter in zip(kept, self._parameters, strict=True)])
+        self._set_gradients(
+            [_sum(old, parameter.grad) for old, parameter in zip(before, self._parameters, strict=True)]
+        )
         return made
 
-    def _put(self, gradients: Iterable[Tensor | None]) -> None:
+    def _set_gradients(self, gradients: Iterable[Tensor | None]) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
 

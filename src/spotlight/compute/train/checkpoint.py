@@ -1,13 +1,13 @@
 """The trainer's whole state on disk: theta, its copies, the optimizer and the count of its steps, as safetensors and an
 index in JSON.
 
-    taken = snapshot(trainer, base_digest)      # the trainer may go on at once
+    taken = snapshot(trainer, base_digest)      # the trainer may continue at once
     write(taken, folder)                        # in any thread
 
-Invariant: after `restore` the next steps give the same bits as they would have without it, and what is written is the
-state of the moment of the snapshot, whatever is trained meanwhile (tests/unit/test_checkpoint.py); a checkpoint under
-its final name is whole, because it is written aside and renamed. No byte of it is unpickled, so a checkpoint from
-somebody else cannot run code (tests/unit/test_foreign_files.py).
+Invariant: after `restore` the next updates give the same bits as without it. The written state is that of the snapshot,
+whatever is trained meanwhile (tests/unit/test_checkpoint.py). A checkpoint under its final name is whole, because it is
+written under a scratch name and renamed. Nothing is unpickled, so a foreign checkpoint cannot run code
+(tests/unit/test_foreign_files.py).
 """
 
 import os
@@ -24,35 +24,35 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import shards
 from spotlight.compute.weights.download import to_host
-from spotlight.compute.weights.index import Index, read_index, way_out, write_index
+from spotlight.compute.weights.index import Index, read_index, recovery_hint, write_index
 from spotlight.compute.weights.shards import Shard
 from spotlight.core.errors import Stopped, WeightsError
 
 ADAMW = "adamw"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""What AdamW keeps per parameter."""
+"""AdamW's state per parameter."""
 OBJECTIVE = "objective"
 UPDATES = "updates"
 STALE_ONLY = (f"{WeightSet.BEFORE.value}.", f"{WeightSet.START.value}.", f"{OBJECTIVE}.")
-"""What a trainer holds only where it takes samples of the version before."""
+"""Prefixes of the tensors that only a trainer of stale samples holds."""
 SPARE = 2 << 30
-"""Bytes of a device that a snapshot leaves beside the most that was ever in use there: what is free is in pieces."""
+"""Bytes that a snapshot leaves free beside the peak use of the device, because free memory is fragmented."""
 
 
 @dataclass(frozen=True)
 class TrainerSnapshot:
-    """A trainer's state of one moment, in memory of its own; it is written once."""
+    """A copy of a trainer's state; it is written once."""
 
     state: dict[str, Tensor]
     family: str
     base_digest: str
-    """Of the weights that the run trains from."""
+    """Digest of the weights that the run trains from."""
     copied: torch.cuda.Event | None = None
-    """When the device, which holds it, is done with the copy; None: it is in the host's memory."""
+    """Completion of the copy on the device; None: the copy is in host memory."""
 
     @contextmanager
     def on_host(self) -> Iterator[dict[str, Tensor]]:
-        """Fetched in a stream of its own, which neither races the trainer's nor waits for what is queued there."""
+        """Fetch the state in a separate stream, which waits for the copy but not for the trainer's queued kernels."""
         if self.copied is None:
             yield self.state
             return
@@ -61,13 +61,13 @@ class TrainerSnapshot:
             stream.wait_event(self.copied)
             fetched = to_host({name: tensor for name, tensor in self.state.items() if tensor.is_cuda})
         on_host = {**self.state, **fetched}
-        # All of it has arrived, and the device has better use for the room.
+        # Everything is on the host; free the device's memory.
         self.state.clear()
         yield on_host
 
 
 def snapshot(trainer: Trainer, base_digest: str) -> TrainerSnapshot:
-    """On the trainer's device where there is room, which takes no time to speak of, or else in the host's memory."""
+    """Copy the state on the trainer's device if there is room, which is quickest, else into host memory."""
     state, device, family = _state(trainer), trainer.adapter.device, trainer.adapter.family
     if device.type != "cuda":
         return TrainerSnapshot(_copied(state), family, base_digest)
@@ -85,7 +85,7 @@ def snapshot(trainer: Trainer, base_digest: str) -> TrainerSnapshot:
 
 
 def _has_room(state: Mapping[str, Tensor], device: torch.device) -> bool:
-    """Beside the most that this process ever used, which training will use again."""
+    """Whether the state fits beside the peak use of this process, which training will reach again."""
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     needed = sum(tensor.nbytes for tensor in state.values())
     return free - torch.cuda.max_memory_allocated(device) >= needed + SPARE
@@ -96,8 +96,8 @@ def save(trainer: Trainer, folder: Path, base_digest: str) -> None:
 
 
 def write(taken: TrainerSnapshot, folder: Path) -> None:
-    """Under its final name when it is whole and durable; what killed writers left half written is swept."""
-    # A name of this process: what is renamed is what it wrote, though another may be writing the same step.
+    """Write durably, then rename to the final name; also removes what killed writers left."""
+    # The name contains the process id: another process may be writing the same step.
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     for left in folder.parent.glob("*.part"):
         shutil.rmtree(left, ignore_errors=True)
@@ -114,15 +114,15 @@ def write(taken: TrainerSnapshot, folder: Path) -> None:
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise Stopped(
-            f"the checkpoint {folder} cannot be written ({error}), so the run stops with the one "
-            "before it; free some space there, then resume."
+            f"the checkpoint {folder} cannot be written ({error}), so the run stops at the previous "
+            "one; free some space there, then resume."
         ) from error
 
 
 def restore(trainer: Trainer, folder: Path) -> None:
-    """Into a trainer of the same recipe; a parameter that never had a gradient has no moments, there and here.
+    """Load a checkpoint into a trainer of the same recipe; a parameter that never had a gradient has no moments.
 
-    What only samples of the version before need is left where this trainer takes none.
+    Tensors that only stale samples need are skipped if this trainer takes none.
     """
     index = read_index(folder)
     saved = set(index.tensors)
@@ -131,24 +131,24 @@ def restore(trainer: Trainer, folder: Path) -> None:
             trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in saved else {}
         state = _state(trainer)
         if any(name.startswith(STALE_ONLY) for name in state.keys() - saved):
-            raise ValueError("it lacks what samples of the version before are compared with, which this run trains on")
+            raise ValueError("it lacks the weights of the previous version, which this run needs for stale samples")
         if state.keys() != {name for name in saved if name in state or not name.startswith(STALE_ONLY)}:
-            raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, not all of the same names")
+            raise ValueError(f"it holds {len(saved)} tensors, this trainer {len(state)}, with different names")
         shards.load(folder, index, {name: Shard.whole(tensor) for name, tensor in state.items()})
     except ValueError as error:
         raise WeightsError(
-            f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another recipe; put it back, "
-            f"or {way_out(folder)}."
+            f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another recipe; restore it, "
+            f"or {recovery_hint(folder)}."
         ) from error
 
 
 def state_copy(trainer: Trainer) -> dict[str, Tensor]:
-    """The same state in memory, on the trainer's device."""
+    """Copy the state of a checkpoint in memory, on the trainer's device."""
     return _copied(_state(trainer))
 
 
 def load_copy(trainer: Trainer, copy: Mapping[str, Tensor]) -> None:
-    """Back to where `state_copy` was taken."""
+    """Restore the state that `state_copy` returned."""
     for name, parameter in trainer.sets.theta.items():
         trainer.optimizer.state[parameter] = _fresh_moments(parameter) if f"{ADAMW}.step.{name}" in copy else {}
     for name, tensor in _state(trainer).items():
@@ -168,7 +168,7 @@ def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
 
 
 def _state(trainer: Trainer) -> dict[str, Tensor]:
-    """Flat, and aliasing the trainer's own tensors: loading writes into them."""
+    """Return a flat mapping that aliases the trainer's tensors: loading writes into them."""
     state: dict[str, Tensor] = {UPDATES: trainer.updates}
     for name, parameter in trainer.sets.theta.items():
         state[f"theta.{name}"] = parameter.data

@@ -1,4 +1,4 @@
-"""Sections `algorithm` and `train` of a recipe, and how advantages are scaled; free of torch."""
+"""Sections `algorithm` and `train` of a recipe; free of torch."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,19 +12,19 @@ from spotlight.core.section import Section
 
 
 class AdvantageConfig(Section):
-    """How rewards become advantages."""
+    """Scaling of rewards to advantages."""
 
     std: StdMode = StdMode.LAGGED
-    """What divides r - mean: std of the `group`, `lagged` over earlier iterations, or of the whole `iteration`."""
+    """Divisor of r - mean: std of the `group`, `lagged` over earlier iterations, or of the whole `iteration`."""
     eps: float = Field(default=1e-4, gt=0)
     """Added to the std."""
 
 
 class OldDecay(StrEnum):
-    """How slowly NFT's behaviour policy follows the trained one: old <- d old + (1 - d) theta after each iteration.
+    """Schedule of d in NFT's behaviour policy: old <- d old + (1 - d) theta after each iteration.
 
-    d depends on k, the optimizer steps of the run so far, those of the iteration that ended included. It is
-    `global_step` of the authors' code (NVlabs/DiffusionNFT), whose numbers of the schedules are given as types.
+    d depends on k, the optimizer steps of the run including the iteration that ended. k is `global_step` of the
+    authors' code (NVlabs/DiffusionNFT); its schedule numbers are given as types.
     """
 
     LATEST = "latest"
@@ -35,7 +35,7 @@ class OldDecay(StrEnum):
     """d = 0 for k < 75, then min(0.0075 (k - 75), 0.999) (type 2)."""
 
     def at(self, updates: int) -> float:
-        """d after an iteration that ends with so many optimizer steps taken."""
+        """Return d after an iteration that ends at optimizer step `updates`."""
         match self:
             case OldDecay.LATEST:
                 return 0.0
@@ -46,7 +46,7 @@ class OldDecay(StrEnum):
 
 
 class NftConfig(Section):
-    """DiffusionNFT: needs finished samples and rewards only, whatever the sampler."""
+    """DiffusionNFT: needs finished samples and rewards only, from any sampler."""
 
     kind: Literal["nft"] = "nft"
     beta: float = Field(default=1.0, gt=0)
@@ -58,13 +58,13 @@ class NftConfig(Section):
     kl_weight: float = Field(default=0.0, ge=0)
     """Weight of the mean squared distance to the base model's velocity; above 0 it costs a third forward."""
     timesteps_per_sample: int = Field(default=2, ge=1)
-    """Noise levels at which each sample is trained in one iteration."""
+    """Number of noise levels at which each sample is trained in one iteration."""
     old_decay: OldDecay | Annotated[float, Field(ge=0, lt=1)] = OldDecay.LATEST
-    """How slowly the behaviour policy follows: a schedule, or a constant d."""
+    """Decay d of the behaviour policy: a schedule, or a constant."""
     advantage: AdvantageConfig = AdvantageConfig()
 
     def old_decay_at(self, updates: int) -> float:
-        """d after an iteration that ends with so many optimizer steps taken."""
+        """Return d after an iteration that ends at optimizer step `updates`."""
         return self.old_decay.at(updates) if isinstance(self.old_decay, OldDecay) else self.old_decay
 
 
@@ -80,15 +80,15 @@ class FlowGrpoConfig(Section):
     kl_weight: float = Field(default=0.0, ge=0)
     """Weight of the divergence from the base model; above 0 it costs a second forward."""
     kl_divides_by_dt: bool = False
-    """True: the KL of the two Gaussians, divided by g^2 |dt|. False: as published, by g^2, which is |dt|
-    times that, so with 10 steps a weight of 0.04 without dt is about 0.004 with it. CPS has no dt: no
-    difference."""
+    """True: the KL of the two Gaussians, divided by g^2 |dt|. False: as published, divided by g^2, which is
+    smaller by |dt|: with 10 steps a weight of 0.04 without dt is about 0.004 with it. CPS has no dt, so both
+    are equal."""
     ratio_normalisation: bool = False
     """GRPO-Guard: centre the log-ratio, measure it in the same units at every step, and weigh steps by
     1/|dt|. The rollout then stores means; use a clip near 2e-6."""
     stale_weight_cap: float = Field(default=2.0, ge=1)
-    """Samples of the version before, where they stray from it more than twice as often as fresh ones, are clipped
-    around the iteration's first weights and weighed by the ratio of those to their own; at most by this."""
+    """Largest weight of a stale sample. If stale samples are clipped more than twice as often as fresh ones, the clip
+    moves to the iteration's first weights, and a stale sample is weighted by the ratio of those to its own weights."""
     advantage: AdvantageConfig = AdvantageConfig()
 
 
@@ -106,11 +106,11 @@ class LoraConfig(Section):
 
 AUTO: Literal["auto"] = "auto"
 UNMEASURED_ROWS = 64
-"""Rows of a forward where `auto` would have to be measured first."""
+"""Rows of a forward where `auto` is not measured."""
 
 
 def _is_row_count(value: Any) -> Any:
-    """Told here, because of a union pydantic would name every member that refused."""
+    """Validate before the union, whose pydantic error would list every member that refused the value."""
     if value != AUTO and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError("it takes a whole number of rows, at least 1, or auto")
     return value
@@ -120,7 +120,7 @@ RowCount: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_is_row_c
 
 
 class TrainConfig(Section):
-    """The optimizer (AdamW), how rows are batched, and what is trained."""
+    """The optimizer (AdamW), the batching of rows, and the trained parameters."""
 
     lr: float = Field(default=1e-4, gt=0)
     """Learning rate; constant."""
@@ -134,37 +134,37 @@ class TrainConfig(Section):
     """Gradients are scaled down to this global norm."""
     micro_batch: RowCount = 32
     """Rows (a sample at one timestep) per forward; changes memory and speed, not the gradient. `auto` doubles it
-    over the first batches for as long as that saves time and fits the device's memory."""
+    over the first batches while that saves time and fits the device's memory."""
     batches_over: BatchesOver = BatchesOver.PAIRS
     """Whether a forward takes rows of any timesteps (`pairs`) or of one timestep of each sample (`samples`)."""
     updates_per_iteration: int = Field(default=2, ge=1)
     """Optimizer steps per iteration, over disjoint groups."""
     ema_decay: float = Field(default=0.9, ge=0, lt=1)
-    """Average of weights that evaluation uses, per optimizer step; 0 evaluates the weights themselves."""
+    """Decay per optimizer step of the averaged weights that evaluation uses; 0 evaluates the weights themselves."""
     ema_warmup: bool = True
-    """The decay is at most (1 + k) / (10 + k) after k optimizer steps, so that the base model soon leaves the average:
+    """Limit the decay to (1 + k) / (10 + k) after k optimizer steps, so that the base model soon leaves the average:
     with 0.9 its share is 0.5 % after 4 steps instead of 66 %, and 0.006 % after 10 instead of 35 %."""
     lora: LoraConfig | None = None
-    """None trains all weights."""
+    """Low-rank adapters; None trains all weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     timeout_s: float = Field(default=3600.0, gt=0)
-    """Seconds that an optimizer step, a publication or a checkpoint may take before the trainer is taken
-    for hung, killed and restarted from the newest checkpoint."""
+    """Seconds after which an optimizer step, a publication or a checkpoint counts as hung; the trainer is then
+    killed and restarted from the newest checkpoint."""
 
     @property
     def rows_per_forward(self) -> int:
-        """Rows of a forward in programs of one process, which draw as many at a time as they train on."""
+        """Rows of a forward in programs of one process, for rollout and training alike."""
         return UNMEASURED_ROWS if self.micro_batch == AUTO else self.micro_batch
 
     def ema_decay_at(self, updates: int) -> float:
-        """The average's decay at optimizer step number `updates`, counted from 1."""
+        """Decay of the averaged weights at optimizer step number `updates`, counted from 1."""
         return min((1 + updates) / (10 + updates), self.ema_decay) if self.ema_warmup else self.ema_decay
 
     def check_deterministic(self) -> None:
-        """Refuse what gives other bits in another run."""
+        """Refuse settings that give other bits in another run."""
         if self.micro_batch == AUTO:
             raise ConfigError(
-                "deterministic is on but train.micro_batch is auto, which follows measured times, and another batch "
-                "sums gradients in another order; set train.micro_batch to a number, or deterministic to false."
+                "deterministic is on but train.micro_batch is auto, which depends on measured times, and another batch "
+                "size sums gradients in another order; set train.micro_batch to a number, or deterministic to false."
             )

@@ -1,4 +1,4 @@
-"""What one update trains on: scored samples, and the pairs of sample and timestep that losses see.
+"""The input of one update: scored samples, and the pairs of sample and timestep that losses see.
 
 Samples may have different numbers of timesteps: the records of shorter ones are padded, and padding has no pair.
 """
@@ -23,7 +23,7 @@ class Experience:
     uncond: ConditionBatch | None
     advantage_B: Tensor
     kept_B: Tensor
-    """False where the reward was not finite: such a sample is not trained on."""
+    """False where the reward is not finite: such a sample is not trained on."""
     iteration: int
 
     def __post_init__(self) -> None:
@@ -33,18 +33,18 @@ class Experience:
         return len(self.rollout.samples)
 
     def is_stale(self, sample: int) -> bool:
-        """Whether it was drawn with the weights of the iteration before."""
+        """Whether the sample was drawn with the weights of the previous iteration."""
         return self.rollout.samples[sample].version == self.iteration - 1
 
 
 def kept_pairs(experience: Experience, samples: Sequence[int], places: int | Sequence[int]) -> list[Pair]:
-    """The pairs that these samples are trained at: `places` timesteps each, or one number for all."""
+    """Return the pairs to train for these samples; `places` is the number of timesteps per sample, or one for all."""
     counts = [places] * len(experience) if isinstance(places, int) else places
     return pairs_of(samples, experience.kept_B.tolist(), counts)
 
 
 def joined(rollouts: Sequence[Rollout]) -> Rollout:
-    """Several batches of one iteration as one; windows of fewer steps are padded at their end."""
+    """Concatenate batches of one iteration; windows of fewer steps are padded at their end."""
     longest = max(rollout.log_prob_BK.shape[1] for rollout in rollouts)
     latents = longest + 1 if longest else 0
     return Rollout(

@@ -1,4 +1,4 @@
-"""What is trained: all weights, or low-rank adapters through peft."""
+"""Selection of the trained parameters: all weights, or low-rank adapters through peft."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ ADAPTER = "policy"
 
 
 def select_trainable(transformer: nn.Module, lora: LoraConfig | None, targets: Sequence[str], seed: int) -> None:
-    """Mark parameters for training, injecting adapters where asked; adapters start as the identity, in fp32."""
+    """Mark parameters for training, and inject adapters if `lora` is set; adapters start as the identity, in fp32."""
     if lora is None:
         _check_precision(transformer)
         transformer.requires_grad_(True)
@@ -33,16 +33,16 @@ def select_trainable(transformer: nn.Module, lora: LoraConfig | None, targets: S
         torch.manual_seed(seed)
         inject_adapter_in_model(adapters, transformer, adapter_name=ADAPTER)
     for parameter in transformer.parameters():
-        # peft takes the base's dtype, and in bf16 most steps of an optimizer would round to nothing.
+        # peft uses the base's dtype, and in bf16 most optimizer steps would round to nothing.
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
 
 
 @torch.no_grad()
 def merged_state(transformer: nn.Module) -> dict[str, Tensor]:
-    """The state dict under the base model's own names, adapters added to the weights they adapt.
+    """Return the state dict under the base model's names, with adapters added to the weights that they adapt.
 
-    Merged weights are new and at least fp32, since bf16 would round small adapters away; the others alias the module,
+    Merged weights are new and at least fp32, because bf16 would round small adapters away; the others alias the module,
     as in `state_dict`. Inside `WeightSets.using` it is that set's state.
     """
     state = dict(transformer.state_dict())
@@ -62,6 +62,6 @@ def _check_precision(transformer: nn.Module) -> None:
     coarse = sorted({str(p.dtype) for p in transformer.parameters()} - {"torch.float32", "torch.float64"})
     if coarse:
         raise ConfigError(
-            f"all weights were to be trained but some are {', '.join(coarse)}, in which AdamW's small steps round to "
-            "nothing; load the model in float32, or set train.lora."
+            f"some of the weights to train are {', '.join(coarse)}, in which AdamW's small steps round to nothing; "
+            "load the model in float32, or set train.lora."
         )

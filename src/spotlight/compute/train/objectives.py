@@ -1,9 +1,9 @@
-"""From rows to losses: each objective runs the forwards its loss needs, through the one velocity function.
+"""From rows to losses: each objective runs the forwards that its loss needs, through the one velocity function.
 
-A row is compared with the policy that drew its sample. For one of the version before, NFT's anchor is `before`, and
-Flow-GRPO's old log-probabilities are the recorded ones as ever; where those rows are beyond the clip too often
-(`ClipWatch`), they are clipped around `start` and weighed instead. Invariant: where the two versions are equal, stale
-rows change nothing (tests/unit/test_stale_samples.py).
+A row is compared with the policy that drew its sample. For stale rows NFT's anchor is `before`; Flow-GRPO's old
+log-probabilities are the recorded ones for all rows. If stale rows are clipped too often (`ClipWatch`), Flow-GRPO clips
+them around `start` and weights them instead. Invariant: if the two versions are equal, staleness has no effect
+(tests/unit/test_stale_samples.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,37 +33,37 @@ from spotlight.core.types import Sample, Sampling, Size
 
 @dataclass(frozen=True)
 class LossRows:
-    """Per-row losses with their gradient, and figures for the log: one value for each row that a figure is of."""
+    """Per-row losses with their gradient, and figures for the log: one value for each row that a figure covers."""
 
     loss_B: Tensor
     figures: Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """A loss together with the weight sets it needs."""
+    """A loss and the weight sets that it needs."""
 
     weight_sets: frozenset[WeightSet]
     state: Mapping[str, Tensor]
-    """What later steps depend on beside weights, to be saved and restored in place."""
+    """State beside the weights that later updates depend on; saved, and restored in place."""
 
     def places(self, experience: Experience) -> list[int]:
-        """Trained timesteps of each sample."""
+        """Number of trained timesteps of each sample."""
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows: ...
 
-    def stepped(self, figures: Mapping[str, float]) -> None:
-        """An optimizer step was taken; `figures` are the means over its rows."""
+    def after_step(self, figures: Mapping[str, float]) -> None:
+        """Update the state after an optimizer step; `figures` are the means over its rows."""
 
 
 def objective(config: AlgorithmConfig, run_seed: int, takes_stale: bool = False) -> Objective:
-    """`takes_stale`: samples of the version before may come, and are told from the others."""
+    """Build the objective; `takes_stale` allows samples of the previous version, which it treats separately."""
     if isinstance(config, NftConfig):
         return NftObjective(config, run_seed, takes_stale)
     return FlowGrpoObjective(config, takes_stale)
 
 
 class NftObjective:
-    """Noise each finished sample to a few of its own timesteps; compare theta with the policy that drew it there."""
+    """Noise each finished sample to a few of its timesteps; compare theta with the policy that drew the sample."""
 
     def __init__(self, config: NftConfig, run_seed: int, takes_stale: bool = False) -> None:
         self.config = config
@@ -99,11 +99,11 @@ class NftObjective:
             }
         return LossRows(terms.loss_B, figures)
 
-    def stepped(self, figures: Mapping[str, float]) -> None:
-        """Nothing here depends on earlier steps."""
+    def after_step(self, figures: Mapping[str, float]) -> None:
+        """Do nothing: NFT has no state."""
 
     def _timesteps(self, experience: Experience, rows: Sequence[Pair], sigmas: Tensor) -> Tensor:
-        """Distinct steps of the sample's own schedule, chosen by its identity."""
+        """Sigmas at distinct steps of each sample's schedule, chosen by the sample's identity."""
         orders: dict[int, np.ndarray] = {}
         for sample in {row.sample for row in rows}:
             rng = generator(self._key(Purpose.TRAIN_TIMESTEP, experience, sample))
@@ -115,8 +115,8 @@ class NftObjective:
         return normals(keys, shape)
 
     def _key(self, purpose: Purpose, experience: Experience, sample: int, *parts: int) -> int:
-        who: Sample = experience.rollout.samples[sample]
-        return derive_key(purpose, self.run_seed, who.prompt, who.seed, experience.iteration, *parts)
+        identity: Sample = experience.rollout.samples[sample]
+        return derive_key(purpose, self.run_seed, identity.prompt, identity.seed, experience.iteration, *parts)
 
 
 class FlowGrpoObjective:
@@ -135,8 +135,8 @@ class FlowGrpoObjective:
         places = [recorded_steps(sample.sampling) for sample in experience.rollout.samples]
         if not all(places):
             raise ConfigError(
-                "Flow-GRPO was given samples without an SDE window, so there is no step that it could train; set "
-                "rollout.sampler and rollout.window_size, or use algorithm nft."
+                "Flow-GRPO has samples without an SDE window, so they have no trainable step; set rollout.sampler and "
+                "rollout.window_size, or use algorithm nft."
             )
         return places
 
@@ -175,11 +175,11 @@ class FlowGrpoObjective:
             }
         return LossRows(terms.loss_B, figures)
 
-    def stepped(self, figures: Mapping[str, float]) -> None:
-        self._watch.stepped(figures)
+    def after_step(self, figures: Mapping[str, float]) -> None:
+        self._watch.update(figures)
 
     def _proximal(self, adapter: Adapter, sets: WeightSets, steps: "_WindowSteps", stale_B: Tensor) -> Tensor | None:
-        """Log-ratio of the iteration's first weights to those that drew the row, 0 of fresh rows; None: not needed."""
+        """Log-ratio of the iteration's first weights to those that drew the row, 0 for fresh rows; None if unused."""
         if not (self.takes_stale and self._watch.decouples and bool(stale_B.any())):
             return None
         stale = steps.rows(stale_B)
@@ -198,7 +198,7 @@ class FlowGrpoObjective:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a forward takes beside weights."""
+    """Inputs of a forward."""
 
     x_BSC: Tensor
     sigma_B: Tensor
@@ -217,7 +217,7 @@ class _Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class _WindowSteps:
-    """Recorded steps, one per row, and how any velocity would have taken them."""
+    """Recorded window steps, one per row; `transition` repeats them with another velocity."""
 
     inputs: _Inputs
     next_B: Tensor
@@ -259,15 +259,15 @@ class _WindowSteps:
 
     def transition(self, v: Tensor) -> samplers.Transition:
         x, sigma_B = self.inputs.x_BSC, self.inputs.sigma_B
-        how = self.sampling
-        return samplers.transition(how.sampler, x, v, sigma_B, self.next_B, self.sigma_second, how.noise_level)
+        chosen = self.sampling
+        return samplers.transition(chosen.sampler, x, v, sigma_B, self.next_B, self.sigma_second, chosen.noise_level)
 
     def log_prob(self, given: samplers.Transition) -> Tensor:
         return samplers.log_prob(self.sampling.sampler, self.x_next, given)
 
 
 def _anchor(adapter: Adapter, sets: WeightSets, inputs: _Inputs, stale_B: Tensor) -> Tensor:
-    """Velocity of the policy that drew each row; a batch of both kinds takes a forward of each, on its rows."""
+    """Velocity of the policy that drew each row; a batch of fresh and stale rows takes one forward of each kind."""
     if not bool(stale_B.any()):
         return _frozen(adapter, sets, WeightSet.OLD, inputs)
     if bool(stale_B.all()):
@@ -281,7 +281,7 @@ def _anchor(adapter: Adapter, sets: WeightSets, inputs: _Inputs, stale_B: Tensor
 
 @torch.no_grad()
 def _frozen(adapter: Adapter, sets: WeightSets, which: WeightSet, inputs: _Inputs) -> Tensor:
-    """Velocity of another weight set; always before the trained forward (see weight_sets)."""
+    """Velocity of another weight set; call it before the trained forward (see weight_sets)."""
     with sets.using(which):
         return inputs.velocity(adapter)
 

@@ -1,14 +1,13 @@
 """The training role of a worker: orders in, replies out; one optimizer step or publication at a time.
 
     Train part 0 --> part 1 --> ... --> final part: one optimizer step
-      ^  begins the step anew, whatever was accumulated before
+      ^  restarts the step and drops what was accumulated
 
-A checkpoint is of the moment of its order; a thread writes it while other orders are obeyed, and tells when it is
-durable or cannot be. One at a time, and a restore waits for it: whatever becomes of it is told before.
+A checkpoint holds the state at its order. A thread writes it while other orders are executed, and reports when it is
+durable or has failed. One checkpoint is written at a time; a restore waits until its outcome is reported.
 
-Invariant: a step contains every sample of its parts once, and nothing of a step that was given up: a part that does
-not follow the one before it, a sample that comes twice, or a final part that does not add up is refused
-(tests/unit/test_training_role.py).
+Invariant: a step contains every sample of its parts once, and nothing of an abandoned step. A part out of order, a
+repeated sample, or a final part whose sample count does not match is refused (tests/unit/test_training_role.py).
 """
 
 import threading
@@ -41,14 +40,14 @@ Write: TypeAlias = Callable[[checkpoint.TrainerSnapshot, Path], None]
 
 @dataclass
 class _Parts:
-    """What was accumulated of the next step."""
+    """Accumulated parts of the next step."""
 
     taken: int = 0
     requests: set[RequestId] = field(default_factory=set)
 
 
 class TrainingRole:
-    """A trainer that follows orders."""
+    """Executes the controller's training orders."""
 
     def __init__(
         self,
@@ -56,28 +55,28 @@ class TrainingRole:
         adapter: Adapter,
         base_digest: str,
         run_folder: Path,
-        say: Callable[[m.AnyMessage], None],
+        send: Callable[[m.AnyMessage], None],
         write: Write = checkpoint.write,
     ) -> None:
-        """`say` is called by the thread that writes checkpoints."""
+        """`send` is called from the thread that writes checkpoints."""
         self._trainer = trainer
         self._adapter = adapter
         self._base_digest = base_digest
         self._run_folder = run_folder
         self._store = NodeStore(run_folder / "weights")
-        self._say = say
+        self._send = send
         self._write = write
         self._writing: threading.Thread | None = None
         self._parts: _Parts | None = None
-        """None: the next step has not begun."""
+        """Parts of the current step; None if it has not begun."""
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that theta contains."""
+        """Number of optimizer steps that theta contains."""
         return int(self._trainer.updates)
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
-        """The answer; none of a checkpoint, which is told of when it is durable."""
+        """Execute an order and return its reply; None for a checkpoint, which is reported when it is durable."""
         match order:
             case m.Train():
                 return self._train(order)
@@ -90,8 +89,8 @@ class TrainingRole:
                 return self._restore(order)
 
     def _train(self, order: m.Train) -> m.Stepped | m.Accumulated:
-        self._check_turn(order)
-        # Read first: a sample whose file is lost leaves what is accumulated as it is.
+        self._check_order(order)
+        # Read first: if a file is lost, the accumulated gradient stays as it is.
         experience = self._experience(order) if order.items else None
         samples = len(order.items) if order.samples is None else order.samples
         parts, self._parts = self._parts, None
@@ -105,47 +104,46 @@ class TrainingRole:
         if not order.is_final:
             self._parts = parts
             return m.Accumulated(step=order.step, part=order.part)
-        return self._stepped(order, self._trainer.finish(order.iteration))
+        return self._step_reply(order, self._trainer.finish(order.iteration))
 
-    def _stepped(self, order: m.Train, report: UpdateReport) -> m.Stepped:
+    def _step_reply(self, order: m.Train, report: UpdateReport) -> m.Stepped:
         if order.last:
             self._trainer.end_iteration()
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
         return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures)
 
-    def _check_turn(self, order: m.Train) -> None:
-        """Refuse an order that would train the wrong weights, or a step that is not what it says."""
+    def _check_order(self, order: m.Train) -> None:
+        """Refuse an order that would train the wrong weights, lose a sample or count one twice."""
         if order.step != self.steps:
             raise Stopped(
-                f"the trainer holds {self.steps} steps but was asked for step {order.step}, so it would train the "
-                "wrong weights; restore it to the checkpoint first."
+                f"the trainer holds {self.steps} steps but step {order.step} was ordered, so it would train the wrong "
+                "weights; restore it to the checkpoint first."
             )
-        told = f"part {order.part} of step {order.step}"
+        label = f"part {order.part} of step {order.step}"
         parts = _Parts() if order.part == 0 or self._parts is None else self._parts
         if order.part != parts.taken:
             raise Stopped(
-                f"{told} was ordered but the trainer has accumulated {parts.taken} parts of it, so samples would be "
+                f"{label} was ordered but the trainer has accumulated {parts.taken} parts of it, so samples would be "
                 "missing or counted twice; order the step again from part 0."
             )
         if order.samples is None and not (order.part == 0 and order.is_final):
             raise Stopped(
-                f"{told} does not say how many samples the step has, which its gradient is divided by; set samples in "
-                "every part of a step."
+                f"{label} has no sample count, which the gradient is divided by; set samples in every part of a step."
             )
         requests = [item.request.id for item in order.items]
         if len({*requests, *parts.requests}) < len(requests) + len(parts.requests):
             raise Stopped(
-                f"{told} has a sample that the step already has, which would count twice; order the step again from "
+                f"{label} has a sample that the step already has, which would count twice; order the step again from "
                 "part 0 with every sample in one part."
             )
         found = len(parts.requests) + len(requests)
         if order.is_final and not found:
-            raise Stopped(f"step {order.step} has no sample, so nothing can be learned from it; give it some.")
+            raise Stopped(f"step {order.step} has no sample, so it has no gradient; order it with samples.")
         if order.is_final and order.samples is not None and order.samples != found:
             raise Stopped(
-                f"{told} is its last and says that the step has {order.samples} samples, but its parts have {found}, "
-                "so some were lost on the way; order the step again from part 0."
+                f"{label} is the last one and gives the step {order.samples} samples, but its parts have {found}, so "
+                "some were lost on the way; order the step again from part 0."
             )
         check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
 
@@ -173,31 +171,31 @@ class TrainingRole:
         return m.PublishedWeights(weights=weights, digest=stored.fingerprint, size=stored.size, step=self.steps)
 
     def state(self, policy: Policy) -> Mapping[str, Tensor]:
-        """What it would publish now; later steps change it."""
+        """The weights that it would publish now; later steps change them in place."""
         sets, which = self._trainer.sets, WeightSet.EMA if policy is Policy.AVERAGE else self._trainer.behaviour
         return sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
 
     def _save(self, order: m.Save) -> None:
         self.settle()
         taken = checkpoint.snapshot(self._trainer, self._base_digest)
-        # A daemon: a process that is told to go leaves what is half written, under a name that says so.
-        self._writing = threading.Thread(target=self._written, args=(taken, order), name="checkpoint", daemon=True)
+        # A daemon thread: an exiting process leaves a half-written checkpoint under its scratch name.
+        self._writing = threading.Thread(target=self._write_out, args=(taken, order), name="checkpoint", daemon=True)
         self._writing.start()
 
     def settle(self) -> None:
-        """Wait until the checkpoint that is being written is told of."""
+        """Wait until the checkpoint under way is reported."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
 
-    def _written(self, taken: checkpoint.TrainerSnapshot, order: m.Save) -> None:
+    def _write_out(self, taken: checkpoint.TrainerSnapshot, order: m.Save) -> None:
         try:
             self._write(taken, self._run_folder / order.path)
         except Exception as error:
             traceback.print_exc()
-            self._say(m.Failed(problem=errors.describe(error), exit_code=errors.exit_code_of(error)))
+            self._send(m.Failed(problem=errors.describe(error), exit_code=errors.exit_code_of(error)))
         else:
-            self._say(m.Saved(step=order.step, path=order.path))
+            self._send(m.Saved(step=order.step, path=order.path))
 
     def _restore(self, order: m.Restore) -> m.Saved:
         self.settle()
@@ -208,7 +206,7 @@ class TrainingRole:
             raise Stopped(f"the trainer has taken {self.steps} steps and cannot go back to none; restart it.")
         if self.steps != order.step:
             raise Stopped(
-                f"the checkpoint {order.path} contains {self.steps} steps but {order.step} were asked for, so training "
-                "would go on from the wrong weights; restore the checkpoint of that step."
+                f"the checkpoint {order.path} contains {self.steps} steps but {order.step} were ordered, so training "
+                "would continue from the wrong weights; restore the checkpoint of that step."
             )
         return m.Saved(step=order.step, path=order.path, restored=True)

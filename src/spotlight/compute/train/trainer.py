@@ -1,12 +1,12 @@
-"""The trainer: accumulate gradients over rows, step once, let the weight sets follow.
+"""The trainer: accumulate gradients over rows, take one optimizer step, update the weight sets.
 
-    begin(samples) --add(part of them)--> add(more of them) ... --finish--> one optimizer step
+    begin(samples) --add(first part)--> add(second part) ... --finish--> one optimizer step
 
-Between two parts anything may happen that leaves theta and its gradients alone: rollouts with other weights, a
-publication, a checkpoint.
+Work that leaves theta and its gradients alone may run between two parts: rollouts with other weights, a publication, a
+checkpoint.
 
-Invariant: the gradient of an update is the sum over its rows divided by the number of rows that its samples have,
-kept or not; neither the micro-batch nor the order of rows, nor the parts that the samples come in, changes it
+Invariant: the gradient of an update is the sum over its rows divided by the number of rows of its samples, kept or not.
+It does not depend on the micro-batch, the order of rows or the division into parts
 (tests/property/test_trainer_property.py, tests/property/test_pipeline_gradient_property.py).
 """
 
@@ -32,7 +32,7 @@ from spotlight.core.errors import Diverged
 
 @dataclass
 class UpdateTally:
-    """Sums over the rows of an update, whatever batches and parts they came in."""
+    """Sums over the rows of an update, across its batches and parts."""
 
     loss: float = 0.0
     rows: int = 0
@@ -40,7 +40,7 @@ class UpdateTally:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, loss: Tensor, part: LossRows) -> None:
-        """A batch, with its share of the update's loss."""
+        """Add a batch with its share of the update's loss."""
         self.loss += float(loss.detach())
         self.rows += len(part.loss_B)
         for name, values in part.figures.items():
@@ -48,13 +48,13 @@ class UpdateTally:
             self._counts[name] = self._counts.get(name, 0) + len(values)
 
     def means(self) -> dict[str, float]:
-        """Of the figures that had a row."""
+        """Means of the figures that have at least one row."""
         return {name: float(total) / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
 
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """One optimizer step, for the log; figures are means over its rows."""
+    """Report of one optimizer step, for the log; figures are means over its rows."""
 
     loss: float
     grad_norm: float
@@ -64,14 +64,14 @@ class UpdateReport:
 
 @dataclass
 class _OpenUpdate:
-    """An update that was begun."""
+    """An update between `begin` and `finish`."""
 
     samples: int
-    """Announced."""
+    """Number of samples announced."""
     denominator: float | None
-    """What the gradient is divided by on the way: `places` as announced, or as the first part foretells it."""
+    """Provisional divisor of the gradient: the announced number of rows, or an estimate from the first part."""
     places: int = 0
-    """Rows of the samples added so far, kept or not: what it is divided by in the end."""
+    """Number of rows of the samples added so far, kept or not: the final divisor."""
     tally: UpdateTally = field(default_factory=UpdateTally)
 
 
@@ -86,7 +86,7 @@ class Trainer:
         run_seed: int,
         keeps_before: bool = False,
     ) -> None:
-        """`keeps_before`: samples of the version before may come, so what they are compared with is kept."""
+        """`keeps_before`: hold the weights that stale samples are compared with, and accept such samples."""
         self.adapter = adapter
         self.train_config = train
         self.algorithm = algorithm
@@ -105,29 +105,29 @@ class Trainer:
             weight_decay=train.weight_decay,
         )
         self.updates = torch.zeros((), dtype=torch.int64)
-        """Optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
+        """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
         self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
         self._underway: _OpenUpdate | None = None
 
     @property
     def behaviour(self) -> WeightSet | None:
-        """The set that rolls out: NFT publishes `old`, Flow-GRPO theta itself."""
+        """The weight set for rollouts: `old` for NFT, theta (None) for Flow-GRPO."""
         return WeightSet.OLD if isinstance(self.algorithm, NftConfig) else None
 
     @property
     def objective_state(self) -> Mapping[str, Tensor]:
-        """What the next steps depend on beside weights and moments; part of a checkpoint."""
+        """State of the objective beside weights and moments; part of a checkpoint."""
         return self._objective.state
 
     def run_iteration(self, experience: Experience, groups: Sequence[Sequence[int]]) -> list[UpdateReport]:
-        """All updates of one iteration over disjoint groups of sample indices."""
+        """Run all updates of one iteration over disjoint groups of sample indices."""
         updates = groups_by_update(groups, self.train_config.updates_per_iteration, self.run_seed, experience.iteration)
         reports = [self.update(experience, sorted(sample for group in part for sample in group)) for part in updates]
         self.end_iteration()
         return reports
 
     def end_iteration(self) -> None:
-        """After its last update: the behaviour policy follows."""
+        """Update the behaviour policy after the last update of an iteration."""
         if WeightSet.BEFORE in self.sets.names:
             self.sets.copy(WeightSet.OLD, WeightSet.BEFORE)
         if isinstance(self.algorithm, NftConfig):
@@ -136,23 +136,23 @@ class Trainer:
             self.sets.follow(WeightSet.START, 0.0)
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
-        """One optimizer step over these samples."""
+        """Take one optimizer step over these samples."""
         self.begin(len(samples))
         self.add(experience, samples)
         return self.finish(experience.iteration)
 
     def begin(self, samples: int, places: int | None = None) -> None:
-        """An update over so many samples, which come in one part or several; one that was under way is dropped.
+        """Begin an update over `samples` samples in one or more parts; an update under way is dropped.
 
-        `places` is how many rows all of them have. Without it the first part is taken for typical, and gradients are
-        scaled in the end where it was not, or where other samples came than were announced.
+        `places` is the number of rows of all samples. Without it, it is estimated from the first part, and `finish`
+        rescales the gradient if the estimate or the announced number of samples was wrong.
         """
         self.optimizer.zero_grad(set_to_none=True)
         self._underway = _OpenUpdate(samples, denominator=places)
 
     def add(self, experience: Experience, samples: Sequence[int]) -> None:
         """Add the gradient of these samples; a part that fails half-way drops the update."""
-        underway = self._begun()
+        underway = self._open_update()
         if self.keeps_before:
             check_versions([experience.rollout.samples[s] for s in samples], experience.iteration, takes_stale=True)
         counts = self._objective.places(experience)
@@ -166,8 +166,8 @@ class Trainer:
         self._underway = underway
 
     def finish(self, iteration: int) -> UpdateReport:
-        """One optimizer step over all samples that were added."""
-        underway = self._begun()
+        """Take one optimizer step over all added samples."""
+        underway = self._open_update()
         self._underway = None
         scale = underway.denominator / underway.places if underway.denominator and underway.places else 1.0
         if scale != 1.0:
@@ -175,14 +175,14 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.sets.theta.values(), self.train_config.max_grad_norm)
         if not torch.isfinite(norm):
             raise Diverged(
-                f"the gradient norm of iteration {iteration} is {float(norm)}, so a step would destroy the "
-                "weights and was not taken; check the reward or lower train.lr, and run again."
+                f"the gradient norm of iteration {iteration} is {float(norm)}, so an optimizer step would destroy "
+                "the weights and was not taken; check the reward or lower train.lr, and run again."
             )
         self.optimizer.step()
         self.updates.add_(1)
         self.sets.follow(WeightSet.EMA, self.train_config.ema_decay_at(int(self.updates)))
         figures = underway.tally.means()
-        self._objective.stepped(figures)
+        self._objective.after_step(figures)
         if self.train_config.micro_batch == AUTO:
             figures["micro_batch"] = float(self._search.chosen)
         return UpdateReport(underway.tally.loss * scale, float(norm), underway.tally.rows, figures)
@@ -190,7 +190,7 @@ class Trainer:
     def accumulate(
         self, experience: Experience, rows: Sequence[Pair], denominator: float
     ) -> tuple[float, dict[str, float]]:
-        """Add the gradient of these rows, micro-batch by micro-batch; their loss and figures."""
+        """Add the gradient of these rows, micro-batch by micro-batch; return their loss and figures."""
         tally = UpdateTally()
         self._accumulate(experience, rows, denominator, tally)
         return tally.loss, tally.means()
@@ -217,9 +217,9 @@ class Trainer:
         rows = self.train_config.micro_batch
         return self._search if rows == AUTO else FixedRows(rows)
 
-    def _begun(self) -> _OpenUpdate:
+    def _open_update(self) -> _OpenUpdate:
         if self._underway is None:
-            raise ValueError("no update is under way, so there is nothing to add to or to finish; begin one first.")
+            raise ValueError("no update is under way, so it cannot be added to or finished; call begin first.")
         return self._underway
 
     @torch.no_grad()

@@ -1,11 +1,11 @@
 """Named copies of the trainable weights beside the trained ones (theta).
 
-NFT keeps three: theta, `old` (the behaviour policy, which is what is published) and `ema` (what evaluation uses);
-`reference` is what a KL term is measured from. Where samples of the version before may be trained on, NFT also keeps
-`before`, the policy that drew them, and Flow-GRPO `start`, theta as the iteration found it. The same code serves full
-fine-tuning and LoRA, where the sets hold adapters only. Invariant: outside `using`, the module holds theta, and
-gradients belong to theta alone; run the other sets' forwards before the trained one, because recomputation in a
-checkpointed backward sees the weights of that moment.
+NFT holds three: theta, `old` (the behaviour policy, which is published) and `ema` (which evaluation uses). A KL term
+measures the distance from `reference`. To train on stale samples, NFT also holds `before`, the policy that drew them,
+and Flow-GRPO `start`, theta at the start of the iteration. The same code serves full fine-tuning and LoRA, where the
+sets hold adapters only. Invariant: outside `using`, the module holds theta, and gradients belong to theta alone. Run
+the other sets' forwards before the trained one, because recomputation in a checkpointed backward sees the weights of
+that moment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 
 class WeightSet(StrEnum):
-    """Which copy."""
+    """Names of the copies."""
 
     OLD = "old"
     EMA = "ema"
     REFERENCE = "reference"
     BEFORE = "before"
-    """`old` of the iteration before."""
+    """`old` of the previous iteration."""
     START = "start"
-    """Theta when the iteration began."""
+    """Theta at the start of the iteration."""
 
 
 class WeightSets:
@@ -43,7 +43,7 @@ class WeightSets:
 
     @contextmanager
     def using(self, which: WeightSet | None) -> Iterator[None]:
-        """The module computes with that copy inside the block; None is theta."""
+        """Compute with that copy inside the block; None is theta."""
         if which is None:
             yield
             return

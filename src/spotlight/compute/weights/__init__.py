@@ -1,1 +1,1 @@
-"""Weights as named, digested, verified things."""
+"""Weights: digests, files, the node's store, sets on a device, and checkpoint shards."""

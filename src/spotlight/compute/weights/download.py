@@ -1,9 +1,9 @@
-"""Weights from where they are trained into a file, in order, so that any file system will do.
+"""Writes weights from the trainer's device to a file, sequentially, so that any file system works.
 
-A device's numbers come through two pinned buffers, one on its way while the other is written; to bring all of them to
-the host first takes several times as long, for its memory is not pinned. The file is safetensors; its header is written
-here, because the library wants all bytes in host memory, and the library reads it (tests/unit/test_download.py, and
-from a device tests/gpu/test_weights_on_device.py).
+Bytes of a device pass through two pinned buffers: one is filled while the other is written. Copying everything to
+pageable host memory first takes several times as long. The file is safetensors. Its header is written here, because the
+library needs all bytes in host memory; the library reads the file (tests/unit/test_download.py, and from a device
+tests/gpu/test_weights_on_device.py).
 """
 
 import struct
@@ -21,14 +21,14 @@ from spotlight.core.errors import WeightsError
 DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"
 }  # fmt: skip
-"""What a trainer holds, as safetensors spells it: weights, moments and counts."""
+"""Types of a trainer's weights, moments and counts, with their safetensors names."""
 ALIGNMENT = 8
-"""Of the first tensor's bytes; the widest types come first, so all others are aligned as well."""
+"""Alignment of the first tensor's bytes; the widest types come first, so all others are aligned as well."""
 METADATA = "__metadata__"
 
 
-class Described(msgspec.Struct, frozen=True):
-    """One tensor, as the header of the file tells of it."""
+class HeaderEntry(msgspec.Struct, frozen=True):
+    """Header entry of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -36,8 +36,8 @@ class Described(msgspec.Struct, frozen=True):
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Tensors of one device; the file is whole when this returns, so write under a scratch name and rename."""
-    described = _described(tensors)
+    """Write tensors of one device; the file is whole only on return, so write under a scratch name and rename."""
+    described = _header_entries(tensors)
     sources = {name: bytes_of(tensors[name].detach().contiguous()) for name in described}
     with path.open("wb") as file:
         file.write(_header(described, metadata))
@@ -50,10 +50,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the host's memory of tensors of one CUDA device, fetched in the current stream's order.
+    """Copy tensors of one CUDA device to host memory, ordered by the current stream.
 
-    A device that copies into memory that is not pinned holds up all that others launch meanwhile, for as long as the
-    host takes to find the memory.
+    A direct copy into pageable memory would block every kernel launch while the host allocates that memory.
     """
     arrived = {name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in tensors.items()}
     targets = {name: bytes_of(tensor) for name, tensor in arrived.items()}
@@ -64,12 +63,12 @@ def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[BufferPiece]]]:
-    """All bytes in order; a buffer may be written over when the next but one is asked for."""
+    """Yield all bytes in order; a buffer is overwritten two iterations later."""
     device = next(iter(sources.values())).device
     buffers = [torch.empty(upload.BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     arrived = [torch.cuda.Event() for _ in buffers]
     stream = torch.cuda.Stream(device)
-    # What kernels under way still write to these weights belongs to them.
+    # Kernels under way may still write to these weights.
     stream.wait_stream(torch.cuda.current_stream(device))
     before: list[BufferPiece] = []
     for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, len(buffers[0]))):
@@ -86,27 +85,27 @@ def _through_buffers(sources: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, li
         yield buffers[last], before
 
 
-def _described(tensors: Mapping[str, Tensor]) -> dict[str, Described]:
-    """Where each lies after the header, in this order."""
+def _header_entries(tensors: Mapping[str, Tensor]) -> dict[str, HeaderEntry]:
+    """Header entries in file order."""
     described, end = {}, 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         start, end = end, end + tensor.nbytes
-        described[name] = Described(dtype_name(name, tensor), tuple(tensor.shape), (start, end))
+        described[name] = HeaderEntry(dtype_name(name, tensor), tuple(tensor.shape), (start, end))
     return described
 
 
 def dtype_name(name: str, tensor: Tensor) -> str:
-    """The type of a tensor of this name, as safetensors spells it."""
+    """Safetensors name of the tensor's type; raises WeightsError for an unsupported type."""
     if tensor.dtype not in DTYPES:
         raise WeightsError(
-            f"{name} is of type {tensor.dtype}, which no trained weights are (they are "
-            f"{', '.join(str(dtype) for dtype in DTYPES)}); leave it out of what is trained."
+            f"{name} is of type {tensor.dtype}, but trained weights can only be "
+            f"{', '.join(str(dtype) for dtype in DTYPES)}; do not train it."
         )
     return DTYPES[tensor.dtype]
 
 
-def _header(described: Mapping[str, Described], metadata: Mapping[str, str]) -> bytes:
-    told = msgspec.json.encode({METADATA: dict(metadata), **described})
-    told += b" " * (-len(told) % ALIGNMENT)
-    return struct.pack("<Q", len(told)) + told
+def _header(described: Mapping[str, HeaderEntry], metadata: Mapping[str, str]) -> bytes:
+    header = msgspec.json.encode({METADATA: dict(metadata), **described})
+    header += b" " * (-len(header) % ALIGNMENT)
+    return struct.pack("<Q", len(header)) + header

@@ -1,8 +1,7 @@
-"""Weight files: safetensors with a verified digest and the family they belong to.
+"""Weight files: safetensors with a verified digest and the name of their family.
 
-Invariant: the weights that `read` returns are bit for bit what `write` was given; a missing or truncated file and
-altered weights are a WeightsError, never a surprise later. The digest is of the weights alone: whether they fit the
-family is checked where the model is built.
+Invariant: `read` returns bit for bit the weights that `write` was given; a missing or truncated file and altered
+weights are a WeightsError. The digest covers the weights alone; the model's builder checks that they fit the family.
 """
 
 import os
@@ -29,7 +28,7 @@ class WeightFile:
 
 
 def write(path: Path, family: str, weights: Mapping[str, Tensor], origin: str | None = None) -> str:
-    """Write atomically; returns the digest. `origin` says where the weights come from, for people."""
+    """Write atomically and return the digest; `origin` is a note on where the weights come from."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     value = digest(tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,8 +44,8 @@ def read(path: Path) -> WeightFile:
     facts = read_facts(path)
     if not isinstance(facts, FileFacts):
         raise WeightsError(
-            f"{path} is the set {facts.weights} of a run, not a weights file, and may hold adapters only; name it "
-            "where a model is asked for."
+            f"{path} is the set {facts.weights} of a run, not a weights file, and may hold adapters only; pass it "
+            "as a model name instead."
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -56,7 +55,7 @@ def read(path: Path) -> WeightFile:
     found = digest(weights)
     if found != facts.digest:
         raise WeightsError(
-            f"the weights in {path} have digest {found} but the file says {facts.digest}, so it was altered; copy or "
+            f"the weights in {path} have digest {found} but its header has {facts.digest}, so it was altered; copy or "
             "download it again."
         )
     return WeightFile(family=facts.family, digest=found, weights=weights)

@@ -1,10 +1,11 @@
-"""What a weights file says of itself; read without torch, and without its tensors.
+"""The header of a weights file; read without torch and without its tensors.
 
-Two kinds of file hold weights, and each is verified as what it is:
+Two kinds of file hold weights:
 
-    weights file    family, digest: a cryptographic hash, because such files are handed on (compute/weights/files.py)
-    published set   family, fingerprint, base_digest, version, policy: written by a run, which names its weights by a
-                    fingerprint because that costs next to nothing (compute/weights/store.py)
+    weights file    family, digest: a cryptographic hash, because such files leave the machine
+                    (compute/weights/files.py)
+    published set   family, fingerprint, base_digest, version, policy: written by a run, which identifies its weights
+                    by a fingerprint because that costs almost nothing (compute/weights/store.py)
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +19,7 @@ from spotlight.core.types import Version
 from spotlight.core.work import Policy, WeightsId
 
 LORA_MARK = ".lora_A."
-"""Part of the name of one of the two matrices of every LoRA adapter, as peft names them."""
+"""Part of peft's name for one of the two matrices of every LoRA adapter."""
 
 
 @dataclass(frozen=True)
@@ -36,54 +37,54 @@ class SetFacts:
     family: str
     fingerprint: str
     base_digest: str
-    """Of the base weights that the set belongs to: what it does not hold is theirs."""
+    """Digest of the base weights, which supply every tensor that the set lacks."""
     weights: WeightsId
     has_adapters: bool
-    """True: adapters beside the base weights. False: all weights of the family."""
+    """True: adapters for the base weights. False: all weights of the family."""
 
 
 def read_facts(path: Path) -> FileFacts | SetFacts:
-    """The header of either kind of file."""
+    """Read the header of either kind of file."""
     metadata, names = _header(path)
     if "policy" in metadata:
         return set_facts(path, metadata, names)
     if "digest" not in metadata or "family" not in metadata:
         raise WeightsError(
-            f"the weights file {path} names no family and digest, so Spotlight did not write it; pass a file made by "
+            f"the weights file {path} has no family and digest, so Spotlight did not write it; pass a file made by "
             "`spotlight pretrain` or a training run."
         )
     return FileFacts(metadata["family"], metadata["digest"])
 
 
 def set_facts(path: Path, metadata: Mapping[str, str] | None, names: Collection[str]) -> SetFacts:
-    """The facts of a published set, from its metadata and the names of its tensors."""
-    known = dict(metadata or {})
+    """Parse the facts of a published set from its metadata and the names of its tensors."""
+    fields = dict(metadata or {})
     # Runs of earlier versions wrote the fingerprint as `digest`; their results stay usable.
-    known.setdefault("fingerprint", known.get("digest", ""))
-    absent = [key for key in ("base_digest", "family", "fingerprint", "policy", "version") if not known.get(key)]
+    fields.setdefault("fingerprint", fields.get("digest", ""))
+    absent = [key for key in ("base_digest", "family", "fingerprint", "policy", "version") if not fields.get(key)]
     if absent:
         raise WeightsError(
-            f"the weights file {path} does not name its {', '.join(absent)}, so no trainer published it; give a file "
-            "of a run's weight store."
+            f"the weights file {path} has no {', '.join(absent)}, so no trainer published it; pass a file of a run's "
+            "weight store."
         )
     try:
-        weights = WeightsId(Version(int(known["version"])), Policy(known["policy"]))
+        weights = WeightsId(Version(int(fields["version"])), Policy(fields["policy"]))
     except ValueError as error:
         raise WeightsError(
-            f"the weights file {path} is version '{known['version']}' of '{known['policy']}', which no trainer "
-            "publishes; give a file of a run's weight store."
+            f"the weights file {path} is version '{fields['version']}' of '{fields['policy']}', which no trainer "
+            "publishes; pass a file of a run's weight store."
         ) from error
     return SetFacts(
-        family=known["family"],
-        fingerprint=known["fingerprint"],
-        base_digest=known["base_digest"],
+        family=fields["family"],
+        fingerprint=fields["fingerprint"],
+        base_digest=fields["base_digest"],
         weights=weights,
         has_adapters=holds_adapters(names),
     )
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a file."""
+    """Read the shape of every tensor in a file."""
     try:
         with safe_open(path, framework="np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -96,7 +97,7 @@ def holds_adapters(names: Collection[str]) -> bool:
 
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
-    """What is wrong with a file that could not be opened; it may also have been deleted a moment ago, by its run."""
+    """Return the error for a file that could not be opened; its run may have just deleted it."""
     if isinstance(error, FileNotFoundError) or not path.is_file():
         return WeightsError(f"the weights file {path} does not exist; check the path, or reinstall the package.")
     return WeightsError(

@@ -1,11 +1,11 @@
-"""The index of a checkpoint, in JSON; free of torch, so that the controller can read it.
+"""The index of a checkpoint, in JSON; free of torch, for the controller.
 
     step_000060/checkpoint.json        this index
                /00000.safetensors      the tensors of the first writer, 00001 of the second, ...
 
-A tensor may be cut into boxes that lie in the files of several writers; the index gives the whole tensor's shape and
-where each box begins, so that any number of readers can take other boxes. Every box has a CRC-32: it finds damage, not
-malice. Nothing here or in the files is a pickle.
+A tensor may be cut into boxes in the files of several writers. The index has the whole tensor's shape and the offsets
+of each box, so that any number of readers can read other boxes. Every box has a CRC-32: it detects damage, not malice.
+Nothing here or in the files is a pickle.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from spotlight.core.errors import WeightsError
 FILE = "checkpoint.json"
 FORMAT = 1
 PICKLED = ".metadata"
-"""The file that checkpoints of earlier versions had instead; it is a pickle and is never opened."""
+"""Index file of earlier versions; it is a pickle and is never opened."""
 EMA = "ema."
-"""Prefix of the averaged weights, which stand for a checkpoint where weights are asked for."""
+"""Prefix of the averaged weights, which are used when a checkpoint is named as a model."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Counts: TypeAlias = tuple[Count, ...]
@@ -37,27 +37,27 @@ class TensorBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     file: FileName
     offsets: Counts
-    """Of its first number in the whole tensor, by dimension."""
+    """Position of its first number in the whole tensor, by dimension."""
     shape: Counts
     crc32: Count
 
 
 class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor."""
+    """One tensor and its boxes."""
 
     dtype: str
-    """As safetensors spells it."""
+    """Safetensors name of the type."""
     shape: Counts
     pieces: tuple[TensorBox, ...]
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything but the numbers."""
+    """Metadata of a checkpoint."""
 
     format: int = FORMAT
     family: str
     base_digest: str
-    """Of the weights that the run trains from: what a LoRA run does not hold is theirs."""
+    """Digest of the base weights, which supply every tensor that a LoRA run lacks."""
     tensors: dict[str, IndexedTensor]
 
     @property
@@ -65,11 +65,11 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return holds_adapters(self.tensors)
 
     def averaged(self) -> list[str]:
-        """Names of the averaged weights, as they are in the files."""
+        """Names of the averaged weights in the files."""
         return sorted(name for name in self.tensors if name.startswith(EMA))
 
     def identity(self) -> str:
-        """Name of the averaged weights and their base, from the checksums."""
+        """Hash that identifies the averaged weights and their base, from the checksums."""
         hasher = hashlib.blake2b(self.base_digest.encode(), digest_size=16)
         for name in self.averaged():
             hasher.update(msgspec.json.encode((name, self.tensors[name])))
@@ -81,21 +81,21 @@ def write_index(folder: Path, index: Index) -> None:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Also where its format is not read any more."""
+    """Whether the folder holds a checkpoint, of this or an earlier format."""
     return (folder / FILE).is_file() or (folder / PICKLED).is_file()
 
 
 def read_index(folder: Path) -> Index:
-    """Checked: every tensor is made of boxes that fill it, each of which is in a file beside the index."""
+    """Read the index and check that the boxes of every tensor fill it."""
     path = folder / FILE
     if not path.is_file() and (folder / PICKLED).is_file():
         raise WeightsError(
             f"the checkpoint {folder} is in the format of an earlier version, whose {PICKLED} is a pickle, and a "
-            f"pickle can run any code when it is opened; {way_out(folder)}."
+            f"pickle can run any code when it is opened; {recovery_hint(folder)}."
         )
     if not path.is_file():
         raise WeightsError(
-            f"the checkpoint {folder} does not exist or has no {FILE}; put it back, or {way_out(folder)}."
+            f"the checkpoint {folder} does not exist or has no {FILE}; restore it, or {recovery_hint(folder)}."
         )
     try:
         index = msgspec.json.decode(path.read_bytes(), type=Index)
@@ -105,14 +105,14 @@ def read_index(folder: Path) -> Index:
             _check_filled(name, entry)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise WeightsError(
-            f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another version; put it back, "
-            f"or {way_out(folder)}."
+            f"the checkpoint {folder} cannot be read ({error}), so it is damaged or of another version; restore it, "
+            f"or {recovery_hint(folder)}."
         ) from error
     return index
 
 
-def way_out(folder: Path) -> str:
-    """What to do where a run's checkpoint cannot be used."""
+def recovery_hint(folder: Path) -> str:
+    """Advice for a run whose checkpoint cannot be used."""
     run = folder.parent.parent
     return f"start a new run from the weights that this one published, with `spotlight train RECIPE --model.name {run}`"
 
@@ -130,7 +130,7 @@ def _check_filled(name: str, entry: IndexedTensor) -> None:
 
 
 def overlap(offsets: Counts, shape: Counts, others: Counts, other_shape: Counts) -> tuple[slice, ...] | None:
-    """What two boxes share, in coordinates of the whole tensor; None where it is nothing."""
+    """Overlap of two boxes, in coordinates of the whole tensor; None if they are disjoint."""
     shared = tuple(
         slice(max(a, b), min(a + n, b + m)) for a, n, b, m in zip(offsets, shape, others, other_shape, strict=True)
     )

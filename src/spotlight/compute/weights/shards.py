@@ -4,8 +4,8 @@
     one of them:  write_index(folder, Index(tensors=joined(all entries), ...))
     each reader:  load(folder, index, shards), which fills the shards' tensors
 
-Invariant: what is read is bit for bit what was written, however it was cut, and damage is a ValueError before any
-tensor is changed (tests/unit/test_shards.py).
+Invariant: readers get bit for bit what was written, whatever the boxes, and damage is a ValueError before any tensor is
+changed (tests/unit/test_shards.py).
 """
 
 import zlib
@@ -31,9 +31,9 @@ class Shard:
 
     data: Tensor
     offsets: tuple[int, ...]
-    """Of its first number in the whole tensor, by dimension."""
+    """Position of its first number in the whole tensor, by dimension."""
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
 
     @classmethod
     def whole(cls, tensor: Tensor) -> "Shard":
@@ -45,7 +45,7 @@ def file_of(writer: int) -> str:
 
 
 def write(path: Path, shards: Mapping[str, Shard]) -> dict[str, IndexedTensor]:
-    """One writer's file, from tensors in the host's memory; returns its part of the index."""
+    """Write one writer's file from tensors in host memory; return its part of the index."""
     tensors = {name: shard.data.detach().contiguous() for name, shard in shards.items()}
     entries = {
         name: IndexedTensor(
@@ -60,7 +60,7 @@ def write(path: Path, shards: Mapping[str, Shard]) -> dict[str, IndexedTensor]:
 
 
 def joined(written: Iterable[Mapping[str, IndexedTensor]]) -> dict[str, IndexedTensor]:
-    """The parts of all writers as one."""
+    """Join the index parts of all writers."""
     tensors: dict[str, IndexedTensor] = {}
     for entries in written:
         for name, entry in entries.items():
@@ -70,7 +70,7 @@ def joined(written: Iterable[Mapping[str, IndexedTensor]]) -> dict[str, IndexedT
 
 
 def load(folder: Path, index: Index, into: Mapping[str, Shard]) -> None:
-    """Fill these boxes; everything is checked before the first number is written."""
+    """Fill these boxes; everything is checked before the first write."""
     for name, shard in into.items():
         entry = index.tensors[name]
         if shard.shape != entry.shape or DTYPES.get(entry.dtype) != shard.data.dtype:
@@ -88,19 +88,19 @@ def load(folder: Path, index: Index, into: Mapping[str, Shard]) -> None:
 
 
 def read(folder: Path, index: Index, names: Collection[str]) -> dict[str, Tensor]:
-    """Whole tensors in memory of their own."""
+    """Read whole tensors into new memory."""
     shards = {}
     for name in names:
         entry = index.tensors[name]
         if entry.dtype not in DTYPES:
-            raise ValueError(f"{name} is of type {entry.dtype}, which no trained weights are")
+            raise ValueError(f"{name} is of type {entry.dtype}, which is not a type of trained weights")
         shards[name] = Shard.whole(torch.empty(entry.shape, dtype=DTYPES[entry.dtype]))
     load(folder, index, shards)
     return {name: shard.data for name, shard in shards.items()}
 
 
 def _pieces(folder: Path, index: Index, into: Mapping[str, Shard]) -> dict[tuple[str, str], Tensor]:
-    """Every piece that these boxes need, mapped from its file and found undamaged."""
+    """Map and verify every piece that these boxes need."""
     pieces: dict[tuple[str, str], Tensor] = {}
     with ExitStack() as opened:
         files: dict[str, safe_open] = {}
@@ -115,7 +115,7 @@ def _pieces(folder: Path, index: Index, into: Mapping[str, Shard]) -> dict[tuple
                 except (SafetensorError, OSError) as error:
                     raise ValueError(f"{name} cannot be read from {piece.file}: {error}") from error
                 if (tuple(tensor.shape), tensor.dtype) != (piece.shape, shard.data.dtype):
-                    raise ValueError(f"{name} in {piece.file} has another shape or type than the index says")
+                    raise ValueError(f"{name} in {piece.file} has another shape or type than in the index")
                 if _crc32(tensor) != piece.crc32:
                     raise ValueError(f"{name} in {piece.file} was altered")
     return pieces

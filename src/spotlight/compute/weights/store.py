@@ -1,13 +1,13 @@
 """A node's published weights: one safetensors file per set in shared memory, written once and mapped by every worker.
 
-Invariant: a file under its final name is whole and of the set that it is named after (tests/unit/test_weight_store.py).
-A set is named by its fingerprint. Inside a run the process that computes with the set verifies it: `Resident.load`
-reads the fingerprint back from the module. `read_set`, for everything outside of a run, verifies it at once. Writers
-work under a scratch name, hold a lock of the folder and rename. The kernel frees the lock of a killed writer, and
-`keep` sweeps what it left under a scratch name.
+Invariant: a file under its final name is whole and holds the set in its name (tests/unit/test_weight_store.py). A set
+is identified by its fingerprint. Inside a run the process that computes with the set verifies it: `Resident.load` reads
+the fingerprint back from the module. Outside of a run `read_set` verifies it at once. Writers hold a lock of the
+folder, write under a scratch name and rename. The kernel frees the lock of a killed writer, and `keep` deletes its
+scratch file.
 
-Mappings are private: a stray write would change one process's copy of a page, never the file, and a set that is
-deleted stays readable for processes that have it mapped.
+Mappings are private: a stray write would change one process's copy of a page, never the file. A deleted set stays
+readable for processes that have it mapped.
 """
 
 import fcntl
@@ -45,13 +45,13 @@ class StoredWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class MappedWeights:
-    """The content of one set; the tensors are pages of the file, so they must not be written to."""
+    """Content of one set; the tensors are pages of the file, so they must not be written to."""
 
     weights: WeightsId
     family: str
     fingerprint: str
     base_digest: str
-    """Of the base weights that the set belongs to: what it does not hold is theirs."""
+    """Digest of the base weights, which supply every tensor that the set lacks."""
     tensors: Mapping[str, Tensor]
 
 
@@ -63,8 +63,8 @@ class NodeStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def publish(self, weights: WeightsId, family: str, state: Mapping[str, Tensor], base_digest: str) -> StoredWeights:
-        """Write a set; publishing the same once more changes nothing, other weights under its id are refused."""
-        # Computed where the weights are, so that the reader notices what the way to the file alters.
+        """Write a set; publishing it again changes nothing, and other weights under its id are refused."""
+        # Computed on the weights' device, so that the reader detects damage between device and file.
         value = fingerprint(state)
         metadata = {
             "format": "pt",
@@ -79,15 +79,15 @@ class NodeStore:
             present = self._fingerprint_here(weights)
             if present is not None and present != value:
                 raise WeightsError(
-                    f"{weights} is in the store {self.folder} with fingerprint {present} and was to be stored with "
-                    f"{value}, but published weights never change; publish them as another version."
+                    f"{weights} is in the store {self.folder} with fingerprint {present} and cannot be stored with "
+                    f"{value}, because published weights never change; publish them as another version."
                 )
             if present is None:
                 self._write(path, state, metadata)
             return StoredWeights(weights=weights, fingerprint=value, path=path, size=path.stat().st_size)
 
     def open(self, weights: WeightsId) -> MappedWeights:
-        """Map a set; whether its bytes are what was published, `Resident.load` finds out."""
+        """Map a set; `Resident.load` verifies its bytes."""
         with self._locked():
             if not self._path(weights).is_file():
                 here = ", ".join(str(held) for held in self.holds()) or "none"
@@ -98,12 +98,12 @@ class NodeStore:
             return self._mapped(weights)
 
     def holds(self) -> tuple[WeightsId, ...]:
-        """The sets that are here, oldest version first."""
+        """The sets in the store, oldest version first."""
         names = [path.stem.rpartition("-") for path in self.folder.glob(f"*{SUFFIX}")]
         return tuple(sorted(WeightsId(Version(int(version)), Policy(policy)) for policy, _, version in names))
 
     def keep(self, ids: Collection[WeightsId]) -> tuple[WeightsId, ...]:
-        """Delete every other set, and what killed writers left; returns the sets that were deleted."""
+        """Delete every other set and the scratch files of killed writers; return the deleted sets."""
         with self._locked():
             gone = [weights for weights in self.holds() if weights not in ids]
             for weights in gone:
@@ -113,7 +113,7 @@ class NodeStore:
         return tuple(gone)
 
     def _fingerprint_here(self, weights: WeightsId) -> str | None:
-        """None also where the file is damaged, so that publishing it again heals it."""
+        """Fingerprint of the stored set; None if it is absent or damaged, so that publishing it again repairs it."""
         try:
             content = read_set(self._path(weights)) if self._path(weights).is_file() else None
         except WeightsError:
@@ -123,7 +123,7 @@ class NodeStore:
     def _mapped(self, weights: WeightsId) -> MappedWeights:
         path = self._path(weights)
         content = _content(path)
-        # The name is only a name: what was renamed by hand must not be taken for another version.
+        # A file renamed by hand must not pass for another version.
         if content.weights != weights:
             raise WeightsError(
                 f"{path} holds {content.weights} but was opened as {weights}, so it was renamed; fetch {weights} again."
@@ -159,14 +159,14 @@ def read_set(path: Path) -> MappedWeights:
     found = fingerprint(content.tensors)
     if found != content.fingerprint:
         raise WeightsError(
-            f"the weights in {path} have fingerprint {found} but the file says {content.fingerprint}, so it was "
+            f"the weights in {path} have fingerprint {found} but its header has {content.fingerprint}, so it was "
             "altered; copy it again, or name another set of its run."
         )
     return content
 
 
 def _content(path: Path) -> MappedWeights:
-    """Without reading the weights."""
+    """Map one set without reading its weights."""
     try:
         with safe_open(path, framework="pt") as file:
             facts = set_facts(path, file.metadata(), names := list(file.keys()))

@@ -1,9 +1,9 @@
-"""Weights from the node's shared memory to a device: through two pinned buffers, filled by several threads.
+"""Copies weights from the node's shared memory to a device through two pinned buffers, filled by several threads.
 
-A device reads pageable memory several times slower than pinned memory, and pinning the store's own pages costs a new
-process more than it saves (benchmarks/newcomer/ measures both). So one pinned buffer is filled while the other is on
-its way. On a CPU nothing is copied: the pages of the store are the weights.
-Invariant: what arrives is equal to what was sent, bit for bit (tests/gpu/test_weights_on_device.py).
+A device reads pageable memory several times slower than pinned memory, and pinning the store's pages costs a new
+process more than it saves (benchmarks/newcomer/ measures both). So one pinned buffer is filled while the other is
+copied. On a CPU nothing is copied: the pages of the store are the weights.
+Invariant: the copy equals the source bit for bit (tests/gpu/test_weights_on_device.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from torch import Tensor
 
 BUFFER_BYTES = 256 << 20
 FILLERS = 8
-"""Threads that copy into a pinned buffer: one alone is slower than the device."""
+"""Threads that copy into a pinned buffer; a single one is slower than the device."""
 
 
 @dataclass(frozen=True)
 class BufferPiece:
-    """A part of one tensor's bytes, and where it lies in a buffer."""
+    """A part of one tensor's bytes, and its position in a buffer."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class BufferPiece:
 
 
 def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """The same tensors on the device; the very same objects where they are there already."""
+    """Return the tensors on the device; without a copy if they are there already and it is not CUDA."""
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     sources = {name: bytes_of(tensor.contiguous()) for name, tensor in tensors.items()}
@@ -44,7 +44,7 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
     buffers = [torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     freed = [torch.cuda.Event() for _ in buffers]
     stream = torch.cuda.Stream(device)
-    # The targets' memory may have been another tensor's, to which kernels under way still write.
+    # The targets' memory may have belonged to another tensor, which kernels under way still write to.
     stream.wait_stream(torch.cuda.current_stream(device))
     with ThreadPoolExecutor(FILLERS) as fillers, torch.cuda.stream(stream):
         for number, load in enumerate(loads({name: source.numel() for name, source in sources.items()}, BUFFER_BYTES)):
@@ -59,7 +59,7 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
 
 
 def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[BufferPiece]]:
-    """All bytes of all tensors, in order, in loads of at most `room`; a large tensor is cut."""
+    """Divide the bytes of all tensors, in order, into loads of at most `room` bytes; a large tensor is cut."""
     load: list[BufferPiece] = []
     used = 0
     for name, size in sizes.items():
@@ -76,7 +76,7 @@ def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[BufferPiece]]:
 
 
 def _shared_out(load: list[BufferPiece]) -> list[BufferPiece]:
-    """Cut further, so that all threads have about the same to do."""
+    """Cut pieces further, so that all threads copy about the same number of bytes."""
     most = max(1 << 20, sum(piece.length for piece in load) // FILLERS)
     return [
         BufferPiece(piece.name, piece.start + cut, min(most, piece.length - cut), piece.at + cut)
@@ -86,5 +86,5 @@ def _shared_out(load: list[BufferPiece]) -> list[BufferPiece]:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The same memory."""
+    """View the tensor's memory as bytes."""
     return tensor.reshape(-1).view(torch.uint8)

@@ -5,8 +5,8 @@ Losses are per row, in float64, and a row's loss does not depend on its neighbou
 micro-batches sums to the same gradient. A ratio that overflows gives a finite, flat loss and is counted; NaN
 log-probabilities stay NaN, so that a broken model is noticed. B batch, S tokens, C channels.
 
-Clipped is the ratio to the policy that drew the sample. A row may be given a *proximal* policy instead (decoupled
-PPO): the ratio to that one is clipped, and the row is weighed by the truncated ratio of it to the drawing policy.
+The clip applies to the ratio to the policy that drew the sample. A row may have a *proximal* policy instead (decoupled
+PPO): the clip applies to the ratio to that one, and the row is weighted by its truncated ratio to the drawing policy.
 """
 
 import math
@@ -19,7 +19,7 @@ from spotlight.compute.rollout.samplers import Transition
 from spotlight.compute.train.config import FlowGrpoConfig
 
 LARGEST_LOG_RATIO = 20.0
-"""Beyond this two policies have nothing in common and exp is about to overflow."""
+"""Larger log-ratios count as overflow: the two policies have nothing in common."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class FlowGrpoTerms:
 
     loss_B: Tensor
     ratio_B: Tensor
-    """The ratio that was clipped: GRPO-Guard's where that is on; capped where it overflows."""
+    """The clipped ratio: GRPO-Guard's if that is on; capped where it overflows."""
     clipped_B: Tensor
-    """The clip stopped this row's policy gradient."""
+    """Whether the clip stopped this row's policy gradient."""
     strayed_B: Tensor
-    """The clip around the policy that drew the sample would, whether or not that is the one in use."""
+    """Whether the clip around the policy that drew the sample would stop it, even if a proximal policy is in use."""
     overflow_B: Tensor
-    """The ratio overflowed, so the row has no policy gradient."""
+    """Whether the ratio overflowed, so that the row has no policy gradient."""
     approx_kl_B: Tensor
     """Half the squared log-ratio of the log-probabilities."""
     kl_B: Tensor
@@ -53,11 +53,11 @@ def flow_grpo_loss(
     ref_mean: Tensor | None = None,
     proximal_B: Tensor | None = None,
 ) -> FlowGrpoTerms:
-    """Per-row loss of one step.
+    """Compute the per-row loss of one denoising step.
 
     `current` is the transition of the trained policy. GRPO-Guard needs it with `x_next` and `old_mean` of the
     rollout; a KL weight above 0 needs it with `ref_mean`. `proximal_B` is the log-ratio (`log_ratio`) of each row's
-    proximal policy to the one that drew it; 0 where they are the same.
+    proximal policy to the one that drew it; 0 where they are equal.
     """
     difference_B = log_prob_B.double() - old_log_prob_B.detach().double()
     drawn_B = log_ratio(log_prob_B, old_log_prob_B, config, current=current, x_next=x_next, old_mean=old_mean)
@@ -73,8 +73,8 @@ def flow_grpo_loss(
     if config.kl_weight > 0:
         if current is None or ref_mean is None:
             raise ValueError(
-                f"Flow-GRPO with KL weight {config.kl_weight} was not given the transition and ref_mean "
-                "that the term compares; pass them, or set the weight to 0."
+                f"Flow-GRPO with KL weight {config.kl_weight} needs the transition and ref_mean, which the term "
+                "compares; pass them, or set the weight to 0."
             )
         kl_B = reference_kl(current, ref_mean, config.kl_divides_by_dt)
         loss_B = loss_B + config.kl_weight * kl_B
@@ -98,14 +98,13 @@ def log_ratio(
     x_next: Tensor | None = None,
     old_mean: Tensor | None = None,
 ) -> Tensor:
-    """Of a policy to the one that drew the sample, as the clip sees it: GRPO-Guard's where that is on."""
+    """Log-ratio of a policy to the one that drew the sample, for the clip; GRPO-Guard's if that is on."""
     if not config.ratio_normalisation:
         # In float64, because float32 resolves a ratio near 1 to 1e-7 only and clips are as small as 2e-6.
         return log_prob_B.double() - old_log_prob_B.detach().double()
     if current is None or x_next is None or old_mean is None:
         raise ValueError(
-            "GRPO-Guard was not given the transition, x_next and old_mean that its ratio is made of; "
-            "pass them, or turn ratio_normalisation off."
+            "GRPO-Guard's ratio needs the transition, x_next and old_mean; pass them, or turn ratio_normalisation off."
         )
     return normalised_log_ratio(current, x_next, old_mean).double()
 
@@ -127,7 +126,7 @@ def reference_kl(current: Transition, ref_mean: Tensor, divides_by_dt: bool) -> 
 
 
 def _clipped(log_ratio_B: Tensor, advantage_B: Tensor, config: FlowGrpoConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss, and detached: the ratio, where the clip stopped it, where it overflowed."""
+    """Return the loss and, detached, the ratio, the rows that the clip stopped, and the rows that overflowed."""
     advantage_B = advantage_B.to(log_ratio_B).clamp(-config.advantage_clip, config.advantage_clip)
     overflow_B = log_ratio_B.detach() > LARGEST_LOG_RATIO
     # Replaced before exp: masking afterwards would still multiply a gradient of 0 by an infinite slope.

@@ -15,7 +15,7 @@ from spotlight.compute.rollout.samplers import per_row
 from spotlight.compute.train.config import NftConfig
 
 SMALLEST_WEIGHT = 1e-5
-"""Floor of w, for samples that are already predicted exactly."""
+"""Floor of w, for samples that are predicted exactly."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NftTerms:
     positive_B: Tensor
     """Weighted squared error of the positive policy, before r, beta and the advantage clip."""
     negative_B: Tensor
-    """The same of the negative policy."""
+    """Weighted squared error of the negative policy, likewise."""
     kl_B: Tensor
     """Mean squared distance of velocities from the reference, before its weight; 0 without a reference."""
     drift_B: Tensor
@@ -34,7 +34,7 @@ class NftTerms:
 
 
 def preference(advantage_B: Tensor, clip: float) -> Tensor:
-    """r in 0..1: 1/2 at advantage 0, 0 and 1 from -clip and +clip on."""
+    """Return r in 0..1: 1/2 at advantage 0, 0 and 1 beyond -clip and +clip."""
     return (advantage_B / clip / 2 + 0.5).clamp(0, 1)
 
 
@@ -54,12 +54,11 @@ def nft_loss(
     config: NftConfig,
     v_ref: Tensor | None = None,
 ) -> NftTerms:
-    """Per-row loss; only `v_theta` receives a gradient. `v_ref` is needed exactly when the KL weight is above
-    0."""
+    """Compute the per-row loss; only `v_theta` receives a gradient. A KL weight above 0 needs `v_ref`."""
     if config.kl_weight > 0 and v_ref is None:
         raise ValueError(
-            f"NFT with KL weight {config.kl_weight} was given no reference velocity, which that term is "
-            "measured from; pass v_ref, or set the weight to 0."
+            f"NFT with KL weight {config.kl_weight} needs a reference velocity for that term; pass v_ref, or "
+            "set the weight to 0."
         )
     theta = v_theta.double()
     old, clean, noisy = v_old.detach().double(), x0.detach().double(), x_t.detach().double()
@@ -82,7 +81,7 @@ def nft_loss(
 
 
 def _weighted_error(residual: Tensor) -> Tensor:
-    """mean(residual^2) / w of each row, w = mean|residual| held constant: the scale of a sample cancels."""
+    """mean(residual^2) / w per row, with w = mean|residual| held constant: the scale of a sample cancels."""
     weight_B = residual.detach().abs().flatten(1).mean(1).clamp_min(SMALLEST_WEIGHT)
     return _mean_square(residual) / weight_B
 
