@@ -182,7 +182,7 @@ def test_reward_that_ends_its_process_by_sys_exit_is_an_error_and_ends_nothing_e
 def test_module_that_exits_when_it_is_imported_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "exiting.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"SystemExit: 0.*fix it there\.$"):
+    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"SystemExit: 0.*fix the error in that module\.$"):
         pool.version("exiting:f")
 
 
