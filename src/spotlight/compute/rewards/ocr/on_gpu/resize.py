@@ -56,7 +56,7 @@ def resizing(height: int, width: int, to_height: int, to_width: int) -> Resizing
 
 
 def weights(source: int, target: int) -> NDArray[np.float64]:
-    """`target` x `source` whole numbers: row i holds the source pixels' weights in pixel i, in units of 1 / FRACTION."""
+    """`target` x `source` whole numbers: row i holds the source pixels' weights in pixel i, in units of 1/FRACTION."""
     scale = source / target
     # Enlarging mixes two neighbours per pixel; reducing spreads the filter over all source pixels of a target pixel.
     reach = max(scale, 1.0)
