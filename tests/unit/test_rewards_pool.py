@@ -97,7 +97,7 @@ def test_entry_points_are_rewards_by_name(installed):
         ("third_party:Missing", "'third_party:Missing' cannot be imported .*package.module:function"),
         ("broken", "'broken' cannot be imported .ModuleNotFoundError: No module named 'gone'"),
         ("no_such_package:f", "No module named 'no_such_package'"),
-        ("third_party:nothing", "gave a object without score"),
+        ("third_party:nothing", "returned a object without score"),
     ],
 )
 def test_what_is_not_a_reward_is_refused(installed, name, message):

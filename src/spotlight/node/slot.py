@@ -112,7 +112,7 @@ class Slot:
             await asyncio.wait_for(self._draining.wait(), seconds)
 
     async def _run_worker(self) -> bool:
-        """Run one worker to its end; True if it had started and was killed by SIGKILL, so it did not fail by itself."""
+        """Run one worker to its end; True if it had started and was killed by SIGKILL, which is no failed start."""
         self._incarnation += 1
         worker = WorkerId(f"{self._launch.node}/{self._number}.{self._incarnation}")
         here, there = socket.socketpair()

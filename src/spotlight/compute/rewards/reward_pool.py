@@ -47,7 +47,7 @@ class RewardHung(RewardError):
 
 
 class RewardProcessDied(RewardError):
-    """A reward process ended or was killed from outside, idle or busy; this says nothing about any picture."""
+    """A reward process ended or was killed from outside, idle or busy; not a verdict on any picture."""
 
 
 class RewardPool:
