@@ -76,7 +76,7 @@ def test_library_that_starts_a_thread_on_import_makes_workers_import_for_themsel
             await controller.close()
 
     asyncio.run(story())
-    assert "workers will import by themselves" in (run / "logs" / "nursery.log").read_text()
+    assert "each worker imports after its fork" in (run / "logs" / "nursery.log").read_text()
 
 
 def test_node_up_granted_work_comes_back_scored_with_what_is_trained_on(run):

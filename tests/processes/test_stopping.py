@@ -71,4 +71,4 @@ def test_run_whose_nodes_have_no_place_for_weights_fails_with_the_environments_e
     assert run.finish() == 3, run.log()
     told = run.status()
     assert told["state"] == "failed"
-    assert "choose another with cluster.store" in told["reason"]
+    assert "choose another folder with cluster.store" in told["reason"]

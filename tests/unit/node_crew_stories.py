@@ -84,7 +84,7 @@ class House:
 
     # -- what the node does for its crews ------------------------------------------------------------------------------
 
-    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         self.told.append((worker, message))
         if worker not in self.deaf:
             get_running_loop().call_soon(self._obey, worker, message)
@@ -114,7 +114,7 @@ class House:
                 answer = Disbanded(token=order.token)
             case _:
                 return
-        self.crews.heard(worker, answer)
+        self.crews.receive(worker, answer)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class House:
         """Each says hello, holds the weights, and has been measured if it has a speed."""
         for worker in workers:
             hello = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.SPOT, rows=1, pid=1, kind=kind)
-            self.crews.heard(worker, hello)
-            self.crews.heard(worker, m.Pull(free_rows=1, row_steps_per_s=speed))
-            self.crews.heard(worker, m.Held(weights=WEIGHTS, digest="d"))
+            self.crews.receive(worker, hello)
+            self.crews.receive(worker, m.Pull(free_rows=1, row_steps_per_s=speed))
+            self.crews.receive(worker, m.Held(weights=WEIGHTS, digest="d"))
         await sleep(0)
 
     async def lease(self, worker: WorkerId) -> None:
@@ -146,7 +146,7 @@ class House:
     def load(self, *workers: WorkerId) -> None:
         """They hold the next weights now."""
         for worker in workers:
-            self.crews.heard(worker, m.Held(weights=NEXT, digest="e"))
+            self.crews.receive(worker, m.Held(weights=NEXT, digest="e"))
 
     async def settle(self) -> None:
         """Long enough for orders and answers, too short for any deadline."""

@@ -212,7 +212,7 @@ def crews(config: RunConfig, folder: Path) -> object:
             await asyncio.sleep(0.5)
             seen.append((loop.time(), node.now_in_crews))
             if node.now_in_crews:
-                node.crews.heard(A, m.Alive(gain=1.01))
+                node.crews.receive(A, m.Alive(gain=1.01))
                 node.crews.changed()
         return seen
 

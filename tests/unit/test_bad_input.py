@@ -164,7 +164,7 @@ def test_a_missing_gpu_is_the_environments_fault(refused, weights):
 @pytest.mark.parametrize(
     ("reward", "parts"),
     [
-        ("Nan", ["returned nan for image 2 of 3", "poison its group", "finite number"]),
+        ("Nan", ["returned nan for image 2 of 3", "advantages non-finite", "finite number"]),
         ("TooFew", ["an array of shape (2,) and type float64 for 3 images", "one number per image"]),
         ("BadComponent", ["component 'part'", "returned inf for image 0 of 3"]),
         (

@@ -30,7 +30,7 @@ async def test_grant_that_crossed_the_order_to_prepare_leaves_the_crew_to_form()
     prepare = next(order for worker, order in node.told if worker == B)
     node.deaf.clear()
     node.held.pop(B)
-    node.tell(B, prepare)
+    node.send(B, prepare)
     await sleep(2 * node.hysteresis_s)
     assert [crewed.crews for crewed in node.reports] == [((A, B, C),)]
 

@@ -40,14 +40,14 @@ def test_devices_that_are_not_visible_are_not_used(monkeypatch):
     with fake_gpus(8, numbered=True):
         found = probe("cuda")
     assert [(each.name, each.model) for each in found.devices] == [("cuda:0", "Fake 5"), ("cuda:1", "Fake 2")]
-    with pytest.raises(ConfigError, match=r"sees 2 CUDA devices \(CUDA_VISIBLE_DEVICES is '5,2'\)"):
+    with pytest.raises(ConfigError, match=r"finds 2 CUDA devices \(CUDA_VISIBLE_DEVICES is '5,2'\)"):
         assign(ClusterConfig(spot=2), found)
 
 
 def test_more_slots_than_devices_are_refused_unless_sharing_is_asked_for():
     with pytest.raises(ConfigError) as refused:
         table(2, reserved=1, spot=2)
-    assert "the run has 3 slots (reserved-1, spot-1, spot-2) but torch sees 2 CUDA devices" in str(refused.value)
+    assert "the run has 3 slots (reserved-1, spot-1, spot-2) but torch finds 2 CUDA devices" in str(refused.value)
     assert "set cluster.share_devices=true" in str(refused.value)
     assert table(2, reserved=1, spot=1) == {("reserved-1", 0): 0, ("spot-1", 0): 1}
     # The device of the trainer is shared last.
@@ -70,7 +70,7 @@ def test_named_device_takes_all_slots_and_counts_as_shared():
         table(2, "cuda:1", reserved=1, spot=2)
     assert set(table(2, "cuda:1", reserved=1, spot=2, share_devices=True).values()) == {1}
     assert table(2, "cuda:1", reserved=1, spot=0) == {("reserved-1", 0): 1}
-    with fake_gpus(2), pytest.raises(EnvironmentProblem, match=r"model\.device is cuda:2, but torch .* sees 2 CUDA"):
+    with fake_gpus(2), pytest.raises(EnvironmentProblem, match=r"model\.device is cuda:2, but torch .* finds 2 CUDA"):
         probe("cuda:2")
 
 
@@ -136,7 +136,7 @@ def test_device_word_that_does_not_exist_is_refused_by_the_settings(tmp_path, mo
     ("build", "sentence"),
     [
         ({"count": 0, "cuda": None}, "torch 2.99.0+fake is a build without CUDA"),
-        ({"count": 0}, "torch 2.99.0+fake sees no CUDA devices"),
+        ({"count": 0}, "torch 2.99.0+fake finds no CUDA devices"),
         ({"count": 0, "warning": "The NVIDIA driver is too old."}, "(The NVIDIA driver is too old.)"),
     ],
 )
@@ -153,4 +153,4 @@ def test_missing_gpu_is_the_environments_fault_and_nothing_is_written(tmp_path, 
 def test_probe_that_fails_tells_torchs_own_reason():
     with fake_gpus(1, broken="all CUDA-capable devices are busy"), pytest.raises(EnvironmentProblem) as refused:
         probe("cuda")
-    assert "cannot say which devices there are (RuntimeError: all CUDA-capable devices are busy)" in str(refused.value)
+    assert "torch's devices cannot be listed (RuntimeError: all CUDA-capable devices are busy)" in str(refused.value)

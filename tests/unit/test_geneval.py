@@ -336,7 +336,7 @@ class TestReward:
             ),
             (
                 Prompt(text="no cros", scene=scene(CIRCLE, exclude=(Clause(class_name="cros", count=1),))),
-                "'no cros' is about 'cros'.*did you mean 'cross'",
+                "'no cros' names 'cros'.*did you mean 'cross'",
             ),
             (Prompt(text="no circle", scene=scene(replace(CIRCLE, count=0))), "0 of 'circle'"),
         ],

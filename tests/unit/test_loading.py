@@ -142,15 +142,15 @@ def test_holder_whose_memory_cannot_be_shared_says_so_and_lives(monkeypatch):
     monkeypatch.setattr(loading, "offer", refuse)
     story = Story()
     story.model.origin[OLD] = "store"
-    story.loading.asked(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
+    story.loading.requested(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
     assert story.said == [(Offered(weights=OLD, newcomer=NEIGHBOUR), b"")]
 
 
 def test_holder_offers_what_it_holds_and_says_so_where_it_does_not():
     story = Story()
     story.model.origin[OLD] = "store"
-    story.loading.asked(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
-    story.loading.asked(AskNeighbour(weights=NEW, newcomer=NEIGHBOUR))
+    story.loading.requested(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
+    story.loading.requested(AskNeighbour(weights=NEW, newcomer=NEIGHBOUR))
     (held, handles), (unknown, none) = story.said
     assert held == Offered(weights=OLD, newcomer=NEIGHBOUR)
     assert Offer.from_bytes(handles).weights == OLD

@@ -109,56 +109,56 @@ class Story:
             raise self.refusal
         return (token, rank)
 
-    def obey(self, *orders) -> None:
+    def apply(self, *orders) -> None:
         for order in orders:
-            self.membership.obey(order)
+            self.membership.apply(order)
 
     def joined(self, epoch: int = 1) -> None:
-        self.obey(
+        self.apply(
             Prepare(token=token(epoch), members=MEMBERS), Form(token=token(epoch), members=MEMBERS, store="store")
         )
 
 
 def test_prepared_worker_holds_still_until_the_group_is_formed():
     story = Story()
-    story.obey(Prepare(token=token(1), members=MEMBERS))
+    story.apply(Prepare(token=token(1), members=MEMBERS))
     assert isinstance(story.said[-1], Prepared)
     assert story.said[-1].holds == ((WEIGHTS, "d"),)
-    assert story.membership.seconds_still() == PATIENCE_S
+    assert story.membership.seconds_paused() == PATIENCE_S
     assert story.membership.degree == 1
-    story.obey(Form(token=token(1), members=MEMBERS, store="store"))
+    story.apply(Form(token=token(1), members=MEMBERS, store="store"))
     assert story.said[-1] == Formed(token=token(1))
-    assert story.membership.seconds_still() == 0.0
+    assert story.membership.seconds_paused() == 0.0
     assert story.membership.degree == 2
     assert story.shared.group == (token(1), 1)
 
 
 def test_agent_that_says_nothing_more_is_waited_for_no_longer_than_the_patience():
     story = Story()
-    story.obey(Prepare(token=token(1), members=MEMBERS))
+    story.apply(Prepare(token=token(1), members=MEMBERS))
     story.now = PATIENCE_S
-    assert story.membership.seconds_still() == 0.0
+    assert story.membership.seconds_paused() == 0.0
     assert not story.membership.follows
     assert isinstance(story.said[-1], Broke)
 
 
 def test_order_to_form_that_comes_too_late_is_answered():
     story = Story()
-    story.obey(Prepare(token=token(1), members=MEMBERS))
+    story.apply(Prepare(token=token(1), members=MEMBERS))
     story.now = PATIENCE_S
-    story.membership.seconds_still()
-    story.obey(Form(token=token(1), members=MEMBERS, store="store"))
+    story.membership.seconds_paused()
+    story.apply(Form(token=token(1), members=MEMBERS, store="store"))
     assert [type(word) for word in story.said] == [Prepared, Broke, Broke]
     assert story.membership.degree == 1
 
 
 def test_worker_with_samples_leads_but_does_not_follow():
     follower = Story(samples=("in flight",))
-    follower.obey(Prepare(token=token(1), members=MEMBERS))
+    follower.apply(Prepare(token=token(1), members=MEMBERS))
     assert "1 samples in flight" in follower.said[-1].problem
     assert not follower.membership.follows
     leader = Story(me=LEADER, samples=("in flight",))
-    leader.obey(Prepare(token=token(1), members=MEMBERS))
+    leader.apply(Prepare(token=token(1), members=MEMBERS))
     assert leader.said[-1].problem == ""
     assert leader.said[-1].needs == (WEIGHTS,)
 
@@ -167,7 +167,7 @@ def test_order_of_an_older_token_is_refused_without_a_word():
     story = Story()
     story.joined(epoch=5)
     heard = list(story.said)
-    story.obey(
+    story.apply(
         Prepare(token=token(4), members=MEMBERS),
         Form(token=token(4), members=MEMBERS, store="store"),
         Disband(token=token(4)),
@@ -182,14 +182,14 @@ def test_group_that_cannot_be_formed_is_told_and_leaves_the_worker_waiting():
     story = Story(refusal=CrewBroken("nobody came", waited_for=LEADER))
     story.joined()
     assert story.said[-1] == Broke(token=token(1), problem="nobody came", waited_for=LEADER)
-    assert 0 < story.membership.seconds_still() < PATIENCE_S
+    assert 0 < story.membership.seconds_paused() < PATIENCE_S
 
 
 def test_collective_that_fails_drops_the_group_before_it_is_told():
     story = Story()
     story.joined()
     story.shared.problem = CrewBroken("a peer closed its socket")
-    story.obey(forward(1))
+    story.apply(forward(1))
     assert story.shared.group is None
     assert story.said[-1] == Broke(token=token(1), problem="a peer closed its socket")
     assert story.membership.degree == 1
@@ -199,7 +199,7 @@ def test_follower_without_the_leaders_weights_breaks_the_crew_instead_of_mixing_
     story = Story()
     story.joined()
     story.shared.problem = WeightsError("digest is another")
-    story.obey(forward(1))
+    story.apply(forward(1))
     assert isinstance(story.said[-1], Broke)
 
 
@@ -207,7 +207,7 @@ def test_follower_computes_with_rounded_weights_where_its_leader_does():
     """Halves of one forward with two kinds of weights would be neither's picture."""
     story = Story()
     story.joined()
-    story.obey(msgspec.structs.replace(forward(1), is_exact=False), forward(1))
+    story.apply(msgspec.structs.replace(forward(1), is_exact=False), forward(1))
     assert story.work.used == [(WEIGHTS, False), (WEIGHTS, True)]
 
 
@@ -216,7 +216,7 @@ def test_forward_that_the_adapter_finds_stale_changes_nothing():
     story.joined()
     story.shared.problem = StaleForward("of the past")
     heard = list(story.said)
-    story.obey(forward(1))
+    story.apply(forward(1))
     assert story.said == heard
     assert story.membership.degree == 2
 
@@ -236,8 +236,8 @@ def test_disbanded_worker_stands_alone_at_once(is_broken):
     story.joined()
     if is_broken:
         story.membership.broke(CrewBroken("gone"))
-    story.obey(Disband(token=token(1)))
-    assert story.membership.seconds_still() == 0.0
+    story.apply(Disband(token=token(1)))
+    assert story.membership.seconds_paused() == 0.0
     assert not story.membership.follows
     assert story.shared.group is None
     assert story.said[-1] == Disbanded(token=token(1))

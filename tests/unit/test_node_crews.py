@@ -36,7 +36,7 @@ async def test_follower_dies_survivors_are_prepared_at_the_next_epoch_at_once():
 async def test_training_worker_is_never_in_a_crew():
     node = House()
     trains = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.RESERVED, rows=1, pid=1, trains=True)
-    node.crews.heard(A, trains)
+    node.crews.receive(A, trains)
     await node.join(B, C)
     await sleep(node.hysteresis_s)
     await node.lease(B)
@@ -88,11 +88,11 @@ async def test_slot_that_loads_new_weights_is_left_alone_until_it_holds_them():
     node = await crew_of(A, B)
     node.crews.dropped((WEIGHTS, NEXT))
     for worker in (A, B):
-        node.crews.heard(worker, m.Held(weights=NEXT, digest="e"))
+        node.crews.receive(worker, m.Held(weights=NEXT, digest="e"))
     await node.join(C)
     await sleep(2 * node.hysteresis_s)
     assert node.now_in_crews == ((A, B),), "it holds what the leader needs, but would keep it waiting"
-    node.crews.heard(C, m.Held(weights=NEXT, digest="e"))
+    node.crews.receive(C, m.Held(weights=NEXT, digest="e"))
     await node.settle()
     assert node.now_in_crews == ((A, B, C),)
 
@@ -136,8 +136,8 @@ async def test_word_of_an_old_token_is_refused_counted_and_goes_no_further():
     node.crews.died(C, "SIGKILL")
     await node.settle()
     reports, refused = list(node.reports), node.crews.refused
-    assert node.crews.heard(B, Formed(token=old))
-    assert node.crews.heard(C, Formed(token=old))
+    assert node.crews.receive(B, Formed(token=old))
+    assert node.crews.receive(C, Formed(token=old))
     await sleep(2 * node.hysteresis_s)
     assert node.crews.refused == refused + 2
     assert node.reports == reports
@@ -158,13 +158,13 @@ async def test_follower_that_does_not_leave_is_killed_and_named():
 async def test_leader_that_hangs_after_the_last_exchange_is_killed_and_its_living_followers_are_not():
     node = await crew_of(A, B, C)
     node.deaf.add(A)
-    node.crews.heard(A, forward(node.token(), 0))
-    node.crews.heard(A, ForwardDone(token=node.token(), number=0))
-    node.crews.heard(A, forward(node.token(), 1))
+    node.crews.receive(A, forward(node.token(), 0))
+    node.crews.receive(A, ForwardDone(token=node.token(), number=0))
+    node.crews.receive(A, forward(node.token(), 1))
     for _ in range(12):
         await sleep(0.5)
         for follower in (B, C):
-            node.crews.heard(follower, m.Alive())
+            node.crews.receive(follower, m.Alive())
     assert [worker for worker, _ in node.killed] == [A]
 
 

@@ -54,14 +54,14 @@ def test_shipped_network_has_the_operations_it_is_known_for():
     [
         (model(graph([node("F", ["x"], ["z"], domain="com.acme")], {})), "an operation of the domain 'com.acme'"),
         (model(graph([], {}, extra=field(15, b""))), "sparse tensors"),
-        (model(graph([], {})) + field(25, b""), "functions of its own"),
+        (model(graph([], {})) + field(25, b""), "model-local functions"),
         (model(graph([node("If", ["x"], ["z"], [field(1, b"then") + field(20, 5)])], {})), "'then' of kind 5"),
         (model(graph([], {}, extra=field(5, tensor("w", np.zeros(1, np.float32)) + field(14, 1)))), "tensor 'w'"),
         (model(graph([], {}, extra=field(5, field(2, 11) + field(8, b"d")))), "'d' of element type 11"),
     ],
 )
 def test_what_would_change_the_result_is_refused_with_its_name(content, complaint):
-    with pytest.raises(WeightsError, match=rf"uses .*{complaint}.*run it with onnxruntime"):
+    with pytest.raises(WeightsError, match=rf"uses .*{complaint}.*run the graph with onnxruntime"):
         read_graph(content)
 
 

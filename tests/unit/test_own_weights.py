@@ -167,7 +167,7 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
         told = worker.publish(BEHAVIOUR)
     worker.load(BEHAVIOUR, told.digest)
     assert worker.asks
-    assert "no room" in caplog.text
+    assert "no device memory" in caplog.text
 
 
 def test_trainer_that_is_told_to_adopt_holds_its_copy_and_the_order_to_load_finds_it(tmp_path):

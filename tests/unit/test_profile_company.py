@@ -73,4 +73,4 @@ def test_operation_whose_neighbour_is_gone_is_left_out_with_the_reason(neighbour
     with Company("words", threads=1, members=1) as company:
         ((_, outcome),) = measurements(subject, WATCH, [Operation.DECODE], company)
     assert isinstance(outcome, LeftOut)
-    assert "ask for fewer with --beside" in outcome.why
+    assert "lower --beside" in outcome.why

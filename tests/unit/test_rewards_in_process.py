@@ -59,7 +59,10 @@ def test_reward_that_can_use_a_device_is_told_which():
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("Failing", "raised ZeroDivisionError .*should have scored"), ("Endless", "returned inf for image 0 of 1")],
+    [
+        ("Failing", "raised ZeroDivisionError .*instead of returning scores"),
+        ("Endless", "returned inf for image 0 of 1"),
+    ],
 )
 def test_reward_that_fails_is_named(name, complaint):
     with pytest.raises(RewardError, match=f"{name}' {complaint}"):

@@ -97,7 +97,7 @@ def test_entry_points_are_rewards_by_name(installed):
         ("third_party:Missing", "'third_party:Missing' cannot be imported .*package.module:function"),
         ("broken", "'broken' cannot be imported .ModuleNotFoundError: No module named 'gone'"),
         ("no_such_package:f", "No module named 'no_such_package'"),
-        ("third_party:nothing", "gave a object without score"),
+        ("third_party:nothing", "returned a object without score"),
     ],
 )
 def test_what_is_not_a_reward_is_refused(installed, name, message):
@@ -182,7 +182,7 @@ def test_reward_that_ends_its_process_by_sys_exit_is_an_error_and_ends_nothing_e
 def test_module_that_exits_when_it_is_imported_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "exiting.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"SystemExit: 0.*fix it there\.$"):
+    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"SystemExit: 0.*fix the error in that module\.$"):
         pool.version("exiting:f")
 
 

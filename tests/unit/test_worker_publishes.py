@@ -15,7 +15,7 @@ from spotlight.core import messages as m
 from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import SlotClass, WeightsId
-from spotlight.node.equipment import Equipment, Say
+from spotlight.node.equipment import Equipment, Send
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.worker import Worker
 from spotlight.node.worker_settings import WorkerSettings
@@ -53,12 +53,12 @@ class Agent:
             raise TaleOver
 
 
-def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
+def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipment:
     adapter = tiny_adapter()
     trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed)
-    role = TrainingRole(trainer, adapter, BASE, Path(settings.run_folder), say)
+    role = TrainingRole(trainer, adapter, BASE, Path(settings.run_folder), send)
     resident = OnDevice(adapter.transformer, BASE, capacity=3)
-    shared = SharedAdapter(adapter, say, resident)
+    shared = SharedAdapter(adapter, send, resident)
     engine = Engine(shared, resident, settings.run_seed, launch.rows, padded=False)
     return Equipment(adapter, shared, resident, engine, role, "gpu")
 

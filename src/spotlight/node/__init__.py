@@ -1,1 +1,1 @@
-"""What runs on a node: its agent, its workers and its reward processes."""
+"""Processes of a node: its agent, its workers and its reward processes."""

@@ -1,15 +1,15 @@
-"""A node's one supervisor: parent of its workers, keeper of its weights, owner of its judges, receiver of notices.
+"""A node's supervisor process: parent of its workers, owner of its weight cache and judges, receiver of notices.
 
     python -m spotlight.node.agent --launch FILE
 
-Relays between the controller and the workers. It changes nothing on the way but a `Result`, which it scores, and a
-`Load`, which it gives a path on this node; whoever wrote those weights hears `Adopt` before. Free of torch.
+Relays messages between the controller and the workers. It changes only `Result`, to which it adds the score, and
+`Load`, in which it sets a path on this node; the worker that wrote those weights receives `Adopt` first. Free of torch.
 
 Invariants (tests/processes/test_pool.py):
 - A node is one process group, led by its agent. When the controller, the owner's pipe (stdin) or the nursery is gone,
-  the agent kills the group, itself with it; when the agent is gone, the nursery does.
-- `Gone` of a worker follows everything it said (verdicts that take longer than VERDICTS_S excepted, which come too late
-  to count) and precedes all that its successor says.
+  the agent kills the group, itself included; when the agent is gone, the nursery does.
+- `Gone` of a worker follows all its messages and precedes those of its successor. Only verdicts that take longer than
+  VERDICTS_S come later, and do not count.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from spotlight.node.slot import Slot
 from spotlight.node.weight_cache import WeightCache, Written
 
 VERDICTS_S = 5.0
-"""How long the news of a death waits for verdicts on what the worker had finished; they spare doing it again."""
+"""Delay of `Gone` for pending verdicts on the worker's finished samples, which then need not be repeated."""
 
 log = logging.getLogger("spotlight.agent")
 _ORDER = msgspec.json.Decoder(AnyAgentOrder)
@@ -91,10 +91,10 @@ class Agent:
         )
 
     async def serve(self, reader: asyncio.StreamReader, orders: asyncio.StreamReader) -> str:
-        """Until the node is drained, which is '', or cannot go on, which is told."""
+        """Run until the node is drained; return '', or the reason why the node cannot continue."""
         spec = self._launch.spec
         await self._store.start()
-        await self._send(
+        await self._to_controller(
             m.NodeHello(
                 schema=SCHEMA,
                 code=__version__,
@@ -109,26 +109,26 @@ class Agent:
         ends = [
             asyncio.create_task(work)
             for work in (
-                self._hear_controller(reader),
-                self._hear_pool(orders),
-                self._miss_nursery(),
-                self._miss_weights(),
-                self._keep_slots(),
+                self._read_controller(reader),
+                self._read_orders(orders),
+                self._await_nursery_loss(),
+                self._await_failure(),
+                self._run_slots(),
             )
         ]
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         return next(task.result() for task in ends if task in done)
 
     def drain(self) -> None:
-        """Workers hand back and exit, then the agent does."""
+        """Make the workers hand back their samples and exit; then the agent exits."""
         self._drain.set()
         for slot in self._slots:
             slot.drain()
 
     # -- for the slots -------------------------------------------------------------------------------------------------
 
-    async def heard(self, worker: WorkerId, message: m.AnyMessage, blob: bytes) -> None:
-        if self._crews.heard(worker, message) or self._between_neighbours(message, blob):
+    async def receive(self, worker: WorkerId, message: m.AnyMessage, blob: bytes) -> None:
+        if self._crews.receive(worker, message) or self._between_neighbours(message, blob):
             return
         if isinstance(message, m.Result):
             task = asyncio.create_task(self._score(worker, message, blob))
@@ -142,46 +142,46 @@ class Agent:
                 self._weights.caught_up(worker, message.weights)
             case m.PublishedWeights():
                 self._written.wrote(worker, message)
-        await self._send(message, worker, blob)
+        await self._to_controller(message, worker, blob)
 
     def died(self, worker: WorkerId, why: str) -> None:
         self._crews.died(worker, why)
 
     async def gone(self, worker: WorkerId, cause: str) -> None:
-        """Verdicts first: a sample that was finished need not be done again."""
+        """Report the end of a worker after its pending verdicts, so that finished samples are not repeated."""
         pending = self._verdicts.pop(worker, set())
         if pending:
             await asyncio.wait(pending, timeout=VERDICTS_S)
         self._leases.gone(worker)
-        # Once more: a greeting may have been relayed after its process had ended.
+        # Repeated: its Hello may have been relayed after its process had ended.
         self._crews.died(worker, cause)
         self._weights.gone(worker)
         self._written.gone(worker)
         log.info("worker %s is gone: %s", worker, cause)
-        await self._send(m.Gone(worker=worker, cause=cause))
+        await self._to_controller(m.Gone(worker=worker, cause=cause))
 
-    def standing(self) -> Sequence[m.Load]:
+    def current_loads(self) -> Sequence[m.Load]:
         return self._weights.current()
 
     def _between_neighbours(self, message: m.AnyMessage, blob: bytes) -> bool:
-        """A newcomer's question to one who holds the weights, and the answer; nobody else hears of it."""
+        """Pass on a newcomer's request for weights, or a holder's reply; True if the message was one of these."""
         match message:
             case AskNeighbour():
                 holder = self._crews.holder(message.weights, message.newcomer)
-                nobody = Offered(weights=message.weights, newcomer=message.newcomer)
-                self.tell(*((holder, message) if holder is not None else (message.newcomer, nobody)))
+                no_offer = Offered(weights=message.weights, newcomer=message.newcomer)
+                self.send(*((holder, message) if holder is not None else (message.newcomer, no_offer)))
             case Offered():
-                self.tell(message.newcomer, message, blob)
+                self.send(message.newcomer, message, blob)
             case _:
                 return False
         return True
 
     # -- for the crews -------------------------------------------------------------------------------------------------
 
-    def tell(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         for slot in self._slots:
             if slot.worker == worker:
-                slot.tell(message, blob)
+                slot.send(message, blob)
 
     def kill_worker(self, worker: WorkerId, why: str) -> None:
         for slot in self._slots:
@@ -189,11 +189,11 @@ class Agent:
                 self._spawn(slot.kill(why))
 
     def report(self, crewed: Crewed) -> None:
-        self._spawn(self._send(crewed))
+        self._spawn(self._to_controller(crewed))
 
-    # -- what the agent waits for; each returns why the node cannot go on ----------------------------------------------
+    # -- tasks of `serve`; each returns why the node cannot continue, '' after a drain ---------------------------------
 
-    async def _hear_controller(self, reader: asyncio.StreamReader) -> str:
+    async def _read_controller(self, reader: asyncio.StreamReader) -> str:
         while (frame := await wire.read(reader)) is not None:
             envelope, blob = frame
             match envelope.message:
@@ -202,34 +202,34 @@ class Agent:
                 case m.Drain() if envelope.worker is None:
                     self.drain()
                 case m.Load() as load:
-                    self._announced(load, envelope.worker)
+                    self._announce(load, envelope.worker)
                 case Demand() as demand:
                     self._crews.demand(demand)
                 case message:
                     self._relay(envelope.worker, message, blob)
         return "the controller is gone"
 
-    async def _hear_pool(self, orders: asyncio.StreamReader) -> str:
+    async def _read_orders(self, orders: asyncio.StreamReader) -> str:
         while line := await orders.readline():
             match _ORDER.decode(line):
                 case GiveNotice(kind=kind, seconds=seconds):
                     self._crews.warned(kind, seconds)
-                    await self._send(m.Warned(kind=kind, seconds=seconds))
+                    await self._to_controller(m.Warned(kind=kind, seconds=seconds))
                 case KillWorker(worker=worker):
                     for slot in self._slots:
                         if slot.worker == worker:
                             await slot.kill()
         return "the owner of the node is gone"
 
-    async def _miss_nursery(self) -> str:
+    async def _await_nursery_loss(self) -> str:
         await self._nursery.lost.wait()
         return "the nursery is gone"
 
-    async def _miss_weights(self) -> str:
+    async def _await_failure(self) -> str:
         return await self._cannot_work
 
-    async def _keep_slots(self) -> str:
-        """Ends only when drained: then nobody lives here any more, and every verdict is sent."""
+    async def _run_slots(self) -> str:
+        """Run the slots until drained: every worker has exited and every verdict is sent."""
         keeping = [asyncio.create_task(slot.keep()) for slot in self._slots]
         draining = asyncio.create_task(self._drain.wait())
         broken, _ = await asyncio.wait([draining, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -246,28 +246,28 @@ class Agent:
         await self._judge.close()
         return ""
 
-    # -- one thing each ------------------------------------------------------------------------------------------------
+    # -- messages, leases, weights and scores --------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
+    async def _to_controller(self, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
         wire.write(self._controller, m.Envelope(worker, message), blob)
-        # A lost connection is told by its reader, once.
+        # The connection's reader reports its loss.
         with contextlib.suppress(ConnectionError):
             await self._controller.drain()
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
-        """To one worker, or to all; one that is gone needs nothing any more."""
+        """Send to one worker, or to all for None; a worker that is gone is skipped."""
         for slot in self._slots:
             if slot.worker is None or worker not in (None, slot.worker):
                 continue
             self._leases.observe(slot.worker, message)
             if isinstance(message, m.Load):
                 self._crews.dropped((message.weights, *message.keep))
-            slot.tell(message, blob)
+            slot.send(message, blob)
         self._crews.changed()
 
     def _end_lease(self, worker: WorkerId, request: RequestId, attempt: int) -> m.Granted | None:
@@ -278,18 +278,18 @@ class Agent:
     def _workers(self) -> list[WorkerId]:
         return [slot.worker for slot in self._slots if slot.worker is not None]
 
-    def _announced(self, load: m.Load, worker: WorkerId | None) -> None:
+    def _announce(self, load: m.Load, worker: WorkerId | None) -> None:
         at_once = self._written.announced(load)
         if at_once is not None:
-            self.tell(*at_once)
+            self.send(*at_once)
         self._spawn(self._load(load, worker))
 
     async def _load(self, load: m.Load, worker: WorkerId | None) -> None:
-        """A node that cannot hold the weights cannot work: it reports why and ends, and the pool starts it again."""
+        """Copy and relay announced weights; a node that cannot store them reports why and ends, and is restarted."""
         try:
             local = await self._weights.take(load, self._workers)
         except SpotlightError as error:
-            await self._send(m.Failed(problem=str(error), exit_code=error.exit_code))
+            await self._to_controller(m.Failed(problem=str(error), exit_code=error.exit_code))
             if not self._cannot_work.done():
                 self._cannot_work.set_result(str(error))
             return
@@ -299,12 +299,12 @@ class Agent:
             self._relay(worker, local, b"")
 
     def _warn(self, problem: str) -> None:
-        """Called by the threads that copy weights and that score."""
+        """Log a problem and send it to the controller; the copying and scoring threads call this."""
         log.warning("%s", problem)
-        asyncio.run_coroutine_threadsafe(self._send(m.Noted(problem=problem)), self._loop)
+        asyncio.run_coroutine_threadsafe(self._to_controller(m.Noted(problem=problem)), self._loop)
 
     async def _score(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:
-        """On goes what is trained on, or else the picture for the gallery; of a preview, the score alone."""
+        """Score a result and send it with its training tensors, or else the picture; a preview sends the score only."""
         granted = self._end_lease(worker, result.request, result.attempt)
         try:
             parcel = unpack(blob)
@@ -312,7 +312,7 @@ class Agent:
             verdict = unscored(str(error))
         else:
             if granted is None:
-                verdict = unscored(f"node {self._launch.node} relayed no live lease of it, so its prompt is unknown.")
+                verdict = unscored(f"node {self._launch.node} holds no lease of this sample, so its prompt is unknown.")
             else:
                 is_judged = self._launch.is_judged(granted.request)
                 verdict = await self._judge.judge(Picture(parcel.image, granted.prompt, is_judged))
@@ -321,7 +321,7 @@ class Agent:
         if granted is not None and granted.request.work is Work.PREVIEW:
             blob = b""
         problem = "; ".join(filter(None, (result.problem, verdict.problem)))
-        await self._send(msgspec.structs.replace(result, score=verdict.score, problem=problem), worker, blob)
+        await self._to_controller(msgspec.structs.replace(result, score=verdict.score, problem=problem), worker, blob)
 
 
 async def _run(launch: AgentLaunch) -> NoReturn:
@@ -331,7 +331,7 @@ async def _run(launch: AgentLaunch) -> NoReturn:
     except OSError as error:
         raise EnvironmentProblem(
             f"node {launch.node} cannot reach the controller at {launch.controller} or the nursery at {launch.nursery} "
-            f"({error}), so that it has nothing to do; start them first."
+            f"({error}), so it has no work; start them first."
         ) from error
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
@@ -345,12 +345,12 @@ async def _run(launch: AgentLaunch) -> NoReturn:
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
     logging.shutdown()
-    # At once: the nursery kills the group when it sees this connection end, and that must not look like a crash.
+    # Exit at once: the nursery kills the group when this connection ends, which would look like a crash.
     os._exit(0)
 
 
 def _end_node(node: NodeId, why: str) -> NoReturn:
-    """All processes of the node at once, this one too; nothing is waited for, because nobody is left to serve."""
+    """Kill all processes of the node, this one included, without waiting for anything."""
     log.error("node %s ends: %s", node, why)
     logging.shutdown()
     os.killpg(0, signal.SIGKILL)
@@ -362,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--launch", type=Path, required=True, help="JSON file with the AgentLaunch")
     options = parser.parse_args(arguments)
     die_with_parent()
-    # It stays outside the group, to survive a loss of the node just long enough to free the judges' semaphores.
+    # The tracker stays outside the group, so that it outlives the node and frees the judges' semaphores.
     resource_tracker.ensure_running()
     os.setpgrp()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -1,12 +1,12 @@
-"""The crews of one node, as its agent drives them: what happens goes in, orders to workers go out.
+"""The crews of one node, driven by its agent: events go in, orders to workers come out.
 
-Ties three things together: `Planner` chooses a layout, `Regroup` owns tokens and states and says what to do, and the
-group store lets members find each other. A death is acted on at once, without asking the controller; its `Demand` is
-only remembered. Waits for nothing itself: one timer of the event loop calls `tick` at the machine's next deadline.
-The simulator drives the same class. Free of torch.
+Connects three parts: `LayoutPlanner` chooses a layout, `Regroup` owns tokens and states and returns actions, and the
+group store connects members. A death is handled at once, without the controller; the controller's `Demand` is only
+stored. No method waits: one timer of the event loop calls `tick` at the state machine's next deadline. The simulator
+drives the same class. Free of torch.
 
-Invariant (tests/unit/test_crews_in_transit.py): a layout is not undone over what is on its way, be it a grant that a
-new follower hands back, the next sample of a leader that has just finished, or weights that the others hold already.
+Invariant (tests/unit/test_crews_in_transit.py): messages in transit do not undo a layout. Examples are a grant that a
+new follower hands back, the next sample of a leader that has just finished, and weights that the other members hold.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ log = logging.getLogger("spotlight.crews")
 log.addHandler(logging.NullHandler())
 
 ANSWER_S = 0.2
-"""How long who has room again may wait to be given work: a layout that was chosen before would be undone over it."""
+"""Wait for the controller's grant to a worker with free rows; a layout chosen earlier would be undone by the grant."""
 
 
 class NodeActions(Protocol):
-    """What crews need from their node."""
+    """The node's methods that crews call."""
 
-    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None: ...
+    def send(self, worker: WorkerId, message: m.AnyMessage) -> None: ...
 
     def kill_worker(self, worker: WorkerId, why: str) -> None: ...
 
     def report(self, crewed: Crewed) -> None: ...
 
 
-class _Nobody:
-    """The household of a node that is gone."""
+class _NoActions:
+    """Actions of a node that is gone."""
 
-    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         pass
 
     def kill_worker(self, worker: WorkerId, why: str) -> None:
@@ -68,7 +68,7 @@ class _Nobody:
 
 
 class Rendezvous(Protocol):
-    """The group store, or what stands for it."""
+    """The group store, or the simulator's stand-in."""
 
     def open(self, token: GroupToken) -> None: ...
 
@@ -77,16 +77,16 @@ class Rendezvous(Protocol):
 
 @dataclass
 class MemberInfo:
-    """What is known of one worker."""
+    """State of one worker."""
 
     since: float
     kind: str
     speed: float | None = None
-    """Row-steps per second alone; None before it was measured."""
+    """Row-steps per second alone; None before the first measurement."""
     holds: set[WeightsId] = field(default_factory=set)
     notice: float | None = None
     steps: dict[RequestId, int] = field(default_factory=dict)
-    """How far each of its samples is, from its last words."""
+    """Step of each of its samples, as last reported."""
 
 
 class NodeCrews:
@@ -99,7 +99,7 @@ class NodeCrews:
         heads: int,
         token_pixels: int,
         store: str,
-        household: NodeActions,
+        node_actions: NodeActions,
         rendezvous: Rendezvous,
         leases: Callable[[WorkerId], Mapping[RequestId, m.Granted]],
         heartbeat_s: float = 0.5,
@@ -107,7 +107,7 @@ class NodeCrews:
         self._heads = heads
         self._token_pixels = token_pixels
         """Pixels of the picture that one token stands for."""
-        self._household = household
+        self._node_actions = node_actions
         self._rendezvous = rendezvous
         self._leases = leases
         self._efficiency = config.efficiency()
@@ -115,37 +115,37 @@ class NodeCrews:
         self._regroup = Regroup(node, store, config, max(1.0, 2 * heartbeat_s))
         self._members: dict[WorkerId, MemberInfo] = {}
         self._sets: frozenset[WeightsId] = frozenset()
-        """Weights that every worker here is to hold."""
+        """Weights that every worker of the node should hold."""
         self._loaders: tuple[WorkerId, ...] = ()
-        """Who began to load the newest of them together."""
+        """Workers that had to load when these weights were announced; empty once all of them hold the weights."""
         self._waiting = Waiting()
         self._decision: Decision | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._hysteresis_s = config.hysteresis_s
-        self._look_again: float = inf
-        """When a change that came too soon after the last one, or before the controller's answer, may be made."""
-        self._is_due = False
-        """A decision is on its way already."""
+        self._decide_at: float = inf
+        """Time of the next decision, for a change that came too soon after the last one or before the next grant."""
+        self._is_scheduled = False
+        """Whether a decision is scheduled."""
         self._was_busy: frozenset[WorkerId] = frozenset()
-        """Who had samples when a layout was last chosen."""
+        """Workers that had samples at the last decision."""
 
     @property
     def refused(self) -> int:
-        """Words of workers with an old token or out of turn, so far."""
+        """Number of refused messages: those with an old token, or not expected in the current state."""
         return self._regroup.refused
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
-    def heard(self, worker: WorkerId, message: m.AnyMessage) -> bool:
-        """Whatever a worker says; True where it concerned crews alone and goes no further."""
+    def receive(self, worker: WorkerId, message: m.AnyMessage) -> bool:
+        """Process a worker's message; True if it concerns only crews and is not relayed."""
         info = self._members.get(worker)
         now = self._loop.time()
         if isinstance(message, Prepared | Formed | Broke | Disbanded | Forward | ForwardDone):
             self._do(self._regroup.receive(worker, message, now))
             return True
         match message:
-            # A worker that trains is the gang's: no crew may keep it from its orders.
+            # A worker that trains belongs to the gang and joins no crew, which could delay its orders.
             case m.Hello() if not message.trains:
                 self._members[worker] = MemberInfo(since=now, kind=message.kind)
                 self._do(self._regroup.joined(worker, now))
@@ -159,37 +159,37 @@ class NodeCrews:
                 self._regroup.seen(worker, now)
                 info.steps = {each.request: each.step for each in message.progress}
                 if message.gain is not None:
-                    self._learn(worker, message.gain)
+                    self._record_gain(worker, message.gain)
         return False
 
     def holder(self, weights: WeightsId, other_than: WorkerId) -> WorkerId | None:
-        """Somebody who can give a newcomer a copy; its own kind first."""
+        """A worker that holds these weights and can offer a copy; workers of the same device kind first."""
         kind = self._members[other_than].kind if other_than in self._members else ""
         holders = [worker for worker, info in self._members.items() if weights in info.holds and worker != other_than]
         return min(holders, key=lambda worker: (self._members[worker].kind != kind, worker), default=None)
 
     def changed(self) -> None:
-        """Leases came or went: somebody may have become idle, or busy."""
+        """Decide again after a change of leases: workers may have become idle or busy."""
         if len(self._members) < 2:
             return
         busy = self._busy()
         if busy < self._was_busy:
-            # Some have finished and may be given their next samples before it is worth undoing their crews.
-            self._look_again = min(self._look_again, self._loop.time() + ANSWER_S)
+            # Some workers have finished: wait for their next grants before their crews are disbanded.
+            self._decide_at = min(self._decide_at, self._loop.time() + ANSWER_S)
             self._set_timer()
-        elif not self._is_due:
-            # Once for all that one turn of the loop brings: a grant has many leases.
-            self._is_due = True
+        elif not self._is_scheduled:
+            # One decision for all leases of one iteration of the event loop: a grant has many.
+            self._is_scheduled = True
             self._loop.call_soon(self._decide, "leases changed")
 
     def dropped(self, keep: Collection[WeightsId]) -> None:
-        """Only these sets are still held, and whoever lacks one is about to load it."""
+        """Record the sets to keep; workers that lack one are about to load it."""
         self._sets = frozenset(keep)
         for info in self._members.values():
             info.holds &= self._sets
         self._loaders = tuple(worker for worker in sorted(self._members) if self._is_loading(worker))
         if any(self._is_loading(worker) for crew in self._regroup.crews for worker in crew):
-            # Before they hear of it: a crew in which somebody loads would take that one for hung.
+            # Before they receive the Load: a crew would take a member that loads for hung.
             self._decide("weights are to be loaded")
 
     def demand(self, demand: Demand) -> None:
@@ -197,7 +197,7 @@ class NodeCrews:
         self._decide("the controller expects other work")
 
     def warned(self, kind: NoticeKind, seconds: float) -> None:
-        """The whole node goes: its crews end at their next boundary."""
+        """Apply a notice to the whole node: its crews end at their next step boundary."""
         if kind is NoticeKind.IMMINENT:
             now = self._loop.time()
             for worker in sorted(self._members):
@@ -210,30 +210,30 @@ class NodeCrews:
             self._do(self._regroup.gone(worker, why, self._loop.time()))
 
     def leave(self) -> None:
-        """The node is gone: nobody is told anything any more, and nothing here leads back to it."""
-        self._household = _Nobody()
+        """Send nothing more, and drop the reference to the node, which is gone."""
+        self._node_actions = _NoActions()
 
-    # -- what is done about it -----------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def _do(self, actions: list[act.Action]) -> None:
         for action in actions:
             match action:
                 case act.Send(worker, message):
-                    self._household.tell(worker, message)
+                    self._node_actions.send(worker, message)
                 case act.Relay(workers, message):
                     for worker in workers:
-                        self._household.tell(worker, message)
+                        self._node_actions.send(worker, message)
                 case act.Kill(worker, why):
                     log.warning("%s is killed: it %s", worker, why)
                     self._members.pop(worker, None)
-                    self._household.kill_worker(worker, why)
+                    self._node_actions.kill_worker(worker, why)
                 case act.OpenStore(token):
                     self._rendezvous.open(token)
                 case act.CloseStore(token):
                     self._rendezvous.close(token)
                 case act.Report(crewed):
                     log.info("epoch %d: crews %s (%s)", crewed.epoch, crewed.crews, crewed.reason)
-                    self._household.report(crewed)
+                    self._node_actions.report(crewed)
                 case act.Replan(why):
                     self._decide(why)
                 case act.Refuse(worker, message, why):
@@ -242,15 +242,15 @@ class NodeCrews:
 
     def _decide(self, why: str) -> None:
         now = self._loop.time()
-        self._is_due = False
+        self._is_scheduled = False
         self._was_busy = self._busy()
         last = self._after_load(now)
-        # Where slots never share nobody sits, and the node is told of demand all the same.
+        # A node whose slots never share has no members, but still receives demand.
         is_idle = last is not None and not last.layout and not self._members
         decision = last if last is not None and is_idle else self._choose(last, now)
         self._decision = decision
         settled = decision.changed_at + self._hysteresis_s
-        self._look_again = settled if settled > now else inf
+        self._decide_at = settled if settled > now else inf
         self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
 
     def _choose(self, last: Decision | None, now: float) -> Decision:
@@ -261,21 +261,20 @@ class NodeCrews:
             apart=self._regroup.apart(),
         )
         decision = self._planner.decide(situation, last, now)
-        decision = replace(decision, layout=self._as_they_are(decision.layout))
+        decision = replace(decision, layout=self._keep_existing(decision.layout))
         if last is not None and sorted(decision.layout) == sorted(last.layout):
             decision = replace(decision, changed_at=last.changed_at)
         elif last is not None and any(worker not in self._members for members in last.layout for worker in members):
-            # A loss is no choice, so nobody waits for it to settle: survivors share a dead leader's sample again as
-            # soon as one of them has it.
+            # A loss needs no settling time: survivors share a dead leader's sample as soon as one of them has it.
             decision = replace(decision, changed_at=-inf)
         return decision
 
     def _after_load(self, now: float) -> Decision | None:
-        """The last decision, with the time from which it is to settle.
+        """The last decision, with the time from which it settles.
 
-        What a load does to crews is no choice either, so they form again when all hold the weights and the controller
-        has had time to answer. Until then the first to hold them do not choose for all, unless the others take longer
-        than any change needs to settle.
+        A load breaks up crews without a decision, so they form again when all members hold the weights and the
+        controller has had time to grant. Until then the first workers that hold them do not change the layout, unless
+        the others take longer than the hysteresis.
         """
         last = self._decision
         if last is None or not self._loaders:
@@ -288,11 +287,8 @@ class NodeCrews:
         self._loaders = ()
         return replace(last, changed_at=now - max(0.0, self._hysteresis_s - ANSWER_S))
 
-    def _as_they_are(self, layout: Layout) -> Layout:
-        """Crews that there are already stay as they are: another order of followers is no reason to form anew.
-
-        Who loads weights stands alone meanwhile.
-        """
+    def _keep_existing(self, layout: Layout) -> Layout:
+        """Keep existing crews whose only change is the order of followers; members that load weights stay alone."""
         known = {(members[0], frozenset(members)): members for members in self._regroup.layout}
         crews: list[tuple[WorkerId, ...]] = []
         for members in layout:
@@ -321,25 +317,25 @@ class NodeCrews:
         )
 
     def _busy(self) -> frozenset[WorkerId]:
-        """Who has samples of its own."""
+        """Workers with samples of their own."""
         return frozenset(worker for worker in self._members if self._own_leases(worker))
 
     def _own_leases(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
-        """What it works on; nothing where it follows.
+        """The leases that the worker computes; none if it follows.
 
-        A grant that crossed the order to follow is handed back. A layout that made room for it would undo the crew, and
-        the sample would go on to a slot that follows by then, again and again.
+        A grant that crossed the order to follow is handed back. A layout that counted it would undo the crew, and the
+        sample would move to a slot that follows by then, again and again.
         """
         leases = self._leases(worker)
         follows = bool(leases) and any(worker in members[1:] for members in self._regroup.layout)
         return {} if follows else leases
 
     def _is_loading(self, worker: WorkerId) -> bool:
-        """Whether it lacks weights: in a crew it would keep the others from stepping."""
+        """Whether the worker lacks weights: in a crew it would block the other members' steps."""
         return worker in self._members and not self._sets <= self._members[worker].holds
 
     def _speed(self, info: MemberInfo) -> float:
-        """A slot that was not measured is taken for the usual one of its kind, or else of the node."""
+        """Measured speed, else the median of the same device kind, else the median of the node, else 1."""
         if info.speed is not None:
             return info.speed
         measured = [(other.kind, other.speed) for other in self._members.values() if other.speed is not None]
@@ -349,8 +345,8 @@ class NodeCrews:
     def _degree(self, worker: WorkerId) -> int:
         return next((len(crew) for crew in self._regroup.crews if worker in crew), 1)
 
-    def _learn(self, leader: WorkerId, gain: float) -> None:
-        """As speeds, for a table of speeds: alone it has 1."""
+    def _record_gain(self, leader: WorkerId, gain: float) -> None:
+        """Record a crew's gain in the efficiency table, relative to speed 1 alone."""
         tokens = max((row.tokens for row in self._view(leader, self._loop.time()).rows), default=0)
         if tokens and self._degree(leader) > 1:
             self._efficiency.measured(tokens, 1, 1.0)
@@ -361,7 +357,7 @@ class NodeCrews:
             self._timer.cancel()
             self._timer = None
         deadline = self._regroup.next_deadline()
-        due = min(self._look_again, inf if deadline is None else deadline)
+        due = min(self._decide_at, inf if deadline is None else deadline)
         if due < inf:
             self._timer = self._loop.call_at(due, self._tick)
 
@@ -369,5 +365,5 @@ class NodeCrews:
         self._timer = None
         now = self._loop.time()
         self._do(self._regroup.tick(now))
-        if self._look_again <= now:
-            self._decide("things have settled")
+        if self._decide_at <= now:
+            self._decide("the last change has settled")

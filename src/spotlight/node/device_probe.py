@@ -1,10 +1,10 @@
-"""What torch sees of this machine's GPUs, as one JSON object on stdout.
+"""Prints the GPUs that torch finds on this machine, as one JSON object on stdout.
 
     python -m spotlight.node.device_probe
 
-The controller runs it as a process of its own (`pools/devices.py`), because it never loads torch itself. torch
-honours CUDA_VISIBLE_DEVICES, so its numbers are the ones that workers use. A build of torch without CUDA is known from
-its version file, and torch, whose import takes seconds, is not loaded for it.
+The controller never loads torch, so it runs this in a separate process (`pools/devices.py`). torch honours
+CUDA_VISIBLE_DEVICES, so its device numbers are the ones that workers use. A build without CUDA is recognised by torch's
+version file, without importing torch, which takes seconds.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def seen() -> dict[str, Any]:
-    """The build of torch, and name, model and memory in bytes of every CUDA device."""
+    """Return the build of torch, and name, model and memory in bytes of every CUDA device."""
     build = _build()
     if build["cuda"] is None:
         return {**build, "devices": [], "warnings": []}
@@ -30,12 +30,12 @@ def seen() -> dict[str, Any]:
             free, total = torch.cuda.mem_get_info(number)
             model = torch.cuda.get_device_name(number)
             devices.append({"name": f"cuda:{number}", "model": model, "free": free, "total": total})
-    # A driver that is too old is no error to torch: it warns, and sees no device.
+    # With a driver that is too old torch raises no error: it warns and finds no device.
     return {**build, "devices": devices, "warnings": [" ".join(str(each.message).split()) for each in warned]}
 
 
 def _build() -> dict[str, str | None]:
-    """Version of torch, and of the CUDA (or ROCm, which torch calls by the same names) that it was built with."""
+    """Version of torch, and of the CUDA or ROCm that it was built with."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise ImportError("torch is not installed")

@@ -1,9 +1,8 @@
-"""What a worker computes with: its device, the model on it, and how many rows it takes at a time.
+"""A worker's equipment: its device, the model on it, and its row count.
 
-With `cluster.rows: auto` the rows are measured (`compute/rollout/row_search.py`), once for all slots of a device that
-have the same role. They may use what is free on the device, divided by the processes that share it, less what the slot
-will need later: the published sets that it is to hold and, where it trains, gradients, moments and the batches of the
-trainer.
+With `cluster.rows: auto` the rows are measured (`compute/rollout/row_search.py`), once for all slots of a device with
+the same role. Rollouts may use the device's free memory, divided by the processes that share it, less what the slot
+needs later: the published sets and, if it trains, gradients, moments and training batches.
 """
 
 import fcntl
@@ -36,7 +35,7 @@ from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 
 class MeasuredRows:
-    """The file of one device."""
+    """File of one device with its measured row counts, shared by the run's processes."""
 
     def __init__(self, folder: Path, device: str) -> None:
         name = f"rows-{device.replace(':', '-')}"
@@ -44,7 +43,7 @@ class MeasuredRows:
         self._lock = folder / f"{name}.lock"
 
     def of(self, kind: str, measure: Callable[[], int]) -> int:
-        """What was measured for this kind of slot; measured now if nothing was."""
+        """Return the row count for this kind of slot; measure it if the file has none."""
         with self._lock.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known: dict[str, int] = msgspec.json.decode(self._path.read_bytes()) if self._path.exists() else {}
@@ -57,32 +56,32 @@ class MeasuredRows:
 
 
 SETS_HELD = 3
-"""Current behaviour, the average that is evaluated, and the next behaviour while it is loaded, or the one before while
-samples of it are in flight."""
+"""Published sets per worker: the current behaviour, the evaluated average, and one more. That is the next behaviour
+while it loads, or the previous one while samples of it are in flight."""
 MEMORY_SHARE = 0.9
-"""Of what is free: prompts differ in length, and the allocator needs room between its blocks."""
+"""Usable share of the free memory: prompts differ in length, and the allocator leaves gaps between its blocks."""
 TRAINER_STATE = 3
-"""Copies of the trained weights that the first optimizer step adds: gradients and two moments."""
+"""Copies of the trained weights that the first update adds: gradients and two moments."""
 TRAINER_SHARE = 0.5
-"""Of what is left, for the rollouts of a slot that also trains; the rest is for its training batches."""
+"""Share of the remaining memory for the rollouts of a slot that also trains; the rest is for training batches."""
 
 TrainingOrder: TypeAlias = m.Train | m.Publish | m.Save | m.Restore
-Say: TypeAlias = Callable[[m.AnyMessage], None]
+Send: TypeAlias = Callable[[m.AnyMessage], None]
 
 
 class Trains(Protocol):
     """The training role."""
 
     def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
-        """The answer; none of a rank that only takes part, or of a checkpoint, which is told of when it is durable."""
+        """Execute an order and return the reply; None for ranks above 0, and for a Save, whose reply follows later."""
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
-        """What it would publish now."""
+        """Current weights of the policy, as Publish writes them."""
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a worker computes with; that of a paced run is `paced/worker.py`."""
+    """The parts that a worker computes with; `paced/paced_worker.py` makes those of a paced run."""
 
     adapter: Adapter
     shared: SharedAdapter
@@ -90,34 +89,34 @@ class Equipment:
     engine: Engine
     role: Trains | None
     kind: str
-    """Of its device: workers of one kind are equally fast."""
+    """Kind of its device: workers of one kind are equally fast."""
 
 
-Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Say], Equipment]
+Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Send], Equipment]
 
 
-def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
-    """The base model, what is trainable in it, and the parts that share it."""
+def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipment:
+    """Build the base model with its trainable weights, and the parts that share it."""
     content = families.read_weights(settings.model.name)
     adapter = families.build(content, own_device(launch.device.name))
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
     role: TrainingRole | None = None
     if launch.trains:
         trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder), say)
+        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder), send)
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
     kind, rows = device_kind(adapter.device), rows_of(launch, settings.rows, adapter)
     sys.stdout.write(f"{launch.device.name} ({kind}), {rows} rows\n")
     sys.stdout.flush()
     resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
-    shared = SharedAdapter(adapter, say, resident)
+    shared = SharedAdapter(adapter, send, resident)
     engine = Engine(shared, resident, settings.run_seed, rows, padded=settings.deterministic)
     return Equipment(adapter, shared, resident, engine, role, kind)
 
 
 def own_device(name: str) -> torch.device:
-    """The device that the slot was given, as the current one of this process."""
+    """Make the slot's device the current one of this process, and return it."""
     device = usable_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -129,10 +128,10 @@ def device_kind(device: torch.device) -> str:
 
 
 def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapter) -> int:
-    """As launched, or as measured, here or by a slot of the same kind before."""
+    """Row count from the launch, or measured by this slot or an earlier one of the same kind."""
     if launch.rows is not None:
         return launch.rows
-    assert settings is not None, f"{launch.node} is to measure its rows, but the run says nothing of its rollouts"
+    assert settings is not None, f"{launch.node} has to measure its rows, but its settings do not describe the rollouts"
     rolled = RolloutShape(
         size=Size(settings.height, settings.width),
         guidance=settings.guidance,
@@ -151,7 +150,7 @@ def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapte
 
 
 def spare_bytes(adapter: Adapter, trains: bool, processes: int) -> int | None:
-    """That rollouts may take beyond what this process has now; None where they are not counted."""
+    """Bytes that rollouts may use beyond this process's present use; None on a CPU, where memory is not counted."""
     device = adapter.device
     if device.type != "cuda":
         return None

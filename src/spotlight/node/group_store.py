@@ -1,10 +1,10 @@
-"""The key-value store over which the members of a crew find each other; it lives in the node's agent.
+"""Key-value store through which the members of a crew connect; it runs in the node's agent.
 
     open(token) -> [members set and get keys] -> close(token): keys dropped, waiters woken with a refusal
 
-Invariant: only tokens that are open are served, so that a zombie of an old epoch can neither read nor write; memory is
-bounded in tokens, keys and bytes (tests/unit/test_parallel_store.py). Nothing here loads torch, and nothing blocks the
-agent's loop; a reader that waits for a key is woken by its writer, by `close`, or by its own timeout.
+Invariants (tests/unit/test_parallel_store.py): only open tokens are served, so a zombie of an old epoch can neither
+read nor write; memory is bounded in tokens, keys and bytes. A reader that waits for a key is woken by its writer, by
+`close`, or by its own timeout. Free of torch; no call blocks the agent's loop.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from spotlight.compute.parallel.store_wire import (
 from spotlight.core.crew_messages import GroupToken
 
 OPEN_LIMIT = 64
-"""Tokens open at a time: a node has at most 16 slots, each in one crew that serves and one that forms."""
+"""Tokens open at a time: a node has at most 16 slots, each in one serving crew and one forming crew."""
 KEYS_LIMIT = 1024
-"""Keys of one token: gloo writes one per member, NCCL a few."""
+"""Keys per token: gloo writes one per member, NCCL a few."""
 WAIT_LIMIT_S = 60.0
-"""The longest wait that a reader may ask for; groups form in milliseconds."""
+"""Longest wait that a reader may request; groups form in milliseconds."""
 
 
 @dataclass
 class _Room:
-    """What the members of one group have written, and who waits for more."""
+    """Keys written by the members of one group, and the readers that wait for missing keys."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     waiters: dict[str, list[asyncio.Future[Answer]]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Room:
 
 
 class GroupStore:
-    """A server on a unix socket; all methods belong to the loop that started it."""
+    """Server on a unix socket; call its methods only from the event loop that started it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class GroupStore:
         self._server = await asyncio.start_unix_server(self._serve, path=str(self.path), limit=FRAME_LIMIT)
 
     async def stop(self) -> None:
-        """Refuse everybody and let go of the socket."""
+        """Close every token, disconnect all clients and remove the socket."""
         for token in sorted(self._rooms):
             self.close(token)
         if self._server is not None:
@@ -89,7 +89,7 @@ class GroupStore:
         self._rooms[token] = _Room()
 
     def close(self, token: GroupToken) -> None:
-        """Forget its keys and refuse it for ever; nothing happens if it is not open."""
+        """Drop the token's keys and refuse it from now on; a no-op if it is not open."""
         room = self._rooms.pop(token, None)
         if room is None:
             return
@@ -98,12 +98,12 @@ class GroupStore:
 
     @property
     def tokens(self) -> tuple[GroupToken, ...]:
-        """Those that are served, in order."""
+        """Open tokens, sorted."""
         return tuple(sorted(self._rooms))
 
     @property
     def keys(self) -> int:
-        """How many keys are kept, over all tokens."""
+        """Number of stored keys, over all tokens."""
         return sum(len(room.values) for room in self._rooms.values())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +111,7 @@ class GroupStore:
         assert task is not None
         self._clients.add(task)
         try:
-            # A worker that is killed in the middle of a frame, and one that sends no frame of ours, both end here.
+            # A worker killed in the middle of a frame and a client that sends malformed frames both end here.
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, StoreError):
                 while True:
                     length = length_of(await reader.readexactly(HEADER.size))
@@ -156,8 +156,8 @@ class GroupStore:
 def _written(room: _Room, key: str, value: bytes) -> Answer:
     if key not in room.values and len(room.values) >= KEYS_LIMIT:
         return Refusal(
-            f"'{key}' was not kept, because its group has {KEYS_LIMIT} keys already, far more than one needs to form; "
-            "disband it."
+            f"'{key}' was not stored: its group has {KEYS_LIMIT} keys already, far more than a group needs to form; "
+            "disband the group."
         )
     room.put(key, value)
     return Value(value)
@@ -167,12 +167,12 @@ def _added(room: _Room, key: str, amount: int) -> Answer:
     try:
         total = int(room.values.get(key, b"0")) + amount
     except ValueError:
-        return Refusal(f"{amount} cannot be added to '{key}', because that is no number; give the counter its own key.")
+        return Refusal(f"{amount} cannot be added to '{key}': its value is no number; use a separate key as counter.")
     return _written(room, key, str(total).encode())
 
 
 def _refusal(token: GroupToken) -> Refusal:
     return Refusal(
-        f"group {token} is refused by its store, because it neither forms nor serves any more; drop it and wait for "
-        "the agent's next order."
+        f"group {token} is refused by the group store: it neither forms nor serves any more; drop the group and wait "
+        "for the agent's next order."
     )

@@ -1,7 +1,7 @@
 """Scores finished pictures on their node: one queue, several reward processes, one batch at a time in each.
 
     batch --scores--> a verdict for each picture
-      |--the reward raised, or its process died or hung--> each picture of the batch alone
+      `--the reward raised, or its process died or hung--> each picture of the batch alone
     picture alone --score--> its verdict
       |--its process died--> again, in a new process, up to DEATHS_ALLOWED times
       `--the reward raised, its process hung, or died too often--> unscored, with the reason
@@ -29,17 +29,17 @@ from spotlight.core.messages import Score
 from spotlight.core.types import Prompt
 
 GATHER_S = 0.004
-"""How long a picture waits for others to share its batch: short against the 25 ms that reading one word takes."""
+"""Wait of a picture for others to share its batch: short against the 25 ms for reading one word."""
 BATCH = 16
-"""Pictures per batch: what the reading model is quickest at, and few enough to spread a burst over the processes."""
+"""Pictures per batch: the fastest size of the reading model, and small enough to spread a burst over the processes."""
 DEATHS_ALLOWED = 4
-"""Processes that may die in a row over one picture alone: a fifth would only show again that the picture kills them."""
+"""Processes in a row that may die over one picture alone before it stays unscored."""
 HUNG_ALLOWED = 2
-"""Pictures of a batch that the reward may hang at before the rest of the batch is left unscored."""
+"""Hangs per batch, over pictures alone, before the rest of the batch stays unscored."""
 IMAGE = "image"
 """Key of the picture among a result's tensors: uint8, height x width x 3."""
 PAYLOAD = "payload"
-"""Key of the bytes that are trained on, where there are any: uint8."""
+"""Key of the training tensors' bytes, if any: uint8."""
 
 Item = TypeVar("Item")
 Taken = TypeVar("Taken", contravariant=True)
@@ -52,7 +52,7 @@ def longest_verdict_s(timeout_s: float) -> float:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a reward sees."""
+    """Input of a reward."""
 
     image: Image
     prompt: Prompt
@@ -62,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Parcel:
-    """What a finished sample brings to its node's agent."""
+    """Content of a finished sample's result."""
 
     image: Image
     payload: bytes | None
@@ -70,7 +70,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A score, or NaN and the reason."""
+    """A score, or NaN with the reason."""
 
     score: Score
     problem: str = ""
@@ -90,7 +90,7 @@ class ScoringProcess(Protocol[Taken]):
     """One reward process; it takes one batch at a time."""
 
     async def score(self, items: Sequence[Taken]) -> Scored:
-        """After RewardProcessDied or RewardHung the next call uses a new process."""
+        """Score a batch; after RewardProcessDied or RewardHung the next call uses a new process."""
 
     async def close(self) -> None: ...
 
@@ -105,7 +105,7 @@ class Judge(Generic[Item]):
     """One task per reward process takes batches from the queue; `judge` waits for the verdict on one picture."""
 
     def __init__(self, processes: Sequence[ScoringProcess[Item]], report: Callable[[Exception], str] = str) -> None:
-        """`report` keeps an error's traceback and returns the reason that an unscored picture is given."""
+        """`report` logs an error's traceback and returns the reason recorded with an unscored picture."""
         self._processes = processes
         self._report = report
         self._queue: asyncio.Queue[_Case[Item]] = asyncio.Queue()
@@ -117,7 +117,7 @@ class Judge(Generic[Item]):
         return await case.verdict
 
     def cancel(self) -> None:
-        """No verdict is given from now on."""
+        """Stop all tasks; no verdict follows."""
         for task in self._tasks:
             task.cancel()
 
@@ -127,7 +127,7 @@ class Judge(Generic[Item]):
         await asyncio.gather(*(process.close() for process in self._processes))
 
     async def _serve(self, process: ScoringProcess[Item]) -> None:
-        """Waits for pictures, which finished samples bring; ends with `close`."""
+        """Take batches of pictures from the queue until `close`."""
         while True:
             batch = [await self._queue.get()]
             with contextlib.suppress(TimeoutError):
@@ -142,7 +142,7 @@ class Judge(Generic[Item]):
     async def _verdicts(self, process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:
         try:
             return await _scored(process, items)
-        except Exception as error:  # a task that ended here would hold every later sample back
+        except Exception as error:  # if this task ended, every later sample would stay unscored
             self._report(error)
         verdicts: list[Verdict] = []
         hung = 0
@@ -153,12 +153,12 @@ class Judge(Generic[Item]):
                 verdicts.append(unscored(self._report(error)))
                 hung += isinstance(error, RewardHung)
             if hung >= HUNG_ALLOWED:
-                # Waiting for each of the others as well could take hours.
+                # Waiting for each of the remaining pictures could take hours.
                 break
         return verdicts + [verdicts[-1]] * (len(items) - len(verdicts))
 
     async def _alone(self, process: ScoringProcess[Item], item: Item) -> Verdict:
-        """A process that died says nothing about the picture, unless it dies of this one every time."""
+        """Score one picture, again in a new process if one dies: only repeated deaths are due to the picture."""
         for remaining in reversed(range(DEATHS_ALLOWED)):
             try:
                 (verdict,) = await _scored(process, [item])
@@ -187,25 +187,25 @@ async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[
 
 
 def unscored(problem: str) -> Verdict:
-    """The sample is kept, without a score."""
+    """Verdict of a sample that is kept without a score."""
     return Verdict(Score(reward=math.nan), problem)
 
 
 def unpack(blob: bytes) -> Parcel:
-    """What a worker sent with a result."""
+    """Decode the blob of a worker's Result."""
     try:
         tensors = dict(deserialize(blob)) if blob else {}
     except SafetensorError as error:
         raise RewardError(
-            f"the {len(blob)} bytes of a result are no safetensors ({error}), so that there is no picture to judge; "
-            "look at the worker's log."
+            f"the {len(blob)} bytes of a result do not decode as safetensors ({error}), so there is no picture to "
+            "score; see the worker's log."
         ) from error
     image, payload = tensors.get(IMAGE), tensors.get(PAYLOAD)
     if image is None or image["dtype"] != "U8" or len(image["shape"]) != 3:
         found = ", ".join(f"{name} {part['dtype']}{part['shape']}" for name, part in sorted(tensors.items()))
         raise RewardError(
-            f"a result holds {found or 'no tensors'}, but a judge needs '{IMAGE}' as U8 of height x width x 3; let the "
-            "worker decode the sample."
+            f"a result holds {found or 'no tensors'}, but a reward needs '{IMAGE}' as U8 of height x width x 3; let "
+            "the worker decode the sample."
         )
     pixels = np.frombuffer(image["data"], dtype=np.uint8).reshape(image["shape"])
     return Parcel(pixels, bytes(payload["data"]) if payload is not None else None)

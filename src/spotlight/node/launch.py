@@ -1,4 +1,4 @@
-"""What an agent and a worker are told when they are started: typed, and passed as bytes, never as pickle."""
+"""Launch settings of agents and workers: typed, and passed as bytes, never as pickle."""
 
 import msgspec
 
@@ -10,39 +10,39 @@ from spotlight.core.work import NoticeKind, Request, SlotClass, Work
 
 
 class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a slot computes."""
+    """Device of a slot."""
 
     name: str = "cpu"
-    """As torch names it."""
+    """Device name as in torch."""
     processes: int = 1
-    """Of the run, that compute on it, this slot's included: what is free there is divided among them."""
+    """Processes of the run on this device, this slot's included; they divide the free memory."""
 
 
 class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bytes that a worker's entry function gets are the msgpack of this."""
+    """Settings of one worker; its entry function receives them as msgpack."""
 
     node: NodeId
     slot_class: SlotClass
     rows: int | None
-    """None: it measures how many suit its device."""
+    """Samples in flight; None: the worker measures the best count of its device."""
     trains: bool
     threads: int
     heartbeat_s: float
-    """An Alive is due this often, whatever else the worker does."""
+    """Seconds between two Alive messages."""
     store: str
     """Folder of the node's weights."""
     settings: bytes
-    """What the run tells all its workers."""
+    """JSON of the run's WorkerSettings."""
     patience_s: float = 12.0
-    """How long it holds still for a crew that is being formed."""
+    """Longest wait without steps for a crew to form."""
     exchange_s: float = 1.5
-    """How long one exchange with its crew may take."""
+    """Time limit of one exchange within a crew."""
     first_exchange_s: float = 45.0
-    """The same in the first forward of a crew."""
+    """Time limit of one exchange in a crew's first forward."""
     transport: str = "gloo"
     device: SlotDevice = SlotDevice()
     shared: str = ""
-    """Folder that all processes of the run on this machine see, for as long as the run lasts."""
+    """Folder shared by all processes of the run on this machine, for the duration of the run."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -53,50 +53,50 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The JSON file that an agent is started with; readable by its owner alone, because of the token."""
+    """Settings of one agent, in a JSON file that only its owner can read, because it holds the token."""
 
     node: NodeId
     spec: NodeSpec
     controller: str
-    """Unix socket that it dials."""
+    """Unix socket of the controller."""
     nursery: str
     token: str
     store: str
     spill: str
-    """Folder on disk for weights that the store has no room for."""
+    """Folder on disk for weights that do not fit the store."""
     shared: str
-    """As of WorkerLaunch."""
+    """See WorkerLaunch."""
     logs: str
     reward: str
     judge: SecondJudge | None = None
-    """Of held-out pictures, in the same processes; None: there is none."""
+    """Second judge of held-out pictures, which runs in the reward processes; None: there is none."""
     reward_processes: int
     reward_timeout_s: float
-    """A reward process that gives no answer for so long hangs, and is killed."""
+    """Seconds without a reply after which a reward process is killed as hung."""
     threads: int
     heartbeat_s: float
     silence_s: float
-    """A worker that says nothing for so long hangs, and is killed."""
+    """Seconds of silence after which a worker is killed as hung."""
     start_s: float
-    """The same until its first word, which comes after the model is loaded."""
+    """Seconds until a worker's first message, which follows the load of the model; then it is killed as hung."""
     drain_s: float
-    """How long workers may take to hand back and exit."""
+    """Seconds for workers to hand back their samples and exit."""
     settings: bytes
     elastic: str
     """JSON of the section `cluster.elastic`."""
     heads: int
     """Attention heads of the model: no crew is larger."""
     token_pixels: int
-    """Pixels of a picture that one token of the model stands for."""
+    """Pixels of a picture per token of the model."""
     devices: tuple[SlotDevice, ...]
-    """Of its slots."""
+    """Devices of the node's slots, by slot number."""
 
     def is_judged(self, request: Request) -> bool:
         """Whether the second judge scores this picture too."""
         return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
 
     def for_worker(self, slot: int) -> WorkerLaunch:
-        """Of the node's slots only the first one trains: a gang has one worker."""
+        """Settings of the worker on this slot; only a node's first slot trains."""
         elastic = ElasticConfig.model_validate_json(self.elastic)
         return WorkerLaunch(
             node=self.node,
@@ -117,11 +117,11 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class AgentOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """What the pool tells a running agent, as lines of JSON on its stdin; the end of stdin ends the node."""
+    """Base of the pool's orders to a running agent: lines of JSON on its stdin; the end of stdin ends the node."""
 
 
 class GiveNotice(AgentOrder, frozen=True, kw_only=True):
-    """The machine will be taken."""
+    """The node will go in `seconds`."""
 
     kind: NoticeKind
     seconds: float

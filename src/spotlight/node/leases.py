@@ -1,7 +1,7 @@
-"""What an agent knows of its workers' leases, from what it relays; the controller's ledger is what counts.
+"""An agent's record of its workers' leases, from the messages it relays; the controller's ledger is authoritative.
 
-Invariant (tests/unit/test_leases.py): the newest attempt that was granted to a worker stays until that very attempt
-ends; so a verdict finds its prompt, and a layout sees who is busy.
+Invariant (tests/unit/test_leases.py): the newest attempt granted to a worker stays until that attempt ends, so every
+verdict finds its prompt, and layouts see which workers are busy.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from spotlight.core.work import RequestId
 
 
 class Leases:
-    """By worker, then by request."""
+    """Leases by worker, then by request."""
 
     def __init__(self) -> None:
         self._held: dict[WorkerId, dict[RequestId, m.Granted]] = {}
@@ -21,7 +21,7 @@ class Leases:
         return self._held.get(worker, {})
 
     def observe(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        """The controller's word, on its way to the worker."""
+        """Record a message that the controller sends to the worker."""
         match message:
             case m.Grant():
                 granted = {lease.request.id: lease for lease in message.leases}
@@ -33,7 +33,7 @@ class Leases:
                 self._held[worker] = {id_: lease for id_, lease in held if lease.request.work is not message.work}
 
     def ended(self, worker: WorkerId, request: RequestId, attempt: int) -> m.Granted | None:
-        """What was granted; forgotten, unless the worker holds a newer attempt of it by now."""
+        """Return the lease of this request, and remove it unless the worker holds a newer attempt."""
         granted = self.of(worker).get(request)
         if granted is not None and granted.attempt == attempt:
             del self._held[worker][request]

@@ -1,15 +1,15 @@
-"""A worker's place in a crew; owned by the model's thread, which obeys orders between two steps.
+"""A worker's membership in a crew; owned by the model's thread, which applies orders between two steps.
 
     ALONE --Prepare--> PREPARED --Form, connected--> MEMBER --Disband--> ALONE
       ^                    |  `--Form failed----.       `--a collective failed--.
       |                    |                    v                               |
       |                    |                 BROKEN <---------------------------'
-      `--Disband, patience ends--'-------------'  `--Prepare--> PREPARED (of the next token)
+      `--Disband, timeout--'--------------------'  `--Prepare--> PREPARED (of the next token)
 
-Consumes Prepare, Form, Disband and Forward; says Prepared, Formed, Broke and Disbanded; every Form and every Disband is
-answered. PREPARED and BROKEN hold still: no step begins until the agent has said what next, or the patience for it is
-over, and then the worker goes on alone. Invariants (tests/unit/test_membership.py): what carries an older token than
-the newest one seen is refused; a group is dropped before its end is told; a follower never holds samples of its own.
+Consumes Prepare, Form, Disband and Forward; sends Prepared, Formed, Broke and Disbanded, one reply to every Form and
+every Disband. In PREPARED and BROKEN no step begins until the agent's next order or a timeout, after which the worker
+continues alone. Invariants (tests/unit/test_membership.py): orders with an older token than the newest one seen are
+refused; a group is dropped before its end is reported; a follower never holds samples of its own.
 """
 
 import time
@@ -37,11 +37,11 @@ from spotlight.core.messages import AnyMessage
 from spotlight.core.types import WorkerId
 
 Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str], CrewGroup | None]
-"""Token, members, rank, the store's path."""
+"""Connects a group, given its token, members, own rank and the path of the group store."""
 
 
 class Membership:
-    """One at most; the newest token that was heard of is the only one that counts."""
+    """At most one group; only the newest token received is valid."""
 
     def __init__(
         self,
@@ -49,49 +49,49 @@ class Membership:
         shared: SharedAdapter,
         engine: Engine,
         resident: Resident,
-        tell: Callable[[AnyMessage], None],
+        send: Callable[[AnyMessage], None],
         patience_s: float,
         connect: Connect = form,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._patience_s = patience_s
-        """How long it stays prepared: longer than the agent waits for the others' step boundaries."""
+        """Timeout in PREPARED: longer than the agent waits for the other members' step boundaries."""
         self._connect = connect
         self._me = me
         self._shared = shared
         self._engine = engine
         self._resident = resident
-        self._tell = tell
+        self._send = send
         self._clock = clock
-        self._standing = MemberState.ALONE
+        self._state = MemberState.ALONE
         self._token: GroupToken | None = None
         self._members: tuple[WorkerId, ...] = (me,)
         self._until = 0.0
 
     @property
     def degree(self) -> int:
-        """Slots that a step of this worker takes."""
-        return len(self._members) if self._standing is MemberState.MEMBER else 1
+        """Number of slots that a step of this worker uses."""
+        return len(self._members) if self._state is MemberState.MEMBER else 1
 
     @property
     def follows(self) -> bool:
-        """Whether this worker is another's, or about to be: it takes no samples of its own then."""
-        return self._standing is not MemberState.ALONE and self._members[0] != self._me
+        """Whether this worker follows a leader, or is about to: it takes no samples of its own then."""
+        return self._state is not MemberState.ALONE and self._members[0] != self._me
 
-    def seconds_still(self) -> float:
-        """How long no step may begin; 0 where nothing is waited for. Ends by itself."""
-        if self._standing not in (MemberState.PREPARED, MemberState.BROKEN):
+    def seconds_paused(self) -> float:
+        """Seconds until the worker may step without an order; 0 if it may now. A timeout ends the wait here."""
+        if self._state not in (MemberState.PREPARED, MemberState.BROKEN):
             return 0.0
         left = self._until - self._clock()
         if left <= 0:
-            gave_up, token = self._standing is MemberState.PREPARED, self._token
+            gave_up, token = self._state is MemberState.PREPARED, self._token
             self._stand_alone()
             if gave_up and token is not None:
-                self._tell(Broke(token=token, problem=f"{self._me} was prepared, and no order came"))
+                self._send(Broke(token=token, problem=f"{self._me} was prepared, but received no order in time"))
         return max(0.0, left)
 
-    def obey(self, order: Prepare | Form | Disband | Forward) -> None:
-        """One order of the agent; raises WeightsError or CrewBroken for nobody: what fails is told."""
+    def apply(self, order: Prepare | Form | Disband | Forward) -> None:
+        """Apply one order of the agent; failures are reported as Broke, not raised."""
         if self._token is not None and order.token < self._token:
             return
         match order:
@@ -107,17 +107,17 @@ class Membership:
                 self._follow(order)
 
     def broke(self, error: SpotlightError) -> None:
-        """A collective failed, or this worker cannot take part: the group is dropped, so that the others learn it."""
+        """Drop the group and report Broke: a collective failed, or this worker cannot join."""
         token = self._token
         assert token is not None
         self._shared.bind(None)
-        self._standing = MemberState.BROKEN
+        self._state = MemberState.BROKEN
         self._until = self._clock() + BROKEN_S
         waited_for = error.waited_for if isinstance(error, CrewBroken) else None
-        self._tell(Broke(token=token, problem=str(error), waited_for=waited_for))
+        self._send(Broke(token=token, problem=str(error), waited_for=waited_for))
 
     def _prepare(self, order: Prepare) -> None:
-        """At a step boundary, because orders are obeyed there; it also ends whatever there was."""
+        """End the current group and reply; orders are applied at step boundaries, so no step is interrupted."""
         self._shared.bind(None)
         self._token, self._members = order.token, order.members
         problem = ""
@@ -125,9 +125,9 @@ class Membership:
             problem = f"{self._me} is not among the members"
         elif order.members[0] != self._me and self._engine.progress():
             problem = f"{self._me} was to follow but has {len(self._engine.progress())} samples in flight"
-        self._standing = MemberState.ALONE if problem else MemberState.PREPARED
+        self._state = MemberState.ALONE if problem else MemberState.PREPARED
         self._until = self._clock() + self._patience_s
-        self._tell(
+        self._send(
             Prepared(
                 token=order.token,
                 members=order.members,
@@ -139,22 +139,22 @@ class Membership:
 
     def _form(self, order: Form) -> None:
         try:
-            if self._standing is not MemberState.PREPARED or order.members != self._members:
-                raise CrewBroken(f"{self._me} is not prepared for {order.token}; it is {self._standing.value}.")
+            if self._state is not MemberState.PREPARED or order.members != self._members:
+                raise CrewBroken(f"{self._me} is not prepared for {order.token}; it is {self._state.value}.")
             rank = order.members.index(self._me)
             self._shared.bind(self._connect(order.token, order.members, rank, order.store))
         except SpotlightError as error:
             self.broke(error)
             return
-        self._standing = MemberState.MEMBER
-        self._tell(Formed(token=order.token))
+        self._state = MemberState.MEMBER
+        self._send(Formed(token=order.token))
 
     def _disband(self, order: Disband) -> None:
         self._stand_alone()
-        self._tell(Disbanded(token=order.token))
+        self._send(Disbanded(token=order.token))
 
     def _follow(self, forward: Forward) -> None:
-        if self._standing is not MemberState.MEMBER or not self.follows:
+        if self._state is not MemberState.MEMBER or not self.follows:
             return
         try:
             with self._resident.use(forward.weights, forward.is_exact):
@@ -166,5 +166,5 @@ class Membership:
 
     def _stand_alone(self) -> None:
         self._shared.bind(None)
-        self._standing = MemberState.ALONE
+        self._state = MemberState.ALONE
         self._members = (self._me,)

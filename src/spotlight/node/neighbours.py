@@ -1,28 +1,28 @@
 """Weight copy between neighbours: weights come from the worker itself, a neighbour's device, or the node's store.
 
-    Adopt --on a GPU, which wrote this set--> its own copy
+    Adopt --on a GPU, worker wrote this set--> its own copy
     Load --on a CPU--> store
-    Load --on a GPU, which wrote this set--> its own copy --another digest--.
-    Load --on a GPU--> ASKED <------------------------------------------------'
+    Load --on a GPU, worker wrote this set--> its own copy --another digest--.
+    Load --on a GPU--> REQUESTED <--------------------------------------------'
                          |--Offered with handles--> neighbour's device
-                         `--Offered without, a copy that fails, or patience ends--> store
+                         `--Offered without handles, a failed copy, or a timeout--> store
 
-Weights never come from another machine's trainer here: the agent has copied the set into the node's store before it
-sends Load (`weight_cache.py`). A worker that writes a set keeps a copy as it was then, because the trained weights
-change, and applies it on Adopt while the agent still copies; the Load that follows finds it held. On a CPU the pages of
-the store are the weights, so no copy is made. Whatever the way, the digest is read back from the model, compared with
-the announced one and reported by Held; the model computes the same to the last bit (tests/unit/test_loading.py,
+Weights never come directly from another machine's trainer: the agent copies the set into the node's store before it
+sends Load (`weight_cache.py`). A worker that publishes a set keeps a copy, because the trained weights change, and
+applies it on Adopt while the agent still copies; the Load that follows finds it held. On a CPU the pages of the store
+are the weights, so no copy is made. In every case the digest is read back from the model, compared with the announced
+one and reported by Held; the model's results are bit-identical (tests/unit/test_loading.py,
 tests/unit/test_own_weights.py). `Loading` is owned by the model's thread and never waits.
 
-A copy from device to device is offered as handles, taken, and let go:
+A copy from device to device is offered as handles, copied and released:
 
-    holder: offer(tensors) --bytes--> newcomer: take(offer) -> copies ; the offer must stay alive until then
+    holder: offer(tensors) --bytes--> newcomer: take(offer) -> copies ; the holder keeps the tensors until then
 
-No pickle: an offer is msgpack of the handles that CUDA gives out for memory of another process. It names the weights
-and their digest; the newcomer checks both, as after any load. It works between processes on one device and between
-devices that can map each other's memory; elsewhere `take` raises and the store is used. A newcomer that dies in the
-middle may pin the holder's memory until the holder exits, so only whole published sets are offered, of which a worker
-holds few (tests/gpu/test_weights_on_device.py; measured by benchmarks/newcomer/).
+No pickle: an offer is msgpack of CUDA's inter-process memory handles. It names the weights and their digest; the
+newcomer checks both, as after any load. It works between processes on one device and between devices that can map each
+other's memory; elsewhere `take` raises and the store is used. A newcomer that dies during the copy may pin the holder's
+memory until the holder exits, so only whole published sets are offered, of which a worker holds few
+(tests/gpu/test_weights_on_device.py; measured by benchmarks/newcomer/).
 """
 
 import contextlib
@@ -45,11 +45,11 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-"""Of weights; nothing else is taken from another process."""
+"""Allowed dtypes of weights from another process."""
 
 
 class Handle(msgspec.Struct, frozen=True, array_like=True):
-    """What CUDA needs to map one tensor's memory into another process."""
+    """CUDA's arguments to map one tensor's memory into another process."""
 
     name: str
     dtype: str
@@ -67,7 +67,7 @@ class Handle(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """One set of weights, as its holder has it on its device."""
+    """One set of weights on its holder's device."""
 
     weights: WeightsId
     digest: str
@@ -82,25 +82,25 @@ class Offer(msgspec.Struct, frozen=True):
             return msgspec.msgpack.decode(data, type=cls)
         except msgspec.MsgspecError as error:
             raise WeightsError(
-                f"{len(data)} bytes are no offer of weights ({error}); take them from the node's store."
+                f"{len(data)} bytes do not decode as an offer of weights ({error}); load them from the node's store."
             ) from error
 
 
 def offer(weights: WeightsId, digest: str, tensors: Mapping[str, Tensor]) -> Offer:
-    """Handles of tensors on a CUDA device; the caller keeps the tensors until they were taken."""
+    """Return handles of tensors on a CUDA device; the caller keeps the tensors until they are copied."""
     handles = []
     for name, tensor in tensors.items():
         if tensor.device.type != "cuda":
             raise WeightsError(
-                f"{name} of {weights} is on {tensor.device}, whose memory no other process can map; offer weights that "
-                "are on a CUDA device."
+                f"{name} of {weights} is on {tensor.device}, whose memory no other process can map; offer weights on "
+                "a CUDA device."
             )
         try:
             shared = tensor.untyped_storage()._share_cuda_()
         except RuntimeError as error:
             raise WeightsError(
-                f"{name} of {weights} cannot be shared with another process ({error}), because the device or its "
-                "allocator does not allow it; take the set from the node's store."
+                f"{name} of {weights} cannot be shared with another process ({error}): the device or its allocator "
+                "does not allow it; load the set from the node's store."
             ) from error
         device, memory, size, memory_offset, counter, counter_offset, event, needs_event = shared
         handles.append(
@@ -114,25 +114,25 @@ def offer(weights: WeightsId, digest: str, tensors: Mapping[str, Tensor]) -> Off
 
 
 def take(offered: Offer, device: torch.device) -> dict[str, Tensor]:
-    """Copies on this process's device; the holder's memory is let go before this returns."""
+    """Copy an offer to this process's device; the holder's memory is released before this returns."""
     taken = {}
     try:
-        # Handles that are opened before the process has woken its device are a segmentation fault, not an error.
+        # Opening a handle before the process has a CUDA context is a segmentation fault, not an error.
         torch.empty(0, device=device)
         for handle in offered.handles:
             storage = torch.UntypedStorage._new_shared_cuda(
                 handle.device, handle.memory, handle.size, handle.memory_offset, handle.counter,
                 handle.counter_offset, handle.event, handle.needs_event,
             )  # fmt: skip
-            theirs = torch.empty(0, dtype=DTYPES[handle.dtype], device=f"cuda:{handle.device}")
-            theirs.set_(storage, handle.offset, handle.shape, handle.stride)
-            taken[handle.name] = theirs.to(device, copy=True)
-            del theirs, storage
+            mapped = torch.empty(0, dtype=DTYPES[handle.dtype], device=f"cuda:{handle.device}")
+            mapped.set_(storage, handle.offset, handle.shape, handle.stride)
+            taken[handle.name] = mapped.to(device, copy=True)
+            del mapped, storage
         torch.cuda.synchronize(device)
     except (RuntimeError, KeyError) as error:
         raise WeightsError(
-            f"{offered.weights} could not be copied from the neighbour that offered it ({error}), so that it is gone "
-            "or its device cannot be mapped from here; take it from the node's store."
+            f"{offered.weights} could not be copied from the neighbour that offered it ({error}): the neighbour is "
+            "gone, or its device cannot be mapped from here; load the set from the node's store."
         ) from error
     return taken
 
@@ -140,123 +140,124 @@ def take(offered: Offer, device: torch.device) -> dict[str, Tensor]:
 log = logging.getLogger("spotlight.worker")
 
 PATIENCE_S = 5.0
-"""A neighbour answers between two steps; for 20 billion parameters the store takes a few seconds itself."""
+"""Wait for a neighbour's offer: it replies between two steps, and the store takes a few seconds for 20 billion
+parameters."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     load: Load
     until: float
 
 
 class Loading:
-    """What was ordered and is not held yet."""
+    """Loads weights as ordered, and offers held weights to neighbours."""
 
     def __init__(
         self,
         me: WorkerId,
         resident: Resident,
         store: NodeStore,
-        say: Callable[[AnyMessage, bytes], None],
+        send: Callable[[AnyMessage, bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._me = me
         self._resident = resident
         self._store = store
-        self._say = say
+        self._send = send
         self._clock = clock
-        self._asked: dict[WeightsId, _Asked] = {}
+        self._requests: dict[WeightsId, _Request] = {}
         self._own: dict[WeightsId, Mapping[str, Tensor]] = {}
-        """Sets of the newest version that this worker wrote, until it takes them up."""
+        """Copies of the sets of the newest version that this worker wrote, until it applies them."""
 
     def wrote(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> None:
-        """This worker has published these, and will be told to load them like everybody else."""
+        """Keep a copy of a set that this worker has published, for the Adopt or Load that follows."""
         self._own = {own: kept for own, kept in self._own.items() if own.version == weights.version}
-        if self._copies_sets:
+        if self._on_gpu:
             try:
                 self._own[weights] = own_copy(tensors)
             except torch.OutOfMemoryError:
-                log.warning("there is no room to keep %s as it was published; it will be fetched", weights)
+                log.warning("no device memory to keep a copy of %s; it will be fetched", weights)
 
     @property
-    def _copies_sets(self) -> bool:
+    def _on_gpu(self) -> bool:
         return self._resident.device.type == "cuda"
 
     def load(self, load: Load) -> None:
-        """Hold these from now on, and nothing that is not to be kept beside them."""
+        """Load these weights, and drop every set that the order does not keep."""
         self._keep_only((load.weights, *load.keep))
         held = dict(self._resident.held()).get(load.weights)
         if held is not None:
-            self._tell(load.weights, held)
-        elif not self._copies_sets:
+            self._report_held(load.weights, held)
+        elif not self._on_gpu:
             self._from_store(load)
-        elif not self._from_itself(load.weights, load.digest):
-            self._asked[load.weights] = _Asked(load, self._clock() + PATIENCE_S)
-            self._say(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
+        elif not self._from_own_copy(load.weights, load.digest):
+            self._requests[load.weights] = _Request(load, self._clock() + PATIENCE_S)
+            self._send(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
 
     def adopt(self, order: Adopt) -> None:
-        """Hold these if it has its own copy; what is not to be had here, Load will bring."""
+        """Apply this worker's own copy, if it has one; otherwise the Load that follows brings the set."""
         if order.weights in self._own and not self._resident.holds(order.weights):
             self._keep_only((order.weights, *order.keep))
-            self._from_itself(order.weights, order.digest)
+            self._from_own_copy(order.weights, order.digest)
 
-    def asked(self, ask: AskNeighbour) -> None:
-        """A neighbour of this worker wants its copy."""
-        held = dict(self._resident.held()).get(ask.weights)
+    def requested(self, request: AskNeighbour) -> None:
+        """Reply to a neighbour that requests these weights."""
+        held = dict(self._resident.held()).get(request.weights)
         handles = b""
         if held is not None:
-            # Memory that cannot be shared is no reason to die: the newcomer has the store.
+            # If the memory cannot be shared, the newcomer loads from the store.
             with contextlib.suppress(WeightsError):
-                handles = offer(ask.weights, held, self._resident.tensors(ask.weights)).to_bytes()
-        self._say(Offered(weights=ask.weights, newcomer=ask.newcomer), handles)
+                handles = offer(request.weights, held, self._resident.tensors(request.weights)).to_bytes()
+        self._send(Offered(weights=request.weights, newcomer=request.newcomer), handles)
 
     def offered(self, answer: Offered, handles: bytes) -> None:
-        asked = self._asked.pop(answer.weights, None)
-        if asked is None:
+        request = self._requests.pop(answer.weights, None)
+        if request is None:
             return
         try:
             if not handles:
-                raise WeightsError(f"no neighbour holds {answer.weights}; take it from the store.")
+                raise WeightsError(f"no neighbour holds {answer.weights}; load it from the store.")
             offered = Offer.from_bytes(handles)
             copied = take(offered, self._resident.device)
-            digest = self._resident.adopt(asked.load.weights, copied, asked.load.digest)
+            digest = self._resident.adopt(request.load.weights, copied, request.load.digest)
         except WeightsError:
-            self._from_store(asked.load)
+            self._from_store(request.load)
         else:
-            self._tell(answer.weights, digest)
+            self._report_held(answer.weights, digest)
 
     def seconds_left(self) -> float | None:
-        """Until somebody's patience ends; what is overdue is taken from the store now."""
+        """Seconds until the next request times out; sets whose request has timed out are loaded from the store now."""
         now = self._clock()
-        for asked in [asked for asked in self._asked.values() if asked.until <= now]:
-            del self._asked[asked.load.weights]
-            self._from_store(asked.load)
-        return min((asked.until - now for asked in self._asked.values()), default=None)
+        for request in [request for request in self._requests.values() if request.until <= now]:
+            del self._requests[request.load.weights]
+            self._from_store(request.load)
+        return min((request.until - now for request in self._requests.values()), default=None)
 
     def _keep_only(self, wanted: Collection[WeightsId]) -> None:
         for weights, _ in self._resident.held():
             if weights not in wanted:
                 self._resident.drop(weights)
-        self._asked = {weights: asked for weights, asked in self._asked.items() if weights in wanted}
+        self._requests = {weights: request for weights, request in self._requests.items() if weights in wanted}
 
-    def _from_itself(self, weights: WeightsId, digest: str) -> bool:
-        """Whether it wrote these very weights and holds them now."""
+    def _from_own_copy(self, weights: WeightsId, digest: str) -> bool:
+        """Apply this worker's own copy; True if it has one with this digest."""
         own = self._own.pop(weights, None)
         if own is None:
             return False
         try:
             found = self._resident.adopt(weights, own, digest)
         except WeightsError as error:
-            # Published anew by another gang, for one: what was announced is what counts.
-            log.warning("%s will be fetched, for the copy that this worker kept cannot be used: %s", weights, error)
+            # Another gang may have published the set again; the announced digest decides.
+            log.warning("%s will be fetched: the copy that this worker kept cannot be used: %s", weights, error)
             return False
-        self._tell(weights, found)
+        self._report_held(weights, found)
         return True
 
     def _from_store(self, load: Load) -> None:
-        """From the folder that the announcement names: weights that shared memory has no room for are on disk."""
+        """Load from the announced folder, which is on disk where shared memory is too small."""
         store = NodeStore(Path(load.path).parent) if load.path else self._store
-        self._tell(load.weights, self._resident.load(store.open(load.weights)))
+        self._report_held(load.weights, self._resident.load(store.open(load.weights)))
 
-    def _tell(self, weights: WeightsId, digest: str) -> None:
-        self._say(Held(weights=weights, digest=digest), b"")
+    def _report_held(self, weights: WeightsId, digest: str) -> None:
+        self._send(Held(weights=weights, digest=digest), b"")

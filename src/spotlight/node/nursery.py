@@ -1,15 +1,15 @@
-"""The template that workers are forked from: imports the heavy modules once, then forks in milliseconds.
+"""Template process that workers are forked from: imports the heavy modules once, then forks in milliseconds.
 
     python -m spotlight.node.nursery --socket PATH --entry package.module:function --preload module ...
 
-Agents stay free of torch, so they cannot fork workers themselves; they ask here (`nursery_client.py`), over a
-sequenced-packet unix socket: one packet per message, and a `Spawn` carries the worker's end of a socket pair. Agents of
-several simulated nodes share one nursery.
+Agents are free of torch, so they cannot fork workers themselves. They send requests (`nursery_client.py`) over a
+sequenced-packet unix socket: one packet per message, and a `Spawn` carries the worker's end of a socket pair. The
+agents of all nodes on this machine share one nursery.
 
-Invariant: no worker outlives its agent, its nursery or the nursery's owner (tests/processes/test_pool.py). A child
-dies with the nursery (kernel); when an agent's connection or the owner's pipe (stdin) closes, the nursery kills the
-agent's whole process group, to which the workers belong. It must have one thread: a fork copies only the caller's, with
-every lock that others hold.
+Invariant (tests/processes/test_pool.py): no worker outlives its agent, its nursery or the nursery's owner. The kernel
+kills a child when the nursery ends. When an agent's connection or the owner's pipe (stdin) closes, the nursery kills
+the agent's whole process group, to which the workers belong. The nursery has one thread: a fork copies only the calling
+thread, but keeps the locks that other threads hold.
 """
 
 import argparse
@@ -38,12 +38,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that started it ends. Does not pass on to children."""
+    """Let the kernel kill this process when the thread that started it ends; children do not inherit this."""
     _set_parent_death_signal(signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`, for a process that watches its owner's pipe and has something to end first."""
+    """Undo `die_with_parent`, for a process that watches its owner's pipe and ends other processes first."""
     _set_parent_death_signal(0)
 
 
@@ -54,16 +54,16 @@ def _set_parent_death_signal(number: int) -> None:
 
 
 PACKET_LIMIT = 128 << 10
-"""Bytes of one packet; the kernel's default send buffer takes a packet of about 200 KiB."""
+"""Most bytes of one packet; the kernel's default send buffer takes a packet of about 200 KiB."""
 READY = b"ready\n"
-"""What the owner reads from the nursery's stdout once it serves."""
+"""Line on the nursery's stdout once it serves."""
 
 Entry: TypeAlias = Callable[[WorkerId, socket.socket, bytes], None]
-"""What a worker runs: its id, its end of the socket to the agent, and the bytes that the agent gave for it."""
+"""Function that a worker runs, called with its id, its end of the socket to the agent, and its launch bytes."""
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Base of what agents and the nursery say; `tag` is the class name."""
+    """Base of the messages between agents and the nursery; `tag` is the class name."""
 
 
 class Spawn(Packet, frozen=True, kw_only=True):
@@ -72,11 +72,11 @@ class Spawn(Packet, frozen=True, kw_only=True):
     worker: WorkerId
     launch: bytes
     log: str
-    """File that its output is appended to."""
+    """File to which the worker's output is appended."""
 
 
 class KillChild(Packet, frozen=True, kw_only=True):
-    """SIGKILL to a child of the asking agent; nothing if it is gone. The parent can never hit a reused pid."""
+    """Send SIGKILL to a child of the requesting agent; a no-op if it is gone. A parent never hits a reused pid."""
 
     pid: int
 
@@ -87,7 +87,7 @@ class Spawned(Packet, frozen=True, kw_only=True):
 
 
 class Unborn(Packet, frozen=True, kw_only=True):
-    """There is no such worker, and why."""
+    """The worker could not be forked, with the reason."""
 
     worker: WorkerId
     problem: str
@@ -96,13 +96,13 @@ class Unborn(Packet, frozen=True, kw_only=True):
 class Exited(Packet, frozen=True, kw_only=True):
     pid: int
     status: int
-    """Exit code; negative is the signal that killed it."""
+    """Exit code; if negative, minus the signal that killed it."""
 
 
-Asked: TypeAlias = Spawn | KillChild
-Told: TypeAlias = Spawned | Unborn | Exited
+NurseryRequest: TypeAlias = Spawn | KillChild
+NurseryReply: TypeAlias = Spawned | Unborn | Exited
 
-_ASKED = msgspec.msgpack.Decoder(Asked)
+_REQUEST = msgspec.msgpack.Decoder(NurseryRequest)
 _POLL_END = select.POLLHUP | select.POLLERR
 
 
@@ -116,8 +116,8 @@ class _Client:
 
 
 @dataclass(frozen=True)
-class _Birth:
-    """What a freshly forked child needs to become a worker."""
+class _Forked:
+    """Arguments of a freshly forked child that becomes a worker."""
 
     worker: WorkerId
     sock: socket.socket
@@ -126,7 +126,7 @@ class _Birth:
 
 
 class Nursery:
-    """One thread, one poll: waits for packets, ends of children, the end of the owner's pipe, and nothing else."""
+    """One thread with one poll, for packets, exits of children and the end of the owner's pipe."""
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
         self._listener = listener
@@ -134,13 +134,13 @@ class Nursery:
         self._clients: dict[int, _Client] = {}
         """By file descriptor of the connection."""
         self._children: dict[int, tuple[int, _Client]] = {}
-        """By pidfd: pid and whose it is."""
+        """Pid and agent of each child, by pidfd."""
         self._poll = select.poll()
         self._poll.register(listener.fileno(), select.POLLIN)
         self._poll.register(owner, select.POLLIN)
 
-    def serve(self) -> _Birth | None:
-        """Returns None in the nursery when its owner is gone, and a birth in each forked child."""
+    def serve(self) -> _Forked | None:
+        """Return None in the nursery when its owner is gone, and the worker's arguments in each forked child."""
         while True:
             for descriptor, event in self._poll.poll():
                 if descriptor == self._owner:
@@ -152,12 +152,12 @@ class Nursery:
                 elif descriptor in self._children:
                     self._reap(descriptor, os.WNOHANG)
                 elif descriptor in self._clients:
-                    birth = self._hear(self._clients[descriptor])
-                    if birth is not None:
-                        return birth
+                    forked = self._receive(self._clients[descriptor])
+                    if forked is not None:
+                        return forked
 
     def forget(self) -> None:
-        """In a child: close all that belongs to the nursery. By object, so that no stale one closes a reused number."""
+        """In a child, close the nursery's descriptors; by object, so that no stale object closes a reused number."""
         self._listener.close()
         for client in self._clients.values():
             client.sock.close()
@@ -173,82 +173,82 @@ class Nursery:
         except ProcessLookupError:
             is_leader = False
         if not is_leader:
-            # Its group is killed as a whole at its end, so it may not contain strangers.
+            # A client's whole group is killed at its end, so it may not contain unrelated processes.
             sock.close()
             return
         sock.setblocking(False)
         self._clients[sock.fileno()] = _Client(sock, pid)
         self._poll.register(sock.fileno(), select.POLLIN)
 
-    def _hear(self, client: _Client) -> _Birth | None:
-        asked: Asked | None = None
+    def _receive(self, client: _Client) -> _Forked | None:
+        request: NurseryRequest | None = None
         descriptors: list[int] = []
         try:
             data, descriptors, _, _ = socket.recv_fds(client.sock, PACKET_LIMIT, 1)
-            asked = _ASKED.decode(data) if data else None
+            request = _REQUEST.decode(data) if data else None
         except BlockingIOError:
-            return None  # the event was of an older connection with this number
+            return None  # the event belongs to an older connection with this number
         except ConnectionError:
             pass
         except msgspec.MsgspecError:
             traceback.print_exc()
-        match asked:
+        match request:
             case Spawn() if descriptors:
-                return self._spawn(client, asked, descriptors[0])
-            case KillChild() if asked.pid in client.children:
-                os.kill(asked.pid, signal.SIGKILL)
+                return self._spawn(client, request, descriptors[0])
+            case KillChild() if request.pid in client.children:
+                os.kill(request.pid, signal.SIGKILL)
             case KillChild():
                 pass
             case _:
                 self._end(client)
         return None
 
-    def _spawn(self, client: _Client, asked: Spawn, descriptor: int) -> _Birth | None:
+    def _spawn(self, client: _Client, request: Spawn, descriptor: int) -> _Forked | None:
         sock = socket.socket(fileno=descriptor)
         sock.set_inheritable(False)
         try:
             pid = os.fork()
         except OSError as error:
             sock.close()
-            problem = f"no process could be forked for it ({error}); free memory or raise the limit on processes."
-            self._tell(client, Unborn(worker=asked.worker, problem=problem))
+            problem = f"no process could be forked ({error}); free memory or raise the limit on processes."
+            self._reply(client, Unborn(worker=request.worker, problem=problem))
             return None
         if pid == 0:
-            return _Birth(asked.worker, sock, asked.launch, asked.log)
+            return _Forked(request.worker, sock, request.launch, request.log)
         sock.close()
         try:
             os.setpgid(pid, client.group)
         except OSError:
-            # The agent is just gone, and its group with it; its connection tells so next.
+            # The agent and its group have just ended; the end of its connection is read next.
             os.kill(pid, signal.SIGKILL)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (pid, client)
         client.children.add(pid)
         self._poll.register(pidfd, select.POLLIN)
-        self._tell(client, Spawned(worker=asked.worker, pid=pid))
+        self._reply(client, Spawned(worker=request.worker, pid=pid))
         return None
 
     def _reap(self, pidfd: int, options: int) -> None:
         pid, client = self._children[pidfd]
         ended, status = os.waitpid(pid, options)
         if not ended:
-            return  # the event was of an older child with this number
+            return  # the event belongs to an older child with this number
         del self._children[pidfd]
         self._poll.unregister(pidfd)
         os.close(pidfd)
         client.children.discard(pid)
         if client.sock.fileno() in self._clients:
-            self._tell(client, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+            self._reply(client, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
-    def _tell(self, client: _Client, told: Told) -> None:
+    def _reply(self, client: _Client, reply: NurseryReply) -> None:
         try:
-            client.sock.send(msgspec.msgpack.encode(told))
+            client.sock.send(msgspec.msgpack.encode(reply))
         except OSError:
-            # Gone, or stopped for hundreds of packets: either way it does not supervise any more.
+            # The agent is gone, or has not read hundreds of packets: it does not supervise any more.
             self._end(client)
 
     def _end(self, client: _Client) -> None:
-        """The agent is gone: so is everything of its node, its reward processes too."""
+        """Kill all processes of an agent that is gone, its reward processes included."""
         if self._clients.pop(client.sock.fileno(), None) is None:
             return
         self._poll.unregister(client.sock.fileno())
@@ -265,7 +265,7 @@ class Nursery:
 
 
 def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
         os.killpg(group, signal.SIGKILL)
 
 
@@ -274,24 +274,24 @@ def _threads() -> list[str]:
     return sorted(Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task"))
 
 
-def _start_over_bare(arguments: Sequence[str]) -> NoReturn:
-    """Some library started threads when it was imported, and a fork copies one thread with the locks of all.
+def _restart_bare(arguments: Sequence[str]) -> NoReturn:
+    """Restart this process without imports, because a library started threads when it was imported.
 
-    So this process begins again and imports nothing; each worker then does so itself, after the fork, and is slower to
-    start. Nothing else is different.
+    A fork copies one thread, but the locks of all. Each worker then imports after the fork and starts more slowly;
+    nothing else differs.
     """
-    sys.stderr.write(f"threads {', '.join(_threads())} after the imports: workers will import by themselves\n")
+    sys.stderr.write(f"threads {', '.join(_threads())} after the imports: each worker imports after its fork\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "spotlight.node.nursery", *arguments, "--bare"])
 
 
-def _become_worker(birth: _Birth, nursery: int) -> None:
+def _become_worker(forked: _Forked, nursery: int) -> None:
     die_with_parent()
     if os.getppid() != nursery:
         os._exit(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    log = os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(forked.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
@@ -305,11 +305,11 @@ def _entry(name: str) -> Entry:
     return found
 
 
-def _live(entry: str, birth: _Birth) -> NoReturn:
-    """Run the worker to its end. Leaves without the interpreter's clean-up, which belongs to the nursery."""
+def _run_worker(entry: str, forked: _Forked) -> NoReturn:
+    """Run the worker to its end; exit without the interpreter's clean-up, which belongs to the nursery."""
     status = 1
     try:
-        _entry(entry)(birth.worker, birth.sock, birth.launch)
+        _entry(entry)(forked.worker, forked.sock, forked.launch)
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -335,29 +335,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--entry", required=True, help="package.module:function that a worker runs")
     parser.add_argument("--preload", action="append", default=[], help="module to import before serving")
-    parser.add_argument("--bare", action="store_true", help="import nothing: workers do it themselves")
+    parser.add_argument("--bare", action="store_true", help="import nothing: each worker imports after its fork")
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
-    # Imports take seconds in which the owner's pipe is not watched.
+    # The imports take seconds, during which the owner's pipe is not watched.
     die_with_parent()
     if not options.bare:
         for module in options.preload:
             importlib.import_module(module)
         _entry(options.entry)
         if len(_threads()) > 1:
-            _start_over_bare(given)
-    # What lives here lives in every worker: keep the collector from touching, and so copying, these pages.
+            _restart_bare(given)
+    # Every worker shares these objects: keep the collector from touching, and so copying, their pages.
     gc.collect()
     gc.freeze()
     nursery, pid = Nursery(_listen(options.socket), owner=sys.stdin.fileno()), os.getpid()
     os.write(sys.stdout.fileno(), READY)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     outlive_parent()
-    birth = nursery.serve()
-    if birth is not None:
+    forked = nursery.serve()
+    if forked is not None:
         nursery.forget()
-        _become_worker(birth, pid)
-        _live(options.entry, birth)
+        _become_worker(forked, pid)
+        _run_worker(options.entry, forked)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An agent's side of the nursery: ask for workers, hear of their ends.
+"""An agent's connection to the nursery: requests workers and receives their exits.
 
-`lost` is set when the nursery is gone; by then all its children are dead or dying.
+`lost` is set when the nursery is gone; by then all its children are dead or being killed.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import msgspec
 
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import WorkerId
-from spotlight.node.nursery import PACKET_LIMIT, Asked, Exited, KillChild, Spawn, Spawned, Told, Unborn
+from spotlight.node.nursery import PACKET_LIMIT, Exited, KillChild, NurseryReply, NurseryRequest, Spawn, Spawned, Unborn
 
-_TOLD = msgspec.msgpack.Decoder(Told)
+_REPLY = msgspec.msgpack.Decoder(NurseryReply)
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Child:
 
 
 class NurseryClient:
-    """One connection. Waits for nothing but replies; whoever awaits a `Child.exited` is woken by the nursery."""
+    """One connection; the nursery's packets resolve `spawn` and `Child.exited`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._births: dict[WorkerId, asyncio.Future[Child]] = {}
+        self._spawning: dict[WorkerId, asyncio.Future[Child]] = {}
         self._children: dict[int, Child] = {}
         self.lost = asyncio.Event()
-        asyncio.get_running_loop().add_reader(sock.fileno(), self._hear)
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._receive)
 
     @classmethod
     async def connect(cls, path: Path) -> "NurseryClient":
@@ -43,30 +43,30 @@ class NurseryClient:
         return cls(sock)
 
     async def spawn(self, worker: WorkerId, sock: socket.socket, launch: bytes, log: Path) -> Child:
-        """Fork a worker that talks over `sock`, which the caller still has to close on this side."""
-        birth: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
-        self._births[worker] = birth
-        await self._ask(Spawn(worker=worker, launch=launch, log=str(log)), [sock.fileno()])
-        return await birth
+        """Fork a worker that communicates over `sock`; the caller closes its own copy of `sock`."""
+        spawned: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._spawning[worker] = spawned
+        await self._request(Spawn(worker=worker, launch=launch, log=str(log)), [sock.fileno()])
+        return await spawned
 
     async def kill(self, child: Child) -> None:
-        """SIGKILL; `child.exited` tells when it is gone."""
+        """Send SIGKILL; `child.exited` resolves when the child is gone."""
         if not child.exited.done():
-            await self._ask(KillChild(pid=child.pid), [])
+            await self._request(KillChild(pid=child.pid), [])
 
-    async def _ask(self, asked: Asked, descriptors: list[int]) -> None:
-        packet = _packet(asked)
+    async def _request(self, request: NurseryRequest, descriptors: list[int]) -> None:
+        packet = _packet(request)
         while not self.lost.is_set():
             try:
                 socket.send_fds(self._socket, [packet], descriptors)
                 return
             except BlockingIOError:
-                await self._room()
+                await self._writable()
             except ConnectionError:
-                return  # `lost` is set next, when the end is read
+                return  # the reader sets `lost`
 
-    async def _room(self) -> None:
-        """Waits for room in the socket; the nursery makes it by reading."""
+    async def _writable(self) -> None:
+        """Wait until the socket is writable, after the nursery has read."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         loop.add_writer(self._socket.fileno(), ready.set_result, None)
@@ -75,7 +75,7 @@ class NurseryClient:
         finally:
             loop.remove_writer(self._socket.fileno())
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             packet = self._socket.recv(PACKET_LIMIT)
         except BlockingIOError:
@@ -86,22 +86,22 @@ class NurseryClient:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self.lost.set()
             return
-        match _TOLD.decode(packet):
+        match _REPLY.decode(packet):
             case Spawned(worker=worker, pid=pid):
                 child = self._children[pid] = Child(pid, asyncio.get_running_loop().create_future())
-                self._births.pop(worker).set_result(child)
+                self._spawning.pop(worker).set_result(child)
             case Unborn(worker=worker, problem=problem):
-                error = EnvironmentProblem(f"worker {worker} was not born: {problem}")
-                self._births.pop(worker).set_exception(error)
+                error = EnvironmentProblem(f"worker {worker} was not started: {problem}")
+                self._spawning.pop(worker).set_exception(error)
             case Exited(pid=pid, status=status):
                 self._children.pop(pid).exited.set_result(status)
 
 
-def _packet(asked: Asked) -> bytes:
-    packet = msgspec.msgpack.encode(asked)
+def _packet(request: NurseryRequest) -> bytes:
+    packet = msgspec.msgpack.encode(request)
     if len(packet) > PACKET_LIMIT:
         raise EnvironmentProblem(
-            f"the settings of a worker take {len(packet)} bytes, but the nursery takes {PACKET_LIMIT} in one packet; "
-            "put large ones into a file and pass its path."
+            f"the settings of a worker have {len(packet)} bytes, but a packet to the nursery has at most "
+            f"{PACKET_LIMIT}; put large settings into a file and pass its path."
         )
     return packet

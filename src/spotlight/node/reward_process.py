@@ -1,6 +1,6 @@
-"""One reward process of a node's judge: a pool of one, replaced whenever it dies or hangs.
+"""One reward process of a node's judge: a RewardPool of one process, replaced when it dies or hangs.
 
-Scoring waits in a thread, because the answer of another process is waited for there; the agent's event loop goes on.
+A thread waits for the process's scores, so the agent's event loop is not blocked.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from spotlight.compute.rewards.reward_pool import RewardHung, RewardPool, Reward
 from spotlight.node.judge import Picture, Scored
 
 TRACEBACKS_LOGGED = 20
-"""Per node: a broken reward raises at every picture."""
+"""Limit per node: a broken reward raises at every picture."""
 
 log = logging.getLogger("spotlight.judge")
 
 
 class RewardLog:
-    """Writes tracebacks of the reward to the log of its node; called with each error, returns the reason to give."""
+    """Logs the tracebacks of a reward's errors; called with each error, it returns the reason to record."""
 
     def __init__(self, name: str) -> None:
         """`name` is the file that this process logs to."""
@@ -34,10 +34,10 @@ class RewardLog:
 
 
 class RewardProcess:
-    """Implements `judge.ScoringProcess`; the process starts, and loads the reward, as soon as this is made.
+    """Implements `judge.ScoringProcess`; the constructor starts the process, which loads the reward at once.
 
-    A second judge scores in the same process, after the reward. Invariant: whatever it does, the reward's scores stand
-    (tests/unit/test_judge.py); a judge that kills its process or hangs is not called again.
+    A second judge scores in the same process, after the reward. Invariant (tests/unit/test_judge.py): no failure of the
+    second judge changes the reward's scores. A judge that kills its process or hangs is not called again.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RewardProcess:
         self._pool = RewardPool(1, timeout_s)
         self._version = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="judge")
-        # Loading a reward takes seconds: it is done while the workers load their model.
+        # Loading a reward takes seconds; meanwhile the workers load their model.
         self._thread.submit(self._warm_up)
 
     async def score(self, items: Sequence[Picture]) -> Scored:
@@ -75,7 +75,7 @@ class RewardProcess:
         return Scored(scores, f"{self._reward} {self._version}", self._judged(items))
 
     def _judged(self, items: Sequence[Picture]) -> dict[int, float]:
-        """The second judge's scores of the pictures that it is to score; none of this batch where it fails."""
+        """The second judge's scores of the pictures marked for it, by index; empty if it fails."""
         indices = [index for index, item in enumerate(items) if item.is_judged]
         if self._judge is None or not indices:
             return {}

@@ -1,4 +1,4 @@
-"""What a worker was doing when, for the timeline: spans of one activity, merged where they touch."""
+"""A worker's activities for the timeline: spans of one activity, merged where they touch."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ from spotlight.core.messages import Span
 from spotlight.core.work import Activity
 
 GAP_S = 0.02
-"""Pauses shorter than this between two spans of one activity are book-keeping, not idleness."""
+"""Spans of one activity with a shorter pause between them are merged: the pause is book-keeping, not idle time."""
 
 
 class SpanLog:
-    """The model's thread writes, the heart's thread takes."""
+    """Written by the model's thread, read by the heartbeat thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,12 +39,12 @@ class SpanLog:
                 self._open = None
 
     def record(self, activity: Activity, start: float, end: float) -> None:
-        """A span that is over."""
+        """Add a finished span."""
         with self._lock:
             self._add(activity, start, end)
 
     def take(self) -> tuple[Span, ...]:
-        """Everything since the last time, the open span up to now; in seconds before now."""
+        """Return the spans since the last call, the open one up to now; their times are seconds before now."""
         with self._lock:
             now = time.monotonic()
             if self._open is not None:

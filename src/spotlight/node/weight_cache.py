@@ -1,22 +1,23 @@
 """A node's copies of published weights: each file is copied once, and late workers receive the newest announcements.
 
-A copy goes to the node's store, usually shared memory, or to a folder on disk where it would not leave HEADROOM free in
-the store: containers often have 64 MB of shared memory, and a full one breaks every process that needs some.
+A copy goes to the node's store, usually shared memory, or to a folder on disk if it would leave less than HEADROOM free
+in the store: containers often have 64 MB of shared memory, and full shared memory breaks every process that needs some.
 
-Invariants (tests/unit/test_weight_cache.py): announcements are taken in the order in which they came, also where one
-has to be tried again, because each says what is to be kept; one that a later announcement no longer keeps is passed
-over. A file under its final name has the size of the published one; what its
-bytes say is checked by the worker, which can compute the digest. A file that is no longer wanted is deleted only when
-every worker that was given its path has gone past it, so that none finds it missing. Free of torch: the agent only
-moves bytes.
+Invariants (tests/unit/test_weight_cache.py):
+- Announcements are applied in the order of their arrival, retries included, because each lists the sets to keep. One
+  whose set a later announcement no longer keeps is skipped.
+- A file under its final name has the size of the published one. The worker checks its bytes by the digest.
+- A file is deleted only when every worker that received its path has loaded a later set, so no worker finds it missing.
 
-`Written` remembers which worker wrote which weights: it applies its own copy before the file is in the node's store.
+Free of torch: the agent only copies bytes.
 
-    PublishedWeights --> written --Load comes, nothing older is on its way--> Adopt, to the worker that wrote them
+`Written` records which worker wrote which weights, so that it applies its own copy before the file is in the store:
+
+    PublishedWeights --> written --Load arrives, no other set is pending--> Adopt, to the worker that wrote them
                             `--a newer version is written, or its writer is gone--> forgotten
 
-Invariant: `Adopt` overtakes no announcement of other sets. Each says what is to be kept, so a later one would make the
-worker drop what it has just applied and reported (tests/unit/test_written.py).
+Invariant (tests/unit/test_written.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to keep, so
+a late one would make the worker drop a set that it has just applied and reported.
 """
 
 import asyncio
@@ -39,13 +40,13 @@ from spotlight.core.work import WeightsId
 
 
 class Written:
-    """As the node's agent hears of it."""
+    """The writers of published weights, and the announcements whose file is not here yet."""
 
     def __init__(self) -> None:
         self._by: dict[WeightsId, WorkerId] = {}
-        """Of the newest version, until they are taken up."""
-        self._on_their_way: list[Load] = []
-        """Announcements that no worker was told of yet."""
+        """Writers of the newest version's sets, until those are announced."""
+        self._pending: list[Load] = []
+        """Announcements that are not relayed to the workers yet."""
 
     def wrote(self, worker: WorkerId, published: PublishedWeights) -> None:
         version = published.weights.version
@@ -56,15 +57,15 @@ class Written:
         self._by = {weights: writer for weights, writer in self._by.items() if writer != worker}
 
     def announced(self, load: Load) -> tuple[WorkerId, Adopt] | None:
-        """Whom to tell what at once; the others hear of it when the file is here, which `arrived` says."""
-        overtakes = any(_kept(other) != _kept(load) for other in self._on_their_way)
-        self._on_their_way.append(load)
+        """The writer and its Adopt, to send at once; None if there is none. All workers get the Load after the copy."""
+        overtakes = any(_kept(other) != _kept(load) for other in self._pending)
+        self._pending.append(load)
         writer = None if overtakes else self._by.pop(load.weights, None)
         return None if writer is None else (writer, Adopt(weights=load.weights, digest=load.digest, keep=load.keep))
 
     def arrived(self, load: Load) -> None:
-        """Its file is here, or will not come."""
-        self._on_their_way.remove(load)
+        """Remove an announcement whose file is copied, or cannot be."""
+        self._pending.remove(load)
 
 
 def _kept(load: Load) -> set[WeightsId]:
@@ -76,7 +77,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Retired:
-    """A file that goes once these workers hold what was announced `after` it, or are gone."""
+    """A file to delete once each of these workers holds a set announced `after` it, or is gone."""
 
     path: Path
     after: int
@@ -86,12 +87,12 @@ class _Retired:
 HEADROOM = 16 << 20
 """Bytes that a copy leaves free in the store, for semaphores and shared memory of other processes."""
 PAUSES_S = (0.5, 2.0)
-"""Before a copy that failed is tried again: a disk may be full only until an old checkpoint is deleted."""
+"""Pauses before a failed copy is retried: a disk may be full only until an old checkpoint is deleted."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WeightCache:
-    """The node's store folder, as its agent keeps it. One copy at a time, in the order of the announcements."""
+    """The node's store folder; copies one file at a time, in the order of the announcements."""
 
     def __init__(self, folder: Path, spill: Path, warn: Callable[[str], None]) -> None:
         """`spill` is the folder on disk; `warn` is called once, when it is used for the first time."""
@@ -103,29 +104,29 @@ class WeightCache:
         self._loads: dict[WeightsId, Load] = {}
         self._copied: dict[WeightsId, Path] = {}
         self._announced: dict[WeightsId, int] = {}
-        """When each set was first announced, counted in announcements."""
+        """Number of each set's first announcement."""
         self._announcements = 0
         self._wanted: set[WeightsId] = set()
-        """What the newest announcement keeps, taken or not."""
+        """Sets that the newest announcement keeps, copied or not."""
         self._retired: list[_Retired] = []
-        self._one_at_a_time = asyncio.Lock()
+        self._copying = asyncio.Lock()
 
     def current(self) -> tuple[Load, ...]:
-        """What a worker that starts now has to know."""
+        """Announcements for a worker that starts now."""
         return tuple(self._loads.values())
 
     async def take(self, load: Load, workers: Callable[[], Collection[WorkerId]]) -> Load | None:
-        """The same announcement with a path on this node, or None if a later one no longer keeps the set.
+        """Copy the file; return the announcement with a path on this node, or None if a later one drops the set.
 
-        `workers` are those that live here when it is ready.
+        `workers` returns the node's workers at the end of the copy.
         """
         self._wanted = {load.weights, *load.keep}
-        async with self._one_at_a_time:
-            local = load if not load.path else await self._bring_patiently(load)
+        async with self._copying:
+            local = load if not load.path else await self._copy_with_retries(load)
             if local is None:
                 return None
             self._announcements += 1
-            # The first time counts: a worker's answer to it says nothing about what was announced since.
+            # The first announcement counts: a worker's reply to it does not cover later ones.
             self._announced.setdefault(load.weights, self._announcements)
             self._loads.pop(load.weights, None)
             self._loads[load.weights] = local
@@ -135,7 +136,7 @@ class WeightCache:
             return local
 
     def caught_up(self, worker: WorkerId, weights: WeightsId) -> None:
-        """The worker holds this set, so it has gone past all that was announced before."""
+        """Record that the worker holds this set, and so needs no file that was retired before it."""
         announced = self._announced.get(weights, 0)
         for retired in self._retired:
             if retired.after <= announced:
@@ -147,19 +148,19 @@ class WeightCache:
             retired.waits_for.discard(worker)
         self._sweep()
 
-    async def _bring_patiently(self, load: Load) -> Load | None:
-        """None: the set is no longer wanted."""
+    async def _copy_with_retries(self, load: Load) -> Load | None:
+        """Copy with retries; None if the set is no longer wanted."""
         for pause_s in PAUSES_S:
             if load.weights not in self._wanted:
                 return None
             try:
-                return await self._bring(load)
+                return await self._copy_here(load)
             except (EnvironmentProblem, WeightsError) as error:
                 log.warning("%s", error)
                 await asyncio.sleep(pause_s)
-        return await self._bring(load) if load.weights in self._wanted else None
+        return await self._copy_here(load) if load.weights in self._wanted else None
 
-    async def _bring(self, load: Load) -> Load:
+    async def _copy_here(self, load: Load) -> Load:
         source = Path(load.path)
         if source.parent == self._folder:
             return load
@@ -171,40 +172,40 @@ class WeightCache:
         return msgspec.structs.replace(load, path=str(target))
 
     def _copy(self, source: Path) -> Path:
-        """Into the store where that leaves headroom, else to disk; the path of the copy."""
+        """Copy into the store if that leaves HEADROOM free, else to disk; return the path of the copy."""
         try:
             if source.stat().st_size + HEADROOM <= shutil.disk_usage(self._folder).free:
                 try:
-                    return _copied(source, self._folder)
+                    return _copy_into(source, self._folder)
                 except OSError as error:
-                    # Another node of this machine filled the store meanwhile.
+                    # Another node on this machine has filled the store meanwhile.
                     if error.errno not in FULL:
                         raise
-            self._spilling(source)
+            self._warn_of_spill(source)
             self._spill.mkdir(parents=True, exist_ok=True)
-            return _copied(source, self._spill)
+            return _copy_into(source, self._spill)
         except FileNotFoundError as error:
             raise EnvironmentProblem(
-                f"the published weights {source} are gone ({error}), though the run still wants them, so that no "
-                "worker of this node gets them; look whether something deletes files of the run folder."
+                f"the published weights {source} are gone ({error}), but the run still needs them, so this node's "
+                "workers cannot load them; check whether another process deletes files of the run folder."
             ) from error
         except (OSError, RuntimeError) as error:
             raise EnvironmentProblem(
-                f"the weights {source} could not be copied to this node ({error}), so that no worker of it gets them; "
-                f"{_free(self._folder)} and {_free(self._spill)}; free some, or set cluster.store."
+                f"the weights {source} could not be copied to this node ({error}), so its workers cannot load them; "
+                f"{_free(self._folder)} and {_free(self._spill)}; free some space, or set cluster.store."
             ) from error
 
-    def _spilling(self, source: Path) -> None:
+    def _warn_of_spill(self, source: Path) -> None:
         if not self._is_warned:
             self._is_warned = True
             self._warn(
-                f"{source.name} ({_shown(source.stat().st_size)}) would leave less than {_shown(HEADROOM)} free in the "
-                f"store ({_free(self._folder)}), so weights go to {self._spill} on disk, which is slower; enlarge "
-                "shared memory (docker run --shm-size), or set cluster.store."
+                f"{source.name} ({_megabytes(source.stat().st_size)}) would leave less than {_megabytes(HEADROOM)} "
+                f"free in the store ({_free(self._folder)}), so weights go to {self._spill} on disk, which is slower; "
+                "enlarge shared memory (docker run --shm-size), or set cluster.store."
             )
 
     def _retire(self, weights: WeightsId, workers: set[WorkerId]) -> None:
-        """Only what was copied here: on the publisher's node the store is the publisher's."""
+        """Retire a set; its file only if it was copied here: on the publisher's node the publisher owns the store."""
         del self._loads[weights]
         del self._announced[weights]
         path = self._copied.pop(weights, None)
@@ -214,22 +215,22 @@ class WeightCache:
     def _sweep(self) -> None:
         for retired in self._retired:
             if not retired.waits_for:
-                # Workers that have it mapped keep it.
+                # The pages stay for workers that have the file mapped.
                 retired.path.unlink(missing_ok=True)
         self._retired = [retired for retired in self._retired if retired.waits_for]
 
 
-def _copied(source: Path, folder: Path) -> Path:
+def _copy_into(source: Path, folder: Path) -> Path:
     target = folder / source.name
-    # A hidden name of its own kind: a store's sweep of half-written files leaves it alone.
+    # A hidden name that the store's sweep of half-written files does not match.
     incoming = folder / f".{source.name}.incoming"
     try:
         size = source.stat().st_size
         copy_file(source, incoming)
         if incoming.stat().st_size != size:
             raise WeightsError(
-                f"{source} has {size} bytes, but {incoming.stat().st_size} arrived, so that it changed while it was "
-                "copied; publish under a new name and rename."
+                f"{source} has {size} bytes, but {incoming.stat().st_size} arrived, so it changed during the copy; "
+                "publish under a new name and rename."
             )
         os.replace(incoming, target)
     finally:
@@ -239,10 +240,10 @@ def _copied(source: Path, folder: Path) -> Path:
 
 def _free(folder: Path) -> str:
     try:
-        return f"{_shown(shutil.disk_usage(folder).free)} are free in {folder}"
+        return f"{_megabytes(shutil.disk_usage(folder).free)} are free in {folder}"
     except OSError:
         return f"{folder} cannot be used"
 
 
-def _shown(size: int) -> str:
+def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"

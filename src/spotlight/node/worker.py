@@ -1,8 +1,8 @@
-"""One slot's persistent process: pulls work, denoises step by step, commits, and trains where it may.
+"""One slot's persistent process: pulls work, denoises step by step, commits, and trains if its slot has that role.
 
-Three threads. The main one owns the model: between two denoising steps it obeys what has arrived. The control thread
-reads messages and beats the heart; it never touches the model, and when the agent is gone it ends the process. The
-outbox thread decodes and sends finished samples while the next steps run.
+Four threads. The main thread owns the model and applies received messages between two denoising steps. The control
+thread reads messages and ends the process when the agent is gone; the heartbeat thread sends Alive; neither touches the
+model. The sender thread decodes and sends finished samples while the next steps run.
 
 The main loop consumes the inbox; it waits there only when no sample is in flight. A Grant, Load or order unblocks it.
 """
@@ -46,11 +46,11 @@ from spotlight.node.step_speed import StepSpeed
 from spotlight.node.worker_settings import WorkerSettings
 
 STALLED_S = 300.0
-"""A main loop that has not turned for so long is hung: the heart stops, and the agent's kill makes it a clean death."""
+"""A main loop without an iteration for this long is hung: heartbeats stop, and the agent kills the worker."""
 
 
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
-    """Where the nursery's child begins."""
+    """Entry point of a forked worker."""
     launch = WorkerLaunch.from_bytes(config)
     torch.set_num_threads(launch.threads)
     settings = WorkerSettings.model_validate_json(launch.settings)
@@ -58,7 +58,7 @@ def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
 
 
 class Worker:
-    """The process as an object; `run` returns only by exit."""
+    """The worker process; `run` returns only by exit."""
 
     def __init__(
         self, worker: WorkerId, connection: Connection, launch: WorkerLaunch, settings: WorkerSettings, equip: Equip
@@ -70,30 +70,30 @@ class Worker:
         self._equip = equip
         self._inbox: queue.SimpleQueue[tuple[m.AnyMessage, bytes]] = queue.SimpleQueue()
         self._spans = SpanLog()
-        self._introduced = threading.Event()
-        self._rolls = True
-        """False from an order to train until the iteration's last step, unless steps come in parts: the role of the
-        moment."""
-        self._turned = time.monotonic()
+        self._hello_sent = threading.Event()
+        self._pulls = True
+        """Whether it pulls rollouts: False from a Train order until the iteration's last update, unless updates come in
+        parts."""
+        self._last_iteration = time.monotonic()
         self._sender = ThreadPoolExecutor(1, "sender")
-        self._told_free = 0
+        self._offered_rows = 0
         self._grants = 0
-        self._pace = StepSpeed()
+        self._step_speed = StepSpeed()
 
     def run(self) -> None:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
-        threading.Thread(target=self._beat, name="heart", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
         try:
             with self._spans.doing(Activity.START):
                 self._build()
-            self._say_hello()
-            self._introduced.set()
+            self._send_hello()
+            self._hello_sent.set()
             while True:
-                self._turn()
+                self._iterate()
         except Disconnected:
             os._exit(0)
         except Exception as error:
-            # The next worker of this slot would fail in the same way: the controller counts, and stops the run.
+            # The slot's next worker would fail in the same way: the controller counts failures and stops the run.
             with contextlib.suppress(Disconnected):
                 self._send(m.Failed(problem=describe(error), fatal=True, exit_code=exit_code_of(error)))
             raise
@@ -116,7 +116,7 @@ class Worker:
             self._id, equipment.shared, self._engine, resident, self._send, self._launch.patience_s, connect
         )
 
-    def _say_hello(self) -> None:
+    def _send_hello(self) -> None:
         launch = self._launch
         self._send(
             m.Hello(
@@ -131,16 +131,16 @@ class Worker:
             )
         )
 
-    def _turn(self) -> None:
-        """Obey what has come, take one step, ask for more."""
-        self._turned = time.monotonic()
+    def _iterate(self) -> None:
+        """Apply received messages, take one step, pull more work."""
+        self._last_iteration = time.monotonic()
         while not self._inbox.empty():
-            self._obey(*self._inbox.get())
-        still_s = self._membership.seconds_still()
+            self._apply(*self._inbox.get())
+        paused_s = self._membership.seconds_paused()
         loading_s = self._loading.seconds_left()
         self._pull()
-        if still_s or self._engine.free_rows == self._engine.rows:
-            self._wait(min((s for s in (still_s or None, loading_s) if s is not None), default=None))
+        if paused_s or self._engine.free_rows == self._engine.rows:
+            self._wait(min((s for s in (paused_s or None, loading_s) if s is not None), default=None))
         else:
             self._step()
 
@@ -150,20 +150,20 @@ class Worker:
                 arrived = self._inbox.get(timeout=seconds)
             except queue.Empty:
                 return
-        self._obey(*arrived)
+        self._apply(*arrived)
 
     def _step(self) -> None:
         began = time.monotonic()
         try:
             boundary = self._engine.step()
         except CrewBroken as error:
-            # Nothing has advanced: the same step is taken again, alone or with whom the agent says.
+            # No sample has advanced: the same step is repeated, alone or in the crew that the agent orders.
             self._membership.broke(error)
             return
         ended = time.monotonic()
         if boundary.work is not None:
             self._spans.record(_ACTIVITY[boundary.work], began, ended)
-        self._pace.stepped(boundary.rows, self._engine.rows, self._membership.degree, ended - began)
+        self._step_speed.record(boundary.rows, self._engine.rows, self._membership.degree, ended - began)
         for commit in boundary.commits:
             message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
             self._post(self._send, message, commit.flight or b"")
@@ -171,17 +171,17 @@ class Worker:
             self._post(self._deliver, boundary.finished)
 
     def _pull(self) -> None:
-        """A follower takes back what it asked for: its time is its leader's."""
-        free = self._engine.free_rows if self._rolls and not self._membership.follows else 0
-        if free != self._told_free and (free or self._membership.follows):
-            speed = self._pace.row_steps_per_s(self._membership.degree)
+        """Offer the free rows; a follower offers none, because its leader uses its time."""
+        free = self._engine.free_rows if self._pulls and not self._membership.follows else 0
+        if free != self._offered_rows and (free or self._membership.follows):
+            speed = self._step_speed.row_steps_per_s(self._membership.degree)
             self._send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
-            self._told_free = free
+            self._offered_rows = free
 
-    def _obey(self, message: m.AnyMessage, blob: bytes) -> None:
+    def _apply(self, message: m.AnyMessage, blob: bytes) -> None:
         match message:
             case m.Grant():
-                self._take(message, blob)
+                self._admit(message, blob)
             case m.Load():
                 with self._spans.doing(Activity.LOAD):
                     self._loading.load(message)
@@ -189,7 +189,7 @@ class Worker:
                 with self._spans.doing(Activity.LOAD):
                     self._loading.adopt(message)
             case crews.AskNeighbour():
-                self._loading.asked(message)
+                self._loading.requested(message)
             case crews.Offered():
                 with self._spans.doing(Activity.LOAD):
                     self._loading.offered(message, blob)
@@ -198,23 +198,23 @@ class Worker:
                     self._hand_back(request)
             case m.Discard():
                 self._engine.discard(message.work)
-                self._told_free = 0
+                self._offered_rows = 0
             case m.Fenced():
                 self._engine.fence(message.request, message.attempt)
-                self._told_free = 0
+                self._offered_rows = 0
             case crews.Forward():
                 with self._spans.doing(Activity.ROLLOUT if message.is_exact else Activity.PREVIEW):
-                    self._membership.obey(message)
+                    self._membership.apply(message)
             case crews.Prepare() | crews.Form() | crews.Disband():
-                self._membership.obey(message)
+                self._membership.apply(message)
             case m.Train() | m.Publish() | m.Save() | m.Restore():
                 self._train(message)
             case m.Drain():
                 self._drain()
             case _:
-                raise TypeError(f"a worker cannot obey {type(message).__name__}")
+                raise TypeError(f"a worker does not handle {type(message).__name__}")
 
-    def _take(self, grant: m.Grant, blob: bytes) -> None:
+    def _admit(self, grant: m.Grant, blob: bytes) -> None:
         self._grants += 1
         flights = msgspec.msgpack.decode(blob, type=dict[str, bytes]) if blob else {}
         for lease in grant.leases:
@@ -226,27 +226,28 @@ class Worker:
                 self._send(m.Failed(problem=str(error), request=request, attempt=lease.attempt, exit_code=code))
             else:
                 if self._membership.follows:
-                    # It was granted before the controller knew; a follower has no samples of its own.
+                    # The grant crossed the order to follow; a follower has no samples of its own.
                     self._hand_back(lease.request.id)
-        self._told_free = 0
+        self._offered_rows = 0
 
     def _train(self, order: TrainingOrder) -> None:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
         if isinstance(order, m.Train | m.Save):
             with self._spans.doing(Activity.SWITCH):
-                # Others go on with them: a snapshot may take long, and who keeps what is recalled counts as dead.
+                # Other workers continue them: a snapshot may take long, and a worker that keeps recalled samples
+                # counts as dead.
                 for progress in self._engine.progress():
                     self._hand_back(progress.request)
-            self._told_free = 0
+            self._offered_rows = 0
         if isinstance(order, m.Train):
-            # Between the parts of a step there may be time to help.
-            self._rolls = order.last or order.samples is not None
+            # Between the parts of an update the trainer may assist with rollouts.
+            self._pulls = order.last or order.samples is not None
         try:
             with self._spans.doing(_ORDERED[type(order)]):
                 reply = self._role.obey(order)
         except Exception as error:
-            # Told, not died of: out of memory or a full disk would only kill the next gang in the same way.
+            # Reported instead of raised: out of memory or a full disk would kill the next gang in the same way.
             traceback.print_exc()
             reply = m.Failed(problem=describe(error), exit_code=exit_code_of(error))
         if isinstance(reply, m.PublishedWeights):
@@ -256,7 +257,7 @@ class Worker:
 
     def _hand_back(self, request: RequestId) -> None:
         committed = self._engine.withdraw(request)
-        self._told_free = 0
+        self._offered_rows = 0
         if committed is not None:
             message = m.HandBack(request=request, attempt=committed.attempt, step=committed.step)
             self._post(self._send, message, committed.flight or b"")
@@ -271,7 +272,7 @@ class Worker:
     # -- the other threads ---------------------------------------------------------------------------------------------
 
     def _post(self, job: Callable[..., None], *arguments: object) -> None:
-        """Done by the sender, in order; a job that fails ends the process, for a lost result would look like a hang."""
+        """Run a job in the sender thread, in order. A failed job ends the process: a lost result looks like a hang."""
 
         def guarded() -> None:
             try:
@@ -285,7 +286,7 @@ class Worker:
         self._sender.submit(guarded)
 
     def _deliver(self, finished: Sequence[Finished]) -> None:
-        """Decode and send; tensors go along only where they are trained on."""
+        """Decode and send finished samples; only rollouts, which are trained on, carry their tensors."""
         for sample, image in zip(finished, decode_images(self._adapter, finished), strict=True):
             tensors = {IMAGE: image}
             if sample.request.work is Work.ROLLOUT:
@@ -301,14 +302,14 @@ class Worker:
             self._inbox.put((envelope.message, blob))
         os._exit(0)  # no orphan survives its agent
 
-    def _beat(self) -> None:
-        self._introduced.wait()
+    def _send_heartbeats(self) -> None:
+        self._hello_sent.wait()
         while True:
             time.sleep(self._launch.heartbeat_s)
-            # Waiting for work, starting and training take as long as they take.
-            if time.monotonic() - self._turned < STALLED_S or self._spans.current is not None:
+            # Waiting for work, starting and training have no time limit.
+            if time.monotonic() - self._last_iteration < STALLED_S or self._spans.current is not None:
                 try:
-                    gain = self._pace.gain(self._membership.degree) if self._membership.degree > 1 else None
+                    gain = self._step_speed.gain(self._membership.degree) if self._membership.degree > 1 else None
                     self._send(m.Alive(progress=self._engine.progress(), spans=self._spans.take(), gain=gain))
                 except Disconnected:
                     os._exit(0)

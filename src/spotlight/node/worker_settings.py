@@ -1,4 +1,4 @@
-"""What a run tells all its workers; free of torch, because the controller writes it."""
+"""Settings that all workers of a run share; free of torch, because the controller writes them."""
 
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
@@ -7,48 +7,48 @@ from spotlight.core.section import Section
 
 
 class PaceSettings(Section):
-    """How long things take in a paced run, and what training on one image costs there."""
+    """Durations of a paced run, and the training cost per image."""
 
     profile: str
-    """A shipped profile or a file."""
+    """Name of a shipped profile, or a file."""
     speed: float
-    """The profile's seconds are divided by it."""
+    """Divisor of the profile's seconds."""
     timesteps: int
     forwards: int
     passes: int
     over: BatchesOver = BatchesOver.PAIRS
-    """As of `runtime.sim.profiled.TrainingCost`."""
+    """See `compute.profiling.pace.TrainingCost`."""
     spot_speed: float = 1.0
-    """Of a spot slot, where the profile's is 1."""
+    """Speed of a spot slot relative to the profile."""
 
 
 class RowsSettings(Section):
-    """What a worker needs to know of the rollouts to measure how many rows suit its device."""
+    """Properties of the run's rollouts, for a worker that measures the best row count of its device."""
 
     most: int
-    """A slot's share of the samples of an iteration: more rows are of no use."""
+    """Upper bound on the rows: a slot's share of the samples of an iteration."""
     height: int
     width: int
     guidance: float
     window: int
     """Steps of the SDE window."""
     prompt: str
-    """The longest one of the run."""
+    """Longest prompt of the run."""
 
 
 class WorkerSettings(Section):
-    """As JSON inside a worker's launch."""
+    """Written as JSON into a worker's launch."""
 
     run_seed: int
     run_folder: str
     deterministic: bool
-    """Every forward has the same row count, so that a sample's bits depend on its identity and weights alone."""
+    """Every forward has the same row count, so a sample's bits depend only on its identity and weights."""
     model: ModelConfig
     train: TrainConfig
     algorithm: AlgorithmConfig
     takes_stale: bool = False
-    """Whether samples of the version before may be trained on."""
+    """Whether samples of the previous version may be trained on."""
     pace: PaceSettings | None = None
-    """None computes."""
+    """None in a run that computes."""
     rows: RowsSettings | None = None
-    """None where the rows are fixed."""
+    """None if the row count is fixed."""

@@ -1,1 +1,1 @@
-"""Where nodes come from: the pool protocol, local processes, the spot market."""
+"""Sources of nodes: the pool protocol, local processes, the spot market."""

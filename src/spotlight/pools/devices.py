@@ -1,15 +1,14 @@
-"""Which device every slot of a local run computes on; free of torch.
+"""Assigns a device to every slot of a local run; free of torch.
 
-    found = probe(model.device)                                     # a process of its own asks torch
+    found = probe(model.device)                                     # a separate process queries torch
     table = assign(cluster, found, model.device)                    # DeviceTable: (node, slot) -> SlotDevice
     check_memory(table, found, cluster, weights_bytes, adapters)    # the weights fit
 
-`table_for` does all three. The local pool runs all nodes on one machine, so one table gives every slot of every node
-its device: reserved nodes first, then spot nodes, then stand-ins. It is keyed by the node's name, so a node keeps its
-devices over all its incarnations (tests/processes/test_node_devices.py).
+`table_for` does all three. The local pool runs all nodes on one machine, so one table covers every slot of every node:
+reserved nodes first, then spot nodes, then stand-ins. It is keyed by the node's name, so a node keeps its devices over
+all its incarnations (tests/processes/test_node_devices.py).
 
-Invariant: no two slots have one device unless `cluster.share_devices` says so or it is the CPU
-(tests/unit/test_devices.py).
+Invariant (tests/unit/test_devices.py): slots share a device only with `cluster.share_devices`, or if it is the CPU.
 """
 
 import os
@@ -30,23 +29,23 @@ from spotlight.pools.config import ClusterConfig
 
 PROBE = "spotlight.node.device_probe"
 PROBE_S = 120.0
-"""Importing torch takes seconds on a quiet machine, and a context on each of eight GPUs a few more."""
+"""Time limit of the probe: importing torch takes seconds on a quiet machine, contexts on eight GPUs a few more."""
 TRAINER_LOAD, ROLLER_LOAD = 2, 1
-"""Where devices are shared, a slot that trains counts twice: what previews beside it slows the training."""
+"""Weights of slots on shared devices: a slot that trains counts twice, because other slots on its device slow it."""
 TRAINER_COPIES, ROLLER_COPIES = 6, 2
-"""Copies of the trained weights that a slot keeps at least. One that trains: theta, gradients, two moments of AdamW,
-the average, and a published set; one that rolls out: the base and a published set."""
+"""Least number of copies of the trained weights per slot. A slot that trains: theta, gradients, two moments of AdamW,
+the average and a published set. A slot that rolls out: the base and a published set."""
 GIB = 2**30
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One GPU, as torch sees it."""
+    """One GPU, as torch reports it."""
 
     name: str
-    """As torch names it: cuda:0."""
+    """Device name as in torch: cuda:0."""
     model: str
     free: int
-    """Bytes, at the time of the probe."""
+    """Free bytes at the time of the probe."""
     total: int
 
     def __str__(self) -> str:
@@ -54,11 +53,11 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """The GPUs of this machine; none where only the CPU was asked for."""
+    """The GPUs of this machine; empty if only the CPU is requested."""
 
     torch: str = ""
     cuda: str | None = None
-    """The CUDA that torch was built with; None for a build without it."""
+    """CUDA version of the torch build; None for a build without CUDA."""
     devices: tuple[Device, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -70,14 +69,14 @@ class DeviceTable:
     slots: Mapping[tuple[str, int], SlotDevice] = field(default_factory=dict)
     """By node name and slot number."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Of the devices, by name."""
+    """GPU models, by device name."""
 
     def of(self, spec: NodeSpec) -> tuple[SlotDevice, ...]:
-        """The devices of a node's slots, in their order."""
+        """Devices of a node's slots, in slot order."""
         return tuple(self.slots.get((spec.name, slot), SlotDevice()) for slot in range(spec.slots))
 
     def __str__(self) -> str:
-        """One line: every device with its slots. A node of one slot goes by its name alone."""
+        """One line: every device with its slots; a node of one slot is shown by its name only."""
         several = {node for node, slot in self.slots if slot > 0}
         shown: dict[str, list[str]] = {}
         for (node, slot), device in self.slots.items():
@@ -92,9 +91,9 @@ class DeviceTable:
 def table_for(
     model: ModelConfig, cluster: ClusterConfig, weights_bytes: int, adapters: bool, stand_ins: bool
 ) -> DeviceTable:
-    """The devices of a run's slots, or the reason why it cannot have them.
+    """Return the devices of a run's slots, or raise the reason why it cannot have them.
 
-    `weights_bytes` is the size of the file with the base weights, `adapters` whether only those are trained,
+    `weights_bytes` is the size of the file with the base weights, `adapters` whether only adapters are trained,
     `stand_ins` whether nodes may stand in for spot nodes. A paced run computes nothing and needs no device.
     """
     if cluster.pace is not None or device_of(model.device)[0] == CPU:
@@ -106,36 +105,36 @@ def table_for(
 
 
 def probe(device: str) -> Devices:
-    """What torch sees here, asked in a process of its own; refused where it does not see `device`."""
+    """Query torch's devices in a separate process; raise if `device` is not among them."""
     kind, number = device_of(device)
     if kind == CPU:
         return Devices()
     try:
-        asked = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
-        # The last line: libraries may have written others before.
-        found = msgspec.json.decode(asked.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
+        probed = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
+        # The last line only: libraries may print before it.
+        found = msgspec.json.decode(probed.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        told = getattr(error, "stderr", None) or str(error).encode()
-        reason = told.decode(errors="replace").strip().rpartition("\n")[2]
+        output = getattr(error, "stderr", None) or str(error).encode()
+        reason = output.decode(errors="replace").strip().rpartition("\n")[2]
         raise EnvironmentProblem(
-            f"model.device is {device}, but torch cannot say which devices there are ({reason}); see what "
-            f"`python -m {PROBE}` prints, or set model.device=cpu."
+            f"model.device is {device}, but torch's devices cannot be listed ({reason}); see what `python -m {PROBE}` "
+            "prints, or set model.device=cpu."
         ) from error
     if found.cuda is None:
         raise EnvironmentProblem(
-            f"model.device is {device}, but torch {found.torch} is a build without CUDA, so that no worker could use "
-            "it; install a CUDA build of torch, or set model.device=cpu."
+            f"model.device is {device}, but torch {found.torch} is a build without CUDA, so no worker could use the "
+            "device; install a CUDA build of torch, or set model.device=cpu."
         )
     if len(found.devices) <= (number or 0):
         raise EnvironmentProblem(
-            f"model.device is {device}, but torch {found.torch} sees {_counted(found)}{_why(found)}; free a GPU, name "
+            f"model.device is {device}, but torch {found.torch} finds {_counted(found)}{_why(found)}; free a GPU, name "
             "one in CUDA_VISIBLE_DEVICES, or set model.device=cpu."
         )
     return found
 
 
 def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_ins: bool = False) -> DeviceTable:
-    """A device for every slot, from one table; more slots than devices need `cluster.share_devices`."""
+    """Assign a device to every slot; more slots than devices need `cluster.share_devices`."""
     kind, number = device_of(device)
     if kind == CPU:
         return DeviceTable()
@@ -147,7 +146,7 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     load: Counter[str] = Counter()
     chosen: dict[tuple[str, int], str] = {}
     for node, slot, trains in slots:
-        # min keeps the first of equals, so that slots take the devices in order as long as some are free.
+        # min returns the first of equals, so slots take the devices in order as long as some are free.
         least = min(usable, key=lambda each: load[each.name]).name
         load[least] += TRAINER_LOAD if trains else ROLLER_LOAD
         chosen[node, slot] = least
@@ -161,7 +160,7 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
 def check_memory(
     table: DeviceTable, found: Devices, cluster: ClusterConfig, weights_bytes: int, adapters: bool
 ) -> None:
-    """The copies of the weights that its slots keep must fit every device: a lower bound, activations come on top."""
+    """Raise if the slots' copies of the weights do not fit a device; a lower bound, activations are not counted."""
     trainers = {spec.name for spec in cluster.reserved_nodes() if spec.trains}
     needed: Counter[str] = Counter()
     for (node, slot), given in table.slots.items():
@@ -173,7 +172,7 @@ def check_memory(
             raise EnvironmentProblem(
                 f"{device} has {device.free / GIB:.1f} of {device.total / GIB:.1f} GiB free, but the run's "
                 f"{len(nodes)} processes there ({_listed(nodes)}) keep at least {needed[device.name] / GIB:.1f} GiB of "
-                "weights; end what else runs on it, use more devices or fewer nodes, or train adapters only "
+                "weights; end other processes on it, use more devices or fewer nodes, or train adapters only "
                 "(train.lora)."
             )
 
@@ -182,12 +181,12 @@ def _too_few(nodes: list[NodeSpec], slots: int, found: Devices, device: str) -> 
     places = f"{slots} slots ({_listed(spec.name for spec in nodes)})"
     if device_of(device)[1] is not None:
         return (
-            f"model.device is {device} but the run has {places}, and slots share a device only where "
-            "that is asked for; set cluster.share_devices=true, or model.device=cuda for a device each."
+            f"model.device is {device} but the run has {places}, and slots share a device only on request; "
+            "set cluster.share_devices=true, or model.device=cuda for a device each."
         )
     return (
-        f"the run has {places} but torch sees {_counted(found)}{_visible()}, and slots share a device only where that "
-        "is asked for; set cluster.share_devices=true, or use fewer nodes (cluster.reserved, cluster.spot)."
+        f"the run has {places} but torch finds {_counted(found)}{_visible()}, and slots share a device only on "
+        "request; set cluster.share_devices=true, or use fewer nodes (cluster.reserved, cluster.spot)."
     )
 
 

@@ -1,11 +1,11 @@
 """Simulated nodes on this machine: one agent process per node, all workers forked from one nursery.
 
-Each node is a process group, so that losing it is one SIGKILL to all its processes, as a machine's loss is. A node
-that was killed comes back when it is added again; one whose agent died unasked is started again by the pool.
+Each node is a process group, so its loss is one SIGKILL to all its processes, as the loss of a machine is. A killed
+node returns when it is added again; one whose agent died unexpectedly is restarted by the pool.
 
-Invariant: when the pool stops, or its process dies in whatever way, none of its processes is left
-(tests/processes/test_pool.py). Agents die with their parent (kernel); the nursery sees its stdin close and kills
-the groups of all agents. What is left in shared memory after a SIGKILL is removed by the next start of the same run.
+Invariant (tests/processes/test_pool.py): when the pool stops, or its process dies in any way, none of its processes is
+left. The kernel kills agents with their parent; the nursery's stdin closes, and it kills the groups of all agents.
+Files left in shared memory after a SIGKILL are removed by the next start of the same run.
 """
 
 import asyncio
@@ -37,28 +37,28 @@ from spotlight.pools.processes import REAP_S, Incarnations, close_stdin, group_i
 
 SHARED_MEMORY = Path("/dev/shm")
 SPILL = "store"
-"""Folder in the run's, for weights that have no room elsewhere."""
+"""Folder in the run folder, for weights that do not fit the store."""
 PRELOAD_S = 300.0
-"""Until the nursery serves: its imports take seconds on a quiet machine, minutes on a cold and busy one."""
-GOOD_LIFE_S = 30.0
-"""An agent that lived this long did not fail to start."""
+"""Time limit for the nursery to start: its imports take seconds on a quiet machine, minutes on a cold and busy one."""
+STABLE_S = 30.0
+"""An agent that ran this long did not fail to start."""
 RESTARTS = 5
-"""Failed starts in a row before a node is given up: what fails five times fails because of a setting."""
+"""Failed starts in a row before the pool stops restarting a node: more would repeat a wrong setting."""
 ENVIRONMENT = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS", "PYTHONSAFEPATH"),
     "1",
 )
-"""A nursery may not have a thread pool when it forks, and files of the working folder may not hide Python modules."""
+"""The nursery must not have a thread pool when it forks, and files of the working folder must not hide modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPoolSettings:
-    """What a run tells its pool."""
+    """Settings of a run's pool."""
 
     run: Path
-    """The run's folder; logs and the count of incarnations are kept in it."""
+    """The run folder; it holds the logs and the incarnation counters."""
     controller: Path
-    """Unix socket that agents dial; `sockets(run)` is a folder whose paths are short enough."""
+    """Unix socket of the controller; paths in the folder `sockets(run)` are short enough."""
     token: str
     entry: str
     """`package.module:function` that a worker runs."""
@@ -73,13 +73,13 @@ class LocalPoolSettings:
     heads: int = 1
     """Attention heads of the model; with one, workers never share a sample."""
     token_pixels: int = 1
-    """Pixels of a picture that one token of the model stands for."""
+    """Pixels of a picture per token of the model."""
     devices: DeviceTable = field(default_factory=DeviceTable)
-    """Where every slot computes, in all incarnations of its node."""
+    """Device of every slot, for all incarnations of its node."""
 
 
 def sockets(run: Path) -> Path:
-    """The run's private folder in shared memory, or in the temporary folder where there is none.
+    """The run's private folder in shared memory, or in the temporary folder if there is no shared memory.
 
     Short, because a unix socket's path has at most 107 bytes.
     """
@@ -88,7 +88,7 @@ def sockets(run: Path) -> Path:
 
 
 def private_name(run: Path) -> str:
-    """A folder name that no other run on this machine has."""
+    """A folder name that is unique to this run on this machine."""
     name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
     return f"spotlight-{run.resolve().name[:32]}-{name}"
 
@@ -99,13 +99,13 @@ class _Node:
     node: NodeId
     process: subprocess.Popen[bytes]
     store: Path
-    born: float
+    started: float
     gone: asyncio.Event
     is_killed: bool = False
 
 
 class LocalPool:
-    """Waits for agents to end (their pidfds wake it) and for nothing else. Implements `runtime.pool.Pool`."""
+    """Implements `Pool`; waits only for the ends of agents, by their pidfds."""
 
     def __init__(self, settings: LocalPoolSettings) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class LocalPool:
         self._nursery: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, _Node] = {}
         self._failed_starts: dict[str, int] = {}
-        self._burials: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
         self._restarts: dict[str, asyncio.Task[None]] = {}
         self._starting_nursery = asyncio.Lock()
         self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
@@ -122,13 +122,13 @@ class LocalPool:
         self._counts = Incarnations(settings.run / "incarnations.json")
 
     async def start(self) -> None:
-        """Take the run's shared memory and have the nursery ready; takes as long as the imports do."""
+        """Claim the run's shared memory and start the nursery, whose imports take seconds."""
         self._settings.run.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(exist_ok=True)
         self._lock = _claim(self._shared, keep=self._settings.controller)
         for left in (self._spill, *((self._stores,) if self._stores != self._shared else ())):
             shutil.rmtree(left, ignore_errors=True)
-        await self._need_nursery()
+        await self._ensure_nursery()
 
     async def events(self) -> AsyncIterator[PoolEvent]:
         while (event := await self._events.get()) is not None:
@@ -141,20 +141,20 @@ class LocalPool:
         return self._nodes[name].node if name in self._nodes else None
 
     async def add_node(self, spec: NodeSpec) -> NodeId:
-        self._forget_restart(spec.name)
-        await self._need_nursery()
+        self._cancel_restart(spec.name)
+        await self._ensure_nursery()
         if spec.name in self._nodes:
             return self._nodes[spec.name].node
         node = spec.incarnation(self._counts.next(spec.name))
         store = self._stores / spec.name
-        _make(store, "cluster.store")
+        _make_folder(store, "cluster.store")
         process = self._start_agent(self.launch_of(spec, node))
         loop = asyncio.get_running_loop()
-        here = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
+        entry = self._nodes[spec.name] = _Node(spec, node, process, store, loop.time(), asyncio.Event())
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         pidfd = os.pidfd_open(process.pid)
-        loop.add_reader(pidfd, self._ended, here, pidfd)
+        loop.add_reader(pidfd, self._ended, entry, pidfd)
         self._events.put_nowait(NodeUp(node=node, spec=spec))
         return node
 
@@ -165,31 +165,31 @@ class LocalPool:
         self._order(NodeId(worker.partition("/")[0]), KillWorker(worker=worker))
 
     async def kill_node(self, node: NodeId) -> None:
-        self._forget_restart(node.rpartition(".")[0])
-        if (here := self._find(node)) is None:
+        self._cancel_restart(node.rpartition(".")[0])
+        if (entry := self._find(node)) is None:
             return
-        # Once reaped, its number may be another's.
-        if here.process.returncode is None:
-            here.is_killed = True
-            # The agent by itself too: in its first moments it does not lead its group yet.
-            here.process.kill()
-            kill_group(here.process.pid)
-        await here.gone.wait()
+        # Once the agent is reaped, its pid may be reused.
+        if entry.process.returncode is None:
+            entry.is_killed = True
+            # The agent separately too: just after its start it does not lead its group yet.
+            entry.process.kill()
+            kill_group(entry.process.pid)
+        await entry.gone.wait()
 
     async def drain_node(self, node: NodeId) -> None:
-        here = self._find(node)
-        if here is not None and here.process.returncode is None:
-            # We take it: in its first moments the agent cannot drain yet, and its end is no crash.
-            here.is_killed = True
-            here.process.terminate()
+        entry = self._find(node)
+        if entry is not None and entry.process.returncode is None:
+            # Counted as killed: just after its start the agent cannot drain yet, and its end is no crash.
+            entry.is_killed = True
+            entry.process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(here.gone.wait(), self._settings.cluster.drain_s + REAP_S)
+                await asyncio.wait_for(entry.gone.wait(), self._settings.cluster.drain_s + REAP_S)
         await self.kill_node(node)
 
     async def stop(self) -> None:
         self._is_stopping = True
         for name in list(self._restarts):
-            self._forget_restart(name)
+            self._cancel_restart(name)
         await asyncio.gather(*(self.kill_node(node) for node in self.nodes()))
         if self._nursery is not None:
             close_stdin(self._nursery)
@@ -206,7 +206,7 @@ class LocalPool:
 
     @property
     def _stores(self) -> Path:
-        """Folder of all nodes' weights."""
+        """Folder of all nodes' stores."""
         chosen = self._settings.cluster.store
         return self._shared if chosen is None else Path(chosen).resolve() / private_name(self._settings.run)
 
@@ -218,8 +218,8 @@ class LocalPool:
     def _logs(self) -> Path:
         return self._settings.run / "logs"
 
-    async def _need_nursery(self) -> None:
-        """One that died is replaced; its workers died with it, and their agents then."""
+    async def _ensure_nursery(self) -> None:
+        """Start the nursery if it is not running; a dead one has taken its workers and their agents with it."""
         async with self._starting_nursery:
             if self._nursery is None or self._nursery.poll() is not None:
                 await self._start_nursery()
@@ -245,8 +245,8 @@ class LocalPool:
             ready = await asyncio.wait_for(reader.readline(), PRELOAD_S)
         except TimeoutError as error:
             raise EnvironmentProblem(
-                f"the process that workers are forked from did not finish its imports within {PRELOAD_S:g} s, so that "
-                f"no worker can start; see whether the disk or the machine is overloaded, and {log}."
+                f"the process that workers are forked from did not finish its imports within {PRELOAD_S:g} s, so no "
+                f"worker can start; check whether the disk or the machine is overloaded, and see {log}."
             ) from error
         finally:
             transport.close()
@@ -254,11 +254,11 @@ class LocalPool:
             last = log.read_text(errors="replace").strip().rpartition("\n")[2]
             raise EnvironmentProblem(
                 f"the process that workers are forked from could not import {settings.entry} and "
-                f"{', '.join(settings.preload) or 'nothing else'} ({last}), so that no worker can start; see {log}."
+                f"{', '.join(settings.preload) or 'nothing else'} ({last}), so no worker can start; see {log}."
             )
 
     def launch_of(self, spec: NodeSpec, node: NodeId) -> AgentLaunch:
-        """What the agent of this incarnation is started with."""
+        """Launch settings of the agent of this incarnation."""
         settings = self._settings
         return AgentLaunch(
             node=node,
@@ -291,7 +291,7 @@ class LocalPool:
         path = self._shared / f"{spec.name}.json"
         path.write_bytes(msgspec.json.encode(launch))
         with (self._logs / f"{node}.log").open("ab") as output:
-            # Started from the loop's own thread: the agent dies when the thread that started it does.
+            # Started from the event loop's thread, because the agent dies with the thread that started it.
             return subprocess.Popen(
                 [sys.executable, "-m", "spotlight.node.agent", "--launch", str(path)],
                 stdin=subprocess.PIPE,
@@ -300,35 +300,35 @@ class LocalPool:
                 env=os.environ | ENVIRONMENT,
             )
 
-    def _ended(self, here: _Node, pidfd: int) -> None:
-        """The agent is dead, but not reaped yet: until it is, its process group cannot be another's."""
+    def _ended(self, entry: _Node, pidfd: int) -> None:
+        """Kill the group of a dead agent before reaping it: until then its group number cannot be reused."""
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
-        kill_group(here.process.pid)
-        status = here.process.wait()
-        close_stdin(here.process)
-        burial = asyncio.create_task(self._bury(here, status))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        kill_group(entry.process.pid)
+        status = entry.process.wait()
+        close_stdin(entry.process)
+        cleanup = asyncio.create_task(self._clean_up(entry, status))
+        self._cleanups.add(cleanup)
+        cleanup.add_done_callback(self._cleanups.discard)
 
-    async def _bury(self, here: _Node, status: int) -> None:
-        await group_is_dead(here.process.pid)
-        name = here.spec.name
-        for copies in (here.store, self._spill / name):
+    async def _clean_up(self, entry: _Node, status: int) -> None:
+        await group_is_dead(entry.process.pid)
+        name = entry.spec.name
+        for copies in (entry.store, self._spill / name):
             shutil.rmtree(copies, ignore_errors=True)
         del self._nodes[name]
-        departure = Departure.KILLED if here.is_killed else Departure.LEFT if status == 0 else Departure.CRASHED
-        has_lived = asyncio.get_running_loop().time() - here.born > GOOD_LIFE_S
-        has_failed = departure is Departure.CRASHED and not has_lived
+        departure = Departure.KILLED if entry.is_killed else Departure.LEFT if status == 0 else Departure.CRASHED
+        has_worked = asyncio.get_running_loop().time() - entry.started > STABLE_S
+        has_failed = departure is Departure.CRASHED and not has_worked
         failed = self._failed_starts[name] = self._failed_starts.get(name, 0) + 1 if has_failed else 0
         returns = departure is Departure.CRASHED and failed <= RESTARTS and not self._is_stopping
-        cause = f"agent ended with status {status}, see {self._logs / f'{here.node}.log'}"
+        cause = f"agent ended with status {status}, see {self._logs / f'{entry.node}.log'}"
         self._events.put_nowait(
-            NodeDown(node=here.node, spec=here.spec, departure=departure, cause=cause, returns=returns)
+            NodeDown(node=entry.node, spec=entry.spec, departure=departure, cause=cause, returns=returns)
         )
         if returns:
-            self._restarts[name] = asyncio.create_task(self._restart(here.spec, 0.25 * 2**failed))
-        here.gone.set()
+            self._restarts[name] = asyncio.create_task(self._restart(entry.spec, 0.25 * 2**failed))
+        entry.gone.set()
 
     async def _restart(self, spec: NodeSpec, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
@@ -336,32 +336,32 @@ class LocalPool:
         try:
             await self.add_node(spec)
         except (OSError, SpotlightError) as error:
-            node, cause = NodeId(spec.name), f"it cannot be started again: {error}"
+            node, cause = NodeId(spec.name), f"it cannot be restarted: {error}"
             self._events.put_nowait(NodeDown(node=node, spec=spec, departure=Departure.CRASHED, cause=cause))
 
-    def _forget_restart(self, name: str) -> None:
-        """Whoever adds or kills a node decides about it now."""
+    def _cancel_restart(self, name: str) -> None:
+        """Cancel a pending restart: an explicit add or kill of the node replaces it."""
         if (restart := self._restarts.pop(name, None)) is not None:
             restart.cancel()
 
-    # -- small things --------------------------------------------------------------------------------------------------
+    # -- look-up and orders --------------------------------------------------------------------------------------------
 
     @property
     def _nursery_socket(self) -> Path:
         return self._shared / "nursery.sock"
 
     def _find(self, node: NodeId) -> _Node | None:
-        return next((here for here in self._nodes.values() if here.node == node), None)
+        return next((entry for entry in self._nodes.values() if entry.node == node), None)
 
     def _order(self, node: NodeId, order: AgentOrder) -> None:
-        if (here := self._find(node)) is not None and here.process.stdin is not None:
-            # A node that is going needs no orders, and one that reads none must not stop the controller.
+        if (entry := self._find(node)) is not None and entry.process.stdin is not None:
+            # A node that is ending needs no orders, and one that does not read must not block the controller.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                os.write(here.process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+                os.write(entry.process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
 
 
 def _claim(folder: Path, keep: Path) -> int:
-    """Make the run's folder ours and empty, but for the controller's socket; the lock dies with this process."""
+    """Lock the run's folder and empty it, except for the controller's socket; the lock ends with this process."""
     folder.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -369,8 +369,8 @@ def _claim(folder: Path, keep: Path) -> int:
     except BlockingIOError as error:
         os.close(lock)
         raise EnvironmentProblem(
-            f"another process works on this run already (it holds {folder / 'owner.lock'}), and two would do its work "
-            "twice; stop that one first."
+            f"another process works on this run already (it holds {folder / 'owner.lock'}), and two would repeat its "
+            "work; stop that one first."
         ) from error
     for left in folder.iterdir():
         if left.is_dir():
@@ -380,11 +380,11 @@ def _claim(folder: Path, keep: Path) -> int:
     return lock
 
 
-def _make(folder: Path, setting: str) -> None:
+def _make_folder(folder: Path, setting: str) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentProblem(
-            f"the folder {folder} for a node's weights cannot be made ({error.strerror}); free room there, or choose "
-            f"another with {setting}."
+            f"the folder {folder} for a node's weights cannot be created ({error.strerror}); free space there, or "
+            f"choose another folder with {setting}."
         ) from error

@@ -1,12 +1,11 @@
-"""The spot market of a run over any pool: nodes come and go as a trace says, and others stand in for who stays away.
+"""The spot market of a run over any pool: replays a trace of spot nodes, and rents stand-ins for absent ones.
 
-Tasks of the controller's event loop, not processes of their own: the pool is the parent of the agents, so only it can
-kill them without ever hitting a reused pid, and a market that outlives its run cannot exist. What happens at one
-instant of a trace happens at once, so that a loss in bulk is one (tests/processes/test_market_replay.py).
+Both are tasks of the controller's event loop, not processes: the pool is the parent of the agents, so only it can kill
+them without hitting a reused pid, and no market outlives its run. Events at one instant of a trace are applied
+together, so a loss in bulk stays one loss (tests/processes/test_market_replay.py).
 
-Who stands in is decided in `control/market/capacity.py`, and done here: rented when spot nodes have stayed away for too
-long, drained when they are back, so that nothing they hold is lost (tests/unit/test_stand_ins.py,
-tests/journeys/test_spot_away.py).
+`control/market/capacity.py` decides about stand-ins. They are rented when spot nodes have been absent for too long, and
+drained when those are back, so no work is lost (tests/unit/test_stand_ins.py, tests/journeys/test_spot_away.py).
 """
 
 import asyncio
@@ -27,13 +26,13 @@ from spotlight.pools.pool import Pool
 
 
 class Market:
-    """Replays a trace: waits for the clock alone, ends with the trace, and leaves the nodes as the trace left them."""
+    """Replays a trace: waits only for the clock, ends with the trace, and leaves the nodes in its last state."""
 
     def __init__(self, trace: Trace, pool: Pool, specs: Mapping[str, NodeSpec]) -> None:
         unknown = [name for name in trace.nodes if name not in specs]
         if unknown:
             raise ConfigError(
-                f"the trace '{trace.name}' tells of the node '{unknown[0]}', which this run does not have: "
+                f"the trace '{trace.name}' names the node '{unknown[0]}', which this run does not have: "
                 f"{suggestion(unknown[0], specs)}"
             )
         self._trace = trace
@@ -42,7 +41,7 @@ class Market:
         self._up: dict[str, NodeId] = {}
 
     async def replay(self) -> None:
-        """From now on; compress the trace first to go faster."""
+        """Replay the trace from now on; compress the trace first for a faster replay."""
         clock = asyncio.get_running_loop().time
         start = clock()
         for time_s, events in groupby(self._trace.events, key=lambda event: event.time_s):
@@ -62,7 +61,7 @@ class Market:
 
 
 async def bring_spot(cluster: ClusterConfig, market: MarketConfig, pool: Pool, haste: float = 1.0) -> None:
-    """Spot nodes as the trace says, or all of them from now on; machines boot `haste` times as fast."""
+    """Replay the trace, or start all spot nodes if there is none; boot times are divided by `haste`."""
     nodes = cluster.spot_nodes(market.spot_price, market.boot_s / haste)
     trace = market.replayed(cluster.spot)
     if trace is not None:
@@ -73,10 +72,10 @@ async def bring_spot(cluster: ClusterConfig, market: MarketConfig, pool: Pool, h
 
 
 class StandIns:
-    """Nodes at the on-demand price in place of spot nodes that stay away; without a bound, nobody ever stands in.
+    """Rents nodes at the on-demand price for absent spot nodes; without `fallback_s` it rents none.
 
-    `observe` must see every record of machines: it counts spot nodes by their workers, so that one that is rented but
-    still starts counts as missing. `keep` waits for a change of that count and for the policy's own bound.
+    `observe` must receive every record of machines: it counts spot nodes by their workers, so a node that still starts
+    counts as absent. `keep` waits for a change of that count and for the policy's time limit.
     """
 
     def __init__(self, capacity: Capacity, pool: Pool, specs: Mapping[str, NodeSpec]) -> None:
@@ -85,12 +84,12 @@ class StandIns:
         self._specs = specs
         self._rented: dict[str, NodeId] = {}
         self._working: dict[NodeId, set[WorkerId]] = {}
-        """Spot nodes that can work, and who works there."""
+        """Workers of each spot node that has any."""
         self._changed = asyncio.Event()
 
     @classmethod
     def of(cls, cluster: ClusterConfig, market: MarketConfig, pool: Pool, haste: float = 1.0) -> Self:
-        """As configured; patience and boots are `haste` times as short."""
+        """Build from the configuration; `fallback_s` and boot times are divided by `haste`."""
         fallback_s = None if market.fallback_s is None else market.fallback_s / haste
         specs = cluster.stand_ins(market.reserved_price, market.boot_s / haste)
         capacity = Capacity(wanted=cluster.spot, fallback_s=fallback_s)
@@ -112,7 +111,7 @@ class StandIns:
         self._changed.set()
 
     async def keep(self) -> None:
-        """For ever; whoever ends the run ends the pool, and with it those who stand in."""
+        """Rent and give back stand-ins until cancelled; the end of the pool ends its stand-ins."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while True:
@@ -123,7 +122,7 @@ class StandIns:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(wake_at):
                     await self._changed.wait()
-            # A timer may go off a rounding error early; the policy must still see its bound as passed.
+            # A timer may fire early by a rounding error; the policy must still find its time limit passed.
             now = loop.time() if wake_at is None or self._changed.is_set() else max(loop.time(), wake_at)
 
     async def _rent(self, name: str) -> None:
@@ -135,5 +134,5 @@ class StandIns:
 
 
 def _current(pool: Pool, known: NodeId) -> NodeId:
-    """The pool may have restarted it since."""
+    """The running incarnation of a node: the pool may have restarted it."""
     return pool.current(known.rpartition(".")[0]) or known

@@ -1,7 +1,7 @@
-"""The Pool protocol: where nodes come from and how they go, whether simulated on this machine or rented.
+"""The Pool protocol: starts and ends nodes, simulated on this machine or rented.
 
-A pool starts one agent per node; the agent dials the controller by itself, so work never passes through the pool. What
-the pool tells is only that a machine came or went, in `events`.
+A pool starts one agent per node; the agent connects to the controller, so work never passes through the pool. The pool
+reports only that nodes start and end, in `events`.
 
     add_node -> NodeUp -> (warn)* -> kill_node, drain_node, or the agent dies -> NodeDown -> add_node: the next one
 """
@@ -18,18 +18,18 @@ from spotlight.core.work import NoticeKind
 
 
 class Departure(StrEnum):
-    """Why a node is no longer there."""
+    """Why a node ended."""
 
     KILLED = "killed"
-    """We, the market or the provider took it; it comes back when it is added again."""
+    """The run, the market or the provider took it; it returns when it is added again."""
     LEFT = "left"
-    """It drained and exited by itself."""
+    """It drained and exited."""
     CRASHED = "crashed"
-    """Its agent died unasked."""
+    """Its agent died unexpectedly."""
 
 
 class NodeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent was started; it dials the controller next."""
+    """An agent was started; it connects to the controller next."""
 
     node: NodeId
     spec: NodeSpec
@@ -43,40 +43,40 @@ class NodeDown(msgspec.Struct, frozen=True, kw_only=True):
     departure: Departure
     cause: str
     returns: bool = False
-    """Whether the pool starts its next incarnation by itself."""
+    """Whether the pool starts its next incarnation without an `add_node`."""
 
 
 PoolEvent: TypeAlias = NodeUp | NodeDown
 
 
 class Pool(Protocol):
-    """Nodes on demand. Every method may be called from one event loop only."""
+    """Starts and ends nodes; all methods are called from one event loop."""
 
     async def start(self) -> None: ...
 
     def events(self) -> AsyncIterator[PoolEvent]:
-        """What happens from now on, in order; ends after `stop`."""
+        """Events from now on, in order; ends after `stop`."""
 
     async def add_node(self, spec: NodeSpec) -> NodeId:
         """Start the node, or the next incarnation of one that is gone."""
 
     def nodes(self) -> tuple[NodeId, ...]:
-        """Those that are up now, in the order of their names."""
+        """Running nodes, in the order of their names."""
 
     def current(self, name: str) -> NodeId | None:
-        """The incarnation of the node of this name that is up now."""
+        """The running incarnation of the node of this name."""
 
     async def warn(self, node: NodeId, kind: NoticeKind, seconds: float) -> None:
-        """Tell the node that it goes in so many seconds; it tells the controller. Nothing is killed by this."""
+        """Send the node a notice that it goes in `seconds`, which it reports to the controller; kills nothing."""
 
     async def kill_node(self, node: NodeId) -> None:
-        """SIGKILL, all processes of the node at once; returns when they are gone. Nothing if it is gone already."""
+        """Send SIGKILL to all processes of the node and wait until they are gone; a no-op if they are already."""
 
     async def drain_node(self, node: NodeId) -> None:
-        """Give the node back: its workers hand back and exit; returns when it is gone. Nothing if it is already."""
+        """Return the node: its workers hand back their samples and exit; waits until it is gone."""
 
     async def kill_worker(self, worker: WorkerId) -> None:
-        """SIGKILL to one worker; its agent starts the next incarnation. Nothing if it is gone already."""
+        """Send SIGKILL to one worker, after which its agent starts the next; a no-op if it is gone already."""
 
     async def stop(self) -> None:
-        """End everything that this pool started; harmless to repeat."""
+        """End every process that this pool started; idempotent."""

@@ -1,4 +1,4 @@
-"""Incarnation numbers of nodes that survive the controller, and the end of whole process groups."""
+"""Persistent incarnation numbers of nodes, and the end of whole process groups."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Incarnations:
-    """Counted over restarts of the controller: a worker's id is never used twice."""
+    """Counters that survive restarts of the controller, so that a worker's id is never used twice."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,16 +26,16 @@ class Incarnations:
 
 
 REAP_S = 10.0
-"""Until killed processes are gone; the kernel needs milliseconds."""
+"""Time limit for killed processes to end; the kernel needs milliseconds."""
 
 
 def kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
         os.killpg(group, signal.SIGKILL)
 
 
 async def group_is_dead(group: int) -> None:
-    """Waits until the kernel has ended all of a killed group."""
+    """Wait until the kernel has ended all processes of a killed group."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REAP_S):
             while _has_members(group) and _living_members(group):
@@ -43,7 +43,7 @@ async def group_is_dead(group: int) -> None:
 
 
 def _has_members(group: int) -> bool:
-    """Zombies count. Signal 0 hurts nobody, even if the number is another's by now."""
+    """True if the group has processes, zombies included; signal 0 is harmless even if the number is reused."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
@@ -52,7 +52,7 @@ def _has_members(group: int) -> bool:
 
 
 def _living_members(group: int) -> list[int]:
-    """Zombies do not count: orphaned judges are reaped by init, which takes its time in some containers."""
+    """Processes of the group without zombies: orphaned judges are reaped by init, which is slow in some containers."""
     living = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

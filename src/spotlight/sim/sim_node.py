@@ -212,7 +212,7 @@ class SimNode:
 
     # -- for crews -----------------------------------------------------------------------------------------------------
 
-    def tell(self, worker: WorkerId, message: m.AnyMessage) -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         for known in self.workers.values():
             if known.id == worker:
                 known.tell(message, b"")
@@ -229,7 +229,7 @@ class SimNode:
 
     def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         if self._may_crew and self.is_alive:
-            if self.crews.heard(worker, message):
+            if self.crews.receive(worker, message):
                 return
             if isinstance(message, m.HandBack):
                 self._leases.ended(worker, message.request, message.attempt)

@@ -1,24 +1,24 @@
-"""Figures that other measurements of this project found, for operations that a profile cannot time by itself.
+"""Figures from other measurements of this project, for operations that a profile cannot time.
 
-Invariant: they are the figures of the files that they cite (tests/unit/test_profiles.py). Free of torch.
+Invariant: each equals the figure in its cited file (tests/unit/test_profiles.py). Free of torch.
 """
 
 from spotlight.control.profiles import Point, Provenance, Series, Times
 from spotlight.control.profiles.timings import BY_BATCH, ONE_FIGURE
 
 REGROUP = (0.07278055000097083, 0.1536908449998009)
-"""p50 and p99, from the loss of a rank to the survivors' next step (docs/results/regroup.json)."""
+"""p50 and p99 seconds from the loss of a rank to the survivors' next step (docs/results/regroup.json)."""
 DETECT = (0.020403487998919445, 0.03155560300001525)
 FORM = (0.007178239000495523, 0.025434156999835977)
-"""The first two parts of a regroup, from the same file."""
+"""p50 and p99 seconds of detecting and forming, the first two parts of a regroup (docs/results/regroup.json)."""
 NCCL_FORM = (0.039028679000011834, 0.40267810799997505)
-"""One rank's communicator on an H200: median and worst of three (docs/results/newcomer.json)."""
+"""Seconds to form one rank's communicator on an H200: median and worst of three (docs/results/newcomer.json)."""
 NEIGHBOUR = (0.10854508599999235, 0.14302507700000433)
-"""41 GB from a neighbour's device, the same."""
+"""Seconds for 41 GB from a neighbour's device: median and worst of three (docs/results/newcomer.json)."""
 FROM_DISK = 24.87577166599999
-"""41 GB from a disk with a cold cache, once (docs/results/newcomer.json)."""
+"""Seconds for 41 GB from a disk with a cold cache, measured once (docs/results/newcomer.json)."""
 READING_S = 0.016
-"""One picture read by one core."""
+"""Seconds for one core to read one picture."""
 
 
 def regroup_of_tiny() -> Times:
@@ -47,6 +47,6 @@ def reading() -> Times:
 
 
 def one_figure(provenance: Provenance, how: str, p50: float, p99: float) -> Times:
-    """Of an operation that has no batch and no degree."""
+    """Times of an operation without batch and degree."""
     series = Series(provenance=provenance, how=how, points=(Point(1, 1, p50, p99),))
     return Times(interpolation=ONE_FIGURE, series=(series,))

@@ -1,10 +1,10 @@
-"""Other slots of this machine, at work while an operation is timed and at rest otherwise.
+"""Other slots of this machine: they compute while an operation is timed, and rest otherwise.
 
     starting -> resting <-> working -> gone
 
-The owner sends one byte per order, WORK or REST, and gets it back once it holds; when the owner's end is closed, the
-neighbour leaves. Invariant: inside `at_work` every neighbour computes, outside none does, and none outlives its owner
-(tests/unit/test_profile_company.py).
+The owner sends one byte per order, WORK or REST; the neighbour returns it once the order is in effect, and exits when
+the owner closes its end. Invariant (tests/unit/test_profile_company.py): every neighbour computes inside `at_work`,
+none outside, and none outlives its owner.
 """
 
 import subprocess
@@ -17,11 +17,11 @@ from spotlight.core.errors import EnvironmentProblem
 
 WORK, REST = b"w", b"r"
 LEAVE_S = 30.0
-"""A neighbour that has not left after so long, though nobody owns it any more, is killed."""
+"""Time limit for a neighbour to exit after its owner has closed the pipe; then it is killed."""
 
 
 class Company:
-    """So many neighbours with the same model."""
+    """`members` neighbour processes with the same model."""
 
     def __init__(self, model: str, threads: int, members: int) -> None:
         self.members = members
@@ -49,7 +49,7 @@ class Company:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """All of them compute inside the block."""
+        """Let all neighbours compute inside the block."""
         try:
             self._order(WORK)
             yield
@@ -62,16 +62,16 @@ class Company:
             try:
                 neighbour.stdin.write(order)
             except BrokenPipeError:
-                continue  # it is gone, which the missing answer tells
+                continue  # the neighbour is gone; its missing acknowledgement reports it
         self._await(order)
 
     def _await(self, order: bytes) -> None:
-        # All are heard before anything is said of one, so that no answer is left for the next order.
-        answers = [neighbour.stdout.read(1) for neighbour in self._neighbours if neighbour.stdout is not None]
-        if any(answer != order for answer in answers):
+        # All acknowledgements are read before an error is raised, so that none is left for the next order.
+        replies = [neighbour.stdout.read(1) for neighbour in self._neighbours if neighbour.stdout is not None]
+        if any(reply != order for reply in replies):
             raise EnvironmentProblem(
-                f"of {self} that were to work beside the measurement, one is gone, so that its figures would be "
-                "those of an idle machine; free memory, for each loads the model, or ask for fewer with --beside."
+                f"of {self} that should compute beside the measurement, one is gone, so the figures would be those of "
+                "an idle machine; free memory, because each slot loads the model, or lower --beside."
             )
 
     def _end(self) -> None:

@@ -1,9 +1,9 @@
-"""One of a company: a slot that works while it is told to.
+"""One process of a `Company`: a slot that computes or rests on order.
 
     python -m spotlight.compute.profiling.neighbour MODEL THREADS
 
-Orders come in by standard input and are answered by standard output, as `company.py` says. Between two steps it looks
-for an order; at rest it waits for one.
+Reads orders from standard input and acknowledges them on standard output (`company.py`). While it computes it polls for
+an order between two steps; at rest it waits for one.
 """
 
 import os
@@ -17,27 +17,27 @@ from spotlight.compute.profiling.slot_at_work import SlotAtWork
 from spotlight.compute.profiling.subject import tiny_subject
 
 ROWS = 8
-"""Of every step: about as many as a core denoises efficiently."""
+"""Rows of every step: about the efficient batch of one core."""
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 def main(model: str, threads: str) -> None:
-    # A terminal interrupts all its processes: this one leaves when its owner does.
+    # A terminal sends SIGINT to all its processes, but this one ends when its owner's pipe closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The judge inherits standard output, and must not keep it open when this process is gone.
+    # The reward process inherits standard output, and must not keep the pipe open after this process ends.
     answers = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
     use_threads(int(threads))
     subject = tiny_subject(model, "cpu")
     assert subject.world is not None
     with SlotAtWork(subject, subject.world) as slot:
-        # Judged when the second wave ends: nothing is done for the first time while somebody is timed.
+        # The second wave includes scoring, so that every code path has run once before a measurement.
         slot.wave(ROWS)
         slot.wave(ROWS)
-        _obey(slot, answers)
+        _serve(slot, answers)
 
 
-def _obey(slot: SlotAtWork, answers: int) -> None:
+def _serve(slot: SlotAtWork, answers: int) -> None:
     order = REST
     os.write(answers, order)
     while True:

@@ -1,7 +1,7 @@
-"""One function per operation: time it with the code that a run uses, and say how.
+"""One function per operation: times it with the code that a run uses, and describes how.
 
-Invariant: what is measured is marked measured and says how; what cannot be measured here is cited or derived and says
-from what, or is left out with a reason (tests/unit/test_profile_command.py).
+Invariant (tests/unit/test_profile_command.py): a measured figure is marked as measured and describes how. An operation
+that cannot be measured here is cited or derived with its source, or left out with a reason.
 """
 
 import subprocess
@@ -43,7 +43,7 @@ from spotlight.core.work import WeightsId
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An operation without figures, and why."""
+    """Reason why an operation has no figures."""
 
     why: str
 
@@ -54,7 +54,7 @@ Measure = Callable[[ProfiledModel, Stopwatch], Times]
 def measurements(
     subject: ProfiledModel, watch: Stopwatch, wanted: Sequence[Operation], company: Company | None = None
 ) -> Iterator[tuple[Operation, Times | LeftOut]]:
-    """One operation after the other, in the order of `MEASURES`: cheap and important ones first."""
+    """Measure the wanted operations in the order of `MEASURES`: cheap and important ones first."""
     for operation, measure in MEASURES.items():
         if operation not in wanted:
             continue
@@ -67,15 +67,15 @@ def measurements(
 
 
 def _in(company: Company, operation: Operation, subject: ProfiledModel, watch: Stopwatch) -> Times:
-    """As a run has it: the other slots of the machine work or rest, and this slot's judge works when it does."""
+    """Measure as in a run: other slots of the machine compute or rest, and this slot's rewards are scored meanwhile."""
     measure = denoising if operation is Operation.DENOISE_STEP else MEASURES[operation]
     if operation not in BUSY:
         return measure(subject, watch)
     with company.at_work():
         times = measure(subject, watch)
-    told = f" Beside {company} at work."
+    beside = f" Beside {company} at work."
     series = (
-        msgspec.structs.replace(each, how=each.how + told) if each.provenance is Provenance.MEASURED else each
+        msgspec.structs.replace(each, how=each.how + beside) if each.provenance is Provenance.MEASURED else each
         for each in times.series
     )
     return msgspec.structs.replace(times, series=tuple(series))
@@ -92,7 +92,7 @@ def denoise_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 def preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.trainer.train_config.lora is None:
-        raise InputError("all weights are of one type, so a preview's step takes as long as any other")
+        raise InputError("all weights have one type, so a preview step takes as long as any other step")
     with subject.resident.use(WeightsId(Version(0)), is_exact=False):
         points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
     how = f"As denoise_step{_adapters(subject)}, which are rounded to the type of the base weights."
@@ -100,7 +100,7 @@ def preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 
 def _forward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
-    """One step of so many rows, ready to be taken."""
+    """One step of `batch` rows, as a function to time."""
     drawn, schedule = samples(subject, batch), sigmas(subject)
     x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
     places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
@@ -109,9 +109,9 @@ def _forward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
 
 
 def denoising(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    """Whole samples, so that what happens at their beginning and end is part of every figure."""
+    """Denoise whole samples, so that their beginning and end are part of every figure."""
     if subject.world is None:
-        raise InputError(f"'{subject.model}' has no judge of its own that could work; measure it without --beside.")
+        raise InputError(f"'{subject.model}' has no reward of its own to compute; measure it without --beside.")
     points = []
     with SlotAtWork(subject, subject.world) as slot:
         for batch in subject.batches[Operation.DENOISE_STEP]:
@@ -181,7 +181,7 @@ def role_switch(subject: ProfiledModel, watch: Stopwatch) -> Times:
     return _one("The model takes up a published set and gives it back; nothing is copied.", seconds)
 
 
-# -- weights on their way ----------------------------------------------------------------------------------------------
+# -- weight transfers --------------------------------------------------------------------------------------------------
 
 
 def publish(subject: ProfiledModel, watch: Stopwatch) -> Times:
@@ -216,12 +216,12 @@ def node_fetch(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.adapter.device.type == "cpu":
-        raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like everybody else")
+        raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like any worker")
     state, weights = subject.trainer.sets[WeightSet.OLD], WeightsId(Version(1))
-    told = fingerprint(state)
+    digest = fingerprint(state)
 
     def take() -> None:
-        subject.resident.adopt(weights, own_copy(state), told)
+        subject.resident.adopt(weights, own_copy(state), digest)
         subject.resident.drop(weights)
 
     return _one(
@@ -243,7 +243,7 @@ def peer_copy(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 
 def _make_moments(subject: ProfiledModel) -> None:
-    """A trainer has them from its first step on; here it may not have taken one."""
+    """Take one update if there was none: a trainer has moments from its first update on."""
     optimizer = subject.trainer.optimizer
     if not optimizer.state:
         backward(subject, 1)()
@@ -277,7 +277,7 @@ def save_checkpoint(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 
 def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    """One process at a time; the first finds the cache of files as it is, so none is a warm-up."""
+    """Time one process at a time, without a warm-up: the first uses the file cache in its present state."""
     command = [
         sys.executable, "-m", "spotlight.compute.profiling.start", subject.model, str(subject.adapter.device),
     ]  # fmt: skip
@@ -285,9 +285,9 @@ def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
     def start() -> None:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            reason = (done.stderr.strip() or "without a word").splitlines()[-1]
+            reason = (done.stderr.strip() or "no error output").splitlines()[-1]
             raise EnvironmentProblem(
-                f"a worker could not be started ({reason}); free memory, for the model is loaded twice here."
+                f"a worker could not be started ({reason}); free memory, because the model is loaded twice here."
             )
 
     seconds = watch.times(start, warm_ups=0)
@@ -345,16 +345,16 @@ MEASURES: Mapping[Operation, Measure] = {
 BUSY = frozenset(
     {Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD}
 )
-"""What happens while other slots roll out or preview; while weights move they wait."""
+"""Operations that run while other slots roll out or preview; during weight transfers the other slots wait."""
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- times and series --------------------------------------------------------------------------------------------------
 
 
 def _by_batch(
     subject: ProfiledModel, watch: Stopwatch, operation: Operation, prepared: Callable[[int], Callable[[], object]]
 ) -> list[Point]:
-    """Ascending batches, up to the largest that fits the device."""
+    """Time ascending batches, up to the largest that fits the device."""
     points: list[Point] = []
     for batch in subject.batches[operation]:
         try:

@@ -1,15 +1,15 @@
 """Seconds of each operation of one worker: constants, which storms draw, or values of a profile.
 
-Training is charged as data-parallel: every rank takes an equal share of the image-timesteps in batches of the size that
-the profile finds efficient; the last part of a step ends with one optimizer step of all ranks. Batches over pairs take
-image-timesteps in their order; batches over samples take one timestep of a part's samples after the other, so that
-small parts make small batches. The forwards that a loss needs beside the trained one (NFT's behaviour policy, the
-reference of a KL term) are charged as denoising steps, a change of role when it is made. A checkpoint holds its trainer
-for the snapshot and is written beside other work; its own time contains the snapshot.
+Training is charged as data-parallel: every rank takes an equal share of the image-timesteps, in batches of the
+profile's efficient size. The last part of an update ends with one optimizer step of all ranks. Batches over pairs take
+image-timesteps in their order; batches over samples take one timestep of a part's samples after the other, so small
+parts make small batches. A loss's forwards beside the trained one (NFT's behaviour policy, the reference of a KL term)
+are charged as denoising steps. Each change of role is charged. A checkpoint blocks its trainer for the snapshot and is
+written beside other work; its duration includes the snapshot.
 
-A worker that wrote weights is charged `adopt_s` from their announcement on, however long the node copies the file: it
-applies them from its own memory (`node/weight_cache.py`), and the Load that follows finds them held. In the simulator
-one Load stands for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
+A worker that wrote weights is charged `adopt_s` from their announcement on, independent of the node's copy of the file:
+it applies them from its own memory (`node/weight_cache.py`), and the Load that follows finds them held. The simulator
+sends one Load for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ NEEDED = (
     *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
     *(Operation.PUBLISH, Operation.NODE_FETCH, Operation.WORKER_START, Operation.ROLE_SWITCH, Operation.CHECKPOINT),
 )
-"""What every simulated run is charged for."""
+"""Operations that every simulated run is charged for."""
 DENOISE_STEP, PREVIEW_STEP, DECODE = Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.DECODE
-"""Looked up once, because every step needs them."""
+"""Looked up once for speed, because every step uses them."""
 
 
 @dataclass
@@ -42,49 +42,50 @@ class Pace:
     heartbeat_s: float
     slowness: float = 1.0
     rounds: bool = False
-    """Whether previews take a forward of their own, with rounded weights."""
+    """Whether previews use a separate forward, with rounded weights."""
     runs_ahead: bool = False
-    """Whether steps between which nothing can happen are taken as one; storms strike at every boundary."""
+    """Whether consecutive steps without events between them are simulated as one; storms inject faults at every
+    boundary."""
     adopt_s: float | None = None
-    """Applying weights that it trained itself; None: as long as any others."""
+    """Seconds to apply weights that the worker trained itself; None: `load_s`."""
     save_s: float | None = None
-    """From the order of a checkpoint until it is on disk; None: as long as weights take."""
+    """Seconds from the order of a checkpoint until it is on disk; None: `load_s`."""
     _made: Version | None = None
-    """The newest version that it trained to the end or wrote: it has those weights in its own memory."""
+    """Newest version whose training the worker completed or that it wrote: those weights are in its own memory."""
 
     def is_exact(self, work: Work) -> bool:
-        """Whether it computes with the very weights."""
+        """Whether the work uses exact weights, not rounded ones."""
         return not self.rounds or work.is_exact
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
-        """One denoising step of `rows` in a crew of that degree, of `capacity` that would fit."""
+        """Seconds of one denoising step of `rows` out of `capacity` rows, in a crew of this degree."""
         return self.step_s * self.slowness * max(rows / capacity, 0.5) / degree
 
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
-        """A follower's part of such a step."""
+        """Seconds of a follower's part of such a step."""
         return self.step_s * self.slowness / degree
 
     def load(self, weights: WeightsId, is_held: bool) -> float:
-        """Applying a published set; storms are as slow with one that is held already."""
+        """Seconds to apply a published set; constants charge a set that is held already in full."""
         return self.load_s if self.adopt_s is None or not self._is_own(weights) else self.adopt_s
 
     def _is_own(self, weights: WeightsId) -> bool:
         return weights.version == self._made
 
     def decode(self, pictures: int) -> float:
-        """From latents to what the judges see."""
+        """Seconds to decode latents to pictures."""
         return 0.0
 
     def roll(self) -> float:
-        """The change of roles before a step of rollouts, if it was training."""
+        """Seconds of the change of role before a rollout step, if the worker was training."""
         return 0.0
 
     def switch(self) -> float:
-        """Of the seconds that an order to train will take, those of the change of role at its beginning."""
+        """Seconds of the change of role at the beginning of the next Train order; included in `train`."""
         return 0.0
 
     def train(self, order: m.Train) -> float:
-        """An optimizer step, or a part of one."""
+        """Seconds of an update, or of a part of one."""
         self._trains(order)
         return self.train_s * len(order.items) / order.samples if order.samples else self.train_s
 
@@ -97,25 +98,25 @@ class Pace:
         return self.load_s
 
     def snapshot(self) -> float:
-        """Of a checkpoint, the seconds that the trainer is held for."""
+        """Seconds that a checkpoint blocks the trainer."""
         return min(self.load_s, self.save())
 
     def save(self) -> float:
-        """A checkpoint, from its order until it is on disk; the snapshot is part of it."""
+        """Seconds of a checkpoint from its order until it is on disk, including the snapshot."""
         return self.load_s if self.save_s is None else self.save_s
 
     def write(self) -> float:
-        """What of a checkpoint is done beside other work."""
+        """Seconds of a checkpoint that run beside other work."""
         return max(0.0, self.save() - self.snapshot())
 
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What one image costs to train on."""
+    """Training cost per image."""
 
     timesteps: int
     forwards: int
-    """Of other weights than theta, per timestep."""
+    """Forwards with other weights than theta, per timestep."""
     passes: int = 1
     """Rows of a forward per image: 2 with guidance."""
     over: BatchesOver = BatchesOver.PAIRS
@@ -126,17 +127,17 @@ class TrainingCost:
         passes = 1 if rollout.guidance == 1.0 else 2
         if isinstance(algorithm, FlowGrpoConfig):
             return cls(rollout.window_size, reference, passes, over)
-        # A path has no more timesteps than steps, as the loss counts them.
+        # As in the loss, a path has at most one timestep per step.
         return cls(min(algorithm.timesteps_per_sample, rollout.steps), 1 + reference, passes, over)
 
     def runs(self, images: int) -> list[int]:
-        """Rows that batches are cut from, one run after the other."""
+        """Sizes of the consecutive runs of rows that are cut into batches."""
         return run_sizes(images * self.passes, self.timesteps, self.over)
 
 
 @dataclass
 class ProfiledPace(Pace):
-    """One worker, as fast as the profile says."""
+    """Seconds of one worker's operations, from a profile."""
 
     profile: Profile | None = None
     cost: TrainingCost = TrainingCost(1, 0)
@@ -167,7 +168,7 @@ class ProfiledPace(Pace):
         return 0.0 if self._is_training else self._seconds(Operation.ROLE_SWITCH)
 
     def train(self, order: m.Train) -> float:
-        """A part of an update, or all of it; it goes back to rolling out when it does."""
+        """Seconds of an update or a part of it; the change back to rollouts is charged by `roll`."""
         self._trains(order)
         switch_s, self._is_training = self.switch(), True
         kept = sum(item.kept for item in order.items)

@@ -1,4 +1,4 @@
-"""What a profile says of the machine and the code that it was measured with."""
+"""A profile's record of the machine and the code that it was measured with."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ from spotlight import __version__
 
 
 def use_threads(count: int) -> None:
-    """As many as a worker has."""
+    """Set torch's thread count, as a worker does."""
     torch.set_num_threads(count)
 
 
 def use_tf32(wanted: bool) -> None:
-    """As a worker does where its recipe says so."""
+    """Set the precision of float32 products, as a worker does by its recipe."""
     torch.set_float32_matmul_precision("high" if wanted else "highest")
 
 
@@ -28,12 +28,12 @@ def hardware(device: torch.device) -> str:
 
 
 def busyness() -> str:
-    """How many processes waited for the cores, so that a figure from a busy machine is not taken for a quiet one's."""
+    """Load average at the start, so that figures from a busy machine can be recognised."""
     return f"a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start"
 
 
 def commit() -> str:
-    """Of the source tree, handed over by variable where a copy of it runs; else the installed version."""
+    """Commit of the source tree, from SPOTLIGHT_COMMIT for a copied tree; else the installed version."""
     if handed_over := os.environ.get("SPOTLIGHT_COMMIT"):
         return handed_over
     try:

@@ -1,7 +1,7 @@
-"""A slot at work as a run has it: samples are taken in, denoised, decoded beside the next steps, and judged.
+"""The work of a slot in a run, without messages: it admits and denoises samples, decodes and scores them meanwhile.
 
-A worker, its sender's thread and its node's judge share the machine's cores with all else, so that on a machine without
-cores to spare a step takes longer in a run than by itself. This is what such a slot does, without the messages.
+A worker, its sender thread and its node's rewards share the machine's cores, so on a machine without spare cores a step
+takes longer in a run than alone.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from spotlight.core.work import Request, Work
 
 
 class SlotAtWork:
-    """One model and one judge; leave it to end the judge."""
+    """One model and one reward process; its exit ends the reward process."""
 
     def __init__(self, subject: ProfiledModel, world: World) -> None:
         self._subject = subject
@@ -42,12 +42,12 @@ class SlotAtWork:
         self._judge.close()
 
     def wave(self, rows: int) -> None:
-        """So many samples from their first step to their last; they are judged while the next wave is denoised."""
+        """Denoise `rows` samples from their first step to their last; they are scored during the next wave."""
         for _ in range(STEPS):
             self.step(rows)
 
     def step(self, rows: int) -> None:
-        """One step of a full batch."""
+        """Take one step of a full batch."""
         engine = self._engine(rows)
         while engine.free_rows:
             self._admit(engine)

@@ -1,8 +1,8 @@
-"""What a worker does until it says Hello, in a process of its own, to be timed from outside.
+"""The start of a worker up to its Hello, as a separate process that is timed from outside.
 
     python -m spotlight.compute.profiling.start MODEL DEVICE
 
-Imports all that a worker computes with and builds its model; of Qwen-Image, whose weights are not here, it only wakes
+Imports a worker's modules and builds its model. For Qwen-Image, whose weights are not available, it only initialises
 the device.
 """
 

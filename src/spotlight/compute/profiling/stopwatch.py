@@ -1,6 +1,6 @@
-"""Timing one action several times, within a limit; percentiles of what was found.
+"""Times an action repeatedly, within a limit, and computes percentiles.
 
-Invariant: an action is timed at least once and its device has finished when the watch stops
+Invariant: an action is timed at least once, and its device has finished when the watch stops
 (tests/unit/test_profile_command.py).
 """
 
@@ -16,17 +16,17 @@ from spotlight.control.profiles import Point
 
 @dataclass(frozen=True, kw_only=True)
 class Stopwatch:
-    """How patiently actions are timed on a device."""
+    """Device, repeats and time limits of a measurement."""
 
     device: torch.device
     repeats: int
     patience_s: float
-    """No further repeat is begun after so long, so that slow actions are timed less often."""
+    """No repeat starts after this total time, so that slow actions are timed less often."""
     least_s: float = 0.0
-    """Quick actions are repeated for so long, so that no figure is of one moment of a machine that others use too."""
+    """Fast actions are repeated for this total time, to average over the load of a shared machine."""
 
     def times(self, action: Callable[[], object], warm_ups: int = 1) -> list[float]:
-        """Seconds of each repeat; warm-ups are not counted."""
+        """Seconds of each repeat, without the warm-ups."""
         for _ in range(warm_ups):
             action()
         self._wait()
@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 def point(seconds: Sequence[float], batch: int = 1) -> Point:
-    """Of one slot; p99 by nearest rank, so that of fewer than a hundred times it is the longest."""
+    """Median and p99 of one slot's times; p99 by nearest rank, so it is the maximum of fewer than 100 times."""
     ordered = sorted(seconds)
     p99 = ordered[-(-99 * len(ordered) // 100) - 1]
     return Point(batch, 1, statistics.median(ordered), p99)

@@ -1,7 +1,7 @@
-"""What is profiled: a model as a worker and a trainer hold it, and how it is asked.
+"""Models to profile, as a worker and a trainer hold them.
 
-A tiny family is profiled as it is trained by default, with all its weights; Qwen-Image with adapters of rank 64, in
-bf16 on a GPU. Its weights may be random, because no duration depends on them.
+A tiny family is profiled in its default training, with all its weights; Qwen-Image with adapters of rank 64, in bf16 on
+a GPU. Its weights may be random, because no duration depends on them.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ RUN_SEED = 0
 TEXT_TOKENS = 64
 LORA = LoraConfig(rank=64, alpha=128.0)
 WIDE_TOKENS = 4096
-"""Pictures of more tokens are tried in fewer batches: they are bound by arithmetic at once."""
+"""Pictures with more tokens are measured at fewer batch sizes: small batches are already bound by arithmetic."""
 
 Batches = Mapping[Operation, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class QwenImageShape:
-    """Arguments of diffusers' classes beyond their defaults, which are Qwen-Image's own."""
+    """Arguments of diffusers' classes that differ from their defaults, which are Qwen-Image's."""
 
     transformer: Mapping[str, Any] = field(default_factory=dict)
     vae: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ProfiledModel:
-    """A model with its trainer; the two share weights, as in a reserved worker."""
+    """A model with its trainer; both share weights, as in a reserved worker."""
 
     def __init__(
         self, model: str, adapter: Adapter, size: Size, text: Conditioning, digest: str, train: TrainConfig,
@@ -50,7 +50,7 @@ class ProfiledModel:
         self.base_digest = digest
         self.batches = batches
         self.world = world
-        """Its prompts and its reward; None of a model that has none of its own."""
+        """The family's prompts and reward; None for a model without them."""
         self._text = text
         self.trainer = Trainer(adapter, train, algorithm or NftConfig(), RUN_SEED)
         self.resident = Resident(adapter.transformer, digest)
@@ -61,7 +61,7 @@ class ProfiledModel:
 
     @property
     def trained_bytes(self) -> int:
-        """Of the weights that are trained, and so of their gradients."""
+        """Bytes of the trained weights, and so of their gradients."""
         return sum(weight.numel() * weight.element_size() for weight in self.trainer.sets.theta.values())
 
     def conditions(self, batch: int) -> ConditionBatch:
@@ -69,7 +69,7 @@ class ProfiledModel:
 
 
 def tiny_subject(model: str, device: str, batches: Batches | None = None) -> ProfiledModel:
-    """A shipped family by name, or a weights file of one."""
+    """A shipped family by name, or one of its weights files."""
     content = families.read_weights(model)
     adapter = families.build(content, device)
     world = families.world_of(adapter)
@@ -87,7 +87,7 @@ def random_qwen_image(
     batches: Batches | None = None,
     algorithm: AlgorithmConfig | None = None,
 ) -> ProfiledModel:
-    """The whole transformer and VAE with random weights, made on the device."""
+    """The whole transformer and VAE with random weights, created on the device."""
     from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 
     from spotlight.compute.models.qwen_image import QwenImageAdapter
@@ -99,7 +99,7 @@ def random_qwen_image(
         vae: Any = AutoencoderKLQwenImage(**shape.vae)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    # The last sigma and the shifts are the released model's; no duration depends on them.
+    # The last sigma and the shifts are those of the released model; no duration depends on them.
     scheduler: Any = FlowMatchEulerDiscreteScheduler(
         base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192, shift_terminal=0.02,
         use_dynamic_shifting=True, time_shift_type="exponential",
@@ -109,7 +109,7 @@ def random_qwen_image(
     batches = batches or (WIDE_BATCHES if tokens > WIDE_TOKENS else LARGE_BATCHES)
     train = TrainConfig(micro_batch=max(batches[Operation.TRAIN_TIMESTEP]), lora=LORA, gradient_checkpointing=True)
     text = Conditioning(torch.randn(TEXT_TOKENS, int(transformer.config.joint_attention_dim)))
-    # Adapters too are drawn on the device: on the host hundreds of millions of normals take longer than all else.
+    # Adapters are drawn on the device too: on the host, hundreds of millions of normals would take longest of all.
     with torch.device(device):
         return ProfiledModel(QWEN_IMAGE, adapter, size, text, "random", train, batches, algorithm=algorithm)
 

@@ -1,4 +1,4 @@
-"""What a profile asks of its subject: samples to denoise and to train on, and a published set of weights."""
+"""Workload of a profiled model: samples to denoise and to train on, and a published set of weights."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def samples(subject: ProfiledModel, batch: int) -> list[Sample]:
-    """Trained on at step 1 of their schedule; step 0, which is timed for denoising, draws no noise."""
+    """Samples trained on at step 1 of their schedule; step 0, which is timed for denoising, draws no noise."""
     window = Window(1, 1)
     sampling = Sampling(steps=STEPS, size=subject.size, sampler=SamplerKind.FLOW_SDE, noise_level=0.7, window=window)
     return [
@@ -37,7 +37,7 @@ def sigmas(subject: ProfiledModel) -> list[float]:
 
 
 def backward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
-    """Adds the gradients of one timestep of `batch` samples, as the trainer does."""
+    """A function that adds the gradients of one timestep of `batch` samples, as the trainer does."""
     flow_grpo = objective(FlowGrpoConfig(), RUN_SEED)
     experience = _experience(subject, batch)
     rows = [Pair(sample, 0) for sample in range(batch)]
@@ -50,7 +50,7 @@ def backward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
 
 
 def _experience(subject: ProfiledModel, batch: int) -> Experience:
-    """Finished samples, half of them liked."""
+    """Finished samples, half of them with a positive advantage."""
     device, shape = subject.adapter.device, subject.adapter.latent_shape(subject.size)
     path_BKSC = torch.randn(batch, 2, *shape, device=device)
     rollout = Rollout(
@@ -72,7 +72,7 @@ def _experience(subject: ProfiledModel, batch: int) -> Experience:
 
 @contextmanager
 def published(subject: ProfiledModel) -> Iterator[tuple[NodeStore, StoredWeights]]:
-    """The weights that roll out, as the trainer publishes them."""
+    """Rollout weights, published as the trainer does."""
     with tempfile.TemporaryDirectory() as folder:
         store = NodeStore(Path(folder))
         state = subject.trainer.sets[WeightSet.OLD]
@@ -81,6 +81,6 @@ def published(subject: ProfiledModel) -> Iterator[tuple[NodeStore, StoredWeights
 
 @contextmanager
 def node_folder() -> Iterator[Path]:
-    """Where a node keeps published weights."""
+    """A temporary folder where a node would store published weights."""
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""What a checkpoint costs a trainer: it is held for a copy of its state, and a little slower while that is written."""
+"""Cost of a checkpoint for the trainer: it waits for a copy of its state, and is slower while the copy is written."""
 
 import statistics
 import threading
@@ -13,19 +13,19 @@ from spotlight.compute.profiling.subject import ProfiledModel
 from spotlight.compute.train import checkpoint
 
 ALONE = 6
-"""Steps without anything beside them."""
+"""Training steps timed before the checkpoint."""
 
 
 @dataclass(frozen=True)
 class TimedCheckpoint:
-    """One checkpoint, and steps of training before it and beside its writing."""
+    """Times of one checkpoint, and of training steps before it and during its writing."""
 
     alone_s: list[float]
     beside_s: list[float]
     held_s: float
-    """For the copy."""
+    """Seconds that the trainer waits for the copy."""
     written_s: float
-    """From then until it is on disk."""
+    """Seconds from the end of the copy until it is on disk."""
 
     @property
     def step_s(self) -> float:
@@ -33,7 +33,7 @@ class TimedCheckpoint:
 
     @property
     def lost_s(self) -> float:
-        """By which the steps beside it took longer, all together."""
+        """Total extra seconds of the steps during the writing."""
         return max(0.0, sum(self.beside_s) - len(self.beside_s) * self.step_s)
 
     @property
@@ -42,7 +42,7 @@ class TimedCheckpoint:
 
 
 def write_beside(subject: ProfiledModel, train: Callable[[], object], folder: Path) -> TimedCheckpoint:
-    """Trains until the checkpoint is on disk, as a run that has enough to do would."""
+    """Train until the checkpoint is on disk, as a fully loaded run does."""
     device = subject.adapter.device
     alone_s = [_timed(device, train) for _ in range(ALONE)]
     taken: list[checkpoint.TrainerSnapshot] = []

@@ -1,1 +1,1 @@
-"""Judges of images: protocol, registry, and the built-in rewards."""
+"""Rewards of images: protocol, registry and the built-in rewards."""

@@ -1,4 +1,4 @@
-"""What holds for every answer of a reward, wherever it was computed.
+"""Checks of a reward's return values, in a reward process or in this one.
 
 Invariant: scores that pass `checked` have one finite number per image, in order (tests/unit/test_rewards_pool.py).
 """
@@ -14,20 +14,20 @@ from spotlight.core.types import Prompt
 
 
 def paired(images: Sequence[Image], prompts: Sequence[Prompt]) -> None:
-    """Refuse images that do not have one prompt each."""
+    """Raise unless there is one prompt per image."""
     if len(images) != len(prompts):
         raise RewardError(f"{len(images)} images came with {len(prompts)} prompts; pass one prompt per image.")
 
 
 def raised(name: str, error: BaseException) -> RewardError:
-    """The error of a run whose reward raised `error`."""
+    """The RewardError for an exception of the reward."""
     return RewardError(
-        f"the reward '{name}' raised {type(error).__name__} ({error}) where it should have scored; fix it there."
+        f"the reward '{name}' raised {type(error).__name__} ({error}) instead of returning scores; fix the reward."
     )
 
 
 def joined(parts: Sequence[Scores]) -> Scores:
-    """Parts of a batch one after the other."""
+    """Concatenate the scores of a batch's parts."""
     if not parts:
         return Scores(total=np.zeros(0))
     names = parts[0].components.keys()
@@ -38,7 +38,7 @@ def joined(parts: Sequence[Scores]) -> Scores:
 
 
 def checked(name: str, answer: object, count: int) -> Scores:
-    """A Scores, or one number per image, as a Scores; else a RewardError that names the reward and what came."""
+    """Convert a Scores, or one number per image, to a checked Scores; else raise a RewardError that describes it."""
     if not isinstance(answer, Scores):
         return Scores(total=_checked_column(f"the reward '{name}'", answer, count))
     return Scores(
@@ -61,13 +61,13 @@ def _checked_column(what: str, values: object, count: int) -> Floats:
     if bad.size:
         raise RewardError(
             f"{what} returned {column[bad[0]]} for image {bad[0]} of {count} ({bad.size} non-finite in all), which "
-            "would poison its group; return a finite number for every image."
+            "would make its group's advantages non-finite; return a finite number for every image."
         )
     return column
 
 
 def _numbers(values: object) -> Floats | None:
-    """The values as numbers; None where they are none, though NumPy would read some strings as numbers."""
+    """The values as floats; None if they are not numbers, including strings that NumPy would parse."""
     if isinstance(values, (str, bytes, dict, set)) or values is None:
         return None
     try:
@@ -78,7 +78,7 @@ def _numbers(values: object) -> Floats | None:
 
 
 def _on_host(value: Any) -> Any:
-    """A tensor of torch, wherever it is and whatever its type, as NumPy reads it; anything else as it is."""
+    """A torch tensor of any device and type in a form that NumPy reads; any other value unchanged."""
     return value.detach().cpu().double() if hasattr(value, "detach") else value
 
 

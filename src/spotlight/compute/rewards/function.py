@@ -1,4 +1,4 @@
-"""A plain function as a reward, and how one is told from a factory: by the parameters that have no default.
+"""A plain function as a reward; parameters without a default distinguish it from a factory.
 
 None: a factory, which returns a Reward. Two: a scoring function, called as f(images, prompts). Others are refused.
 """
@@ -16,7 +16,7 @@ from spotlight.core.types import Prompt
 
 
 class FunctionReward:
-    """Scores by calling the function; what it returns is checked as every reward's answer is (`answers.py`)."""
+    """Scores by calling the function; its return value is checked as any reward's (`answers.py`)."""
 
     def __init__(self, name: str, function: ScoringFunction) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class FunctionReward:
 
 
 def is_scoring_function(name: str, found: Any) -> bool:
-    """Whether `found` is to be called with images and prompts; False for a factory."""
+    """True if `found` is called with images and prompts; False for a factory."""
     if not callable(found):
         raise RewardError(
             f"'{name}' is a {type(found).__name__}, which cannot be called; name a function of (images, prompts), or a "
@@ -39,15 +39,15 @@ def is_scoring_function(name: str, found: Any) -> bool:
     try:
         parameters = inspect.signature(found).parameters.values()
     except ValueError:
-        # Of some functions in C nothing is known.
+        # Some functions in C have no signature.
         return False
     needed = [each.name for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
     by_keyword = [each.name for each in parameters if each.name in needed and each.kind is each.KEYWORD_ONLY]
     if len(needed) not in (0, 2) or by_keyword:
         raise RewardError(
             f"'{name}' has {len(needed)} parameters without a default ({', '.join(needed)}), but a scoring function "
-            "has two, images and prompts, which are passed by position, and a function that returns a reward has none; "
-            "give the others defaults."
+            "has two, images and prompts, passed by position, and a function that returns a reward has none; give the "
+            "others defaults."
         )
     return bool(needed)
 
@@ -56,7 +56,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def source_version(function: Callable[..., object]) -> str:
-    """Digest of the file that the function is in: any change there may change a score. Imported files do not count."""
+    """Digest of the function's source file: any change there may change a score. Imported files are not covered."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

@@ -1,7 +1,7 @@
-"""Rewards in the calling process, on its device: for programs that draw, judge and train in one process.
+"""Rewards in the calling process, on its device: for programs that sample, score and train in one process.
 
-Quicker than reward processes where a GPU reads the text; but nothing stops a reward that hangs or crashes, so a run
-with workers uses `pool.py`. Invariant: the answers are those of the pool (tests/unit/test_rewards_in_process.py).
+Faster than reward processes if a GPU reads the text, but without protection from a reward that hangs or crashes, so a
+run with workers uses `reward_pool.py`. Invariant: scores equal the pool's (tests/unit/test_rewards_in_process.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from spotlight.core.errors import SpotlightError
 from spotlight.core.types import Prompt
 
 CHUNK = 512
-"""Images per call of a reward: what fills a GPU; whole shards of the pool, so that the CPU batches the same way."""
+"""Images per call of a reward: fills a GPU, and is a multiple of the pool's shard, so that CPU batches are the same."""
 
 
 class InProcessScorer:
@@ -36,7 +36,7 @@ class InProcessScorer:
         prompts: Sequence[Prompt],
         progress: Callable[[int], None] = lambda done: None,
     ) -> Scores:
-        """One score per image, in order; `progress` hears how many are scored."""
+        """Return one score per image, in order; `progress` is called with the number of scored images."""
         paired(images, prompts)
         parts = []
         for start in range(0, len(images), CHUNK):
@@ -68,7 +68,7 @@ class InProcessScorer:
 
 
 def scorer(config: RewardConfig, device: str) -> AbstractContextManager[Scorer]:
-    """As many reward processes as the recipe says, or this process and its device where it says none."""
+    """Reward processes as configured, or this process and its device if `processes` is 0."""
     if config.processes:
         return closing(RewardPool(config.processes, config.timeout_s))
     return closing(InProcessScorer(device))

@@ -1,4 +1,4 @@
-"""`jpeg`: compressibility, a reward that needs nothing; minus the kilobytes of a quality-95 JPEG over 500."""
+"""`jpeg`: compressibility, a reward without a model: minus the kilobytes of a quality-95 JPEG, divided by 500."""
 
 import io
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ SCALE_KB = 500.0
 
 
 class JpegCompressibility:
-    """Minus the size of the picture as a JPEG file of quality 95, in units of 500 kB; the prompt does not matter."""
+    """Minus the size of the picture as a JPEG file of quality 95, in units of 500 kB; ignores the prompt."""
 
     name = "jpeg"
     version = f"jpeg-q{QUALITY}-{features.version('jpg')}"

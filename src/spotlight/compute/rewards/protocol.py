@@ -1,7 +1,7 @@
-"""What a reward is: a named, versioned, batched judge of images.
+"""Protocol of rewards: named, versioned, batched scorers of images.
 
-Rewards run outside the training process (`pool.py`) wherever a run has several processes. They see only uint8 pixels
-and the prompt, and leave torch's global state as they found it. `version` changes whenever the same image could score
+In a run with several processes rewards run outside the training process (`reward_pool.py`). They receive only uint8
+pixels and the prompt, and do not change torch's global state. `version` changes whenever the same image could score
 differently. A plain function `f(images, prompts) -> one number per image` is a reward too (`function.py`);
 docs/data_and_rewards.md is the user's guide.
 """
@@ -26,7 +26,7 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """`total[i]` is what image i is trained on; `components` are reported beside it."""
+    """`total[i]` is the reward of image i; `components` are reported beside it."""
 
     total: Floats
     components: Mapping[str, Floats] = field(default_factory=dict)
@@ -46,21 +46,21 @@ class Reward(Protocol):
 
 @runtime_checkable
 class UsesDevice(Protocol):
-    """A reward that can also compute on a GPU; the device is set before it scores."""
+    """A reward that can compute on a GPU; the device is set before it scores."""
 
     def use_device(self, device: str) -> None: ...
 
 
 @runtime_checkable
 class ChecksPrompts(Protocol):
-    """A reward that can tell from a prompt alone that it could not score its images; called before a run starts."""
+    """A reward that checks prompts before a run starts, for those whose images it could not score."""
 
     def problem_with(self, prompt: Prompt) -> str | None:
-        """What the prompt lacks and what to do, or None where images of it can be scored."""
+        """What the prompt lacks and what to do; None if its images can be scored."""
 
 
 class Scorer(Protocol):
-    """Scores batches by a reward's name: reward processes (`pool.py`) or this process (`in_process.py`)."""
+    """Scores batches by a reward's name: reward processes (`reward_pool.py`) or this process (`in_process.py`)."""
 
     def version(self, name: str) -> str: ...
 

@@ -1,8 +1,8 @@
 """Rewards by name: built in, from the entry-point group `spotlight.rewards`, or a `package.module:name` path.
 
-A name leads to a factory, called without arguments, or to a scoring function (`function.py`). Paths are imported from
-what is installed and then from the reward folder: `reward.folder` of a run, else the working folder. It is put on the
-path of the process that loads the reward, after everything else, so that no file of a user replaces a library.
+A name refers to a factory, called without arguments, or to a scoring function (`function.py`). Paths are imported from
+the installed packages, then from the reward folder: `reward.folder` of a run, else the working folder. The folder is
+appended to `sys.path` of the process that loads the reward, so that no file of a user replaces a library.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from spotlight.core.errors import RewardError, SpotlightError, suggestion
 
 ENTRY_POINT_GROUP = "spotlight.rewards"
 FOLDER_VARIABLE = "SPOTLIGHT_REWARD_FOLDER"
-"""Environment variable that carries the reward folder to agents and to the reward processes that they start."""
+"""Environment variable that passes the reward folder to agents and their reward processes."""
 BUILT_IN = {
     "ocr": "spotlight.compute.rewards.ocr.ocr_rewards:ocr",
     "ocr_exact": "spotlight.compute.rewards.ocr.ocr_rewards:ocr_exact",
@@ -32,24 +32,24 @@ BUILT_IN = {
 
 
 def names() -> list[str]:
-    """Every reward that can be called by name."""
+    """Names of all registered rewards, sorted."""
     return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
 def is_path(name: str) -> bool:
-    """Whether it is `package.module:name`."""
+    """Whether the name is a path, `package.module:name`."""
     return ":" in name
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that nothing is registered under; a path is only known to be right once it is imported."""
+    """Raise if the name is not registered; a path is checked only by its import."""
     if not is_path(name) and name not in names():
         raise RewardError(f"there is no reward '{name}': {suggestion(name, names())}")
 
 
 @contextmanager
 def importing_from(folder: str | None) -> Iterator[None]:
-    """Inside the block this is the reward folder of all processes that are started; None is the working folder."""
+    """Set the reward folder of all processes started in the block; None is the working folder."""
     before = os.environ.pop(FOLDER_VARIABLE, None)
     if folder is not None:
         os.environ[FOLDER_VARIABLE] = folder
@@ -66,8 +66,8 @@ def reward_folder() -> str:
 
 
 def create(name: str) -> Reward:
-    """The reward of that name or path, ready to score."""
-    found = _found(name)
+    """Create the reward of this name or path."""
+    found = _imported(name)
     if is_scoring_function(name, found):
         return FunctionReward(name, found)
     try:
@@ -77,29 +77,29 @@ def create(name: str) -> Reward:
     except (Exception, SystemExit) as error:
         raise RewardError(
             f"'{name}' was called without arguments to make a reward, but it raised {type(error).__name__} ({error}); "
-            "fix it there, or write a function of (images, prompts)."
+            "fix it, or write a function of (images, prompts)."
         ) from error
     if not (callable(getattr(reward, "score", None)) and isinstance(getattr(reward, "version", None), str)):
         raise RewardError(
-            f"'{name}' was called without arguments to make a reward, but it gave a {type(reward).__name__} "
-            "without score() and version; return an object that follows spotlight.compute.rewards.protocol.Reward, or "
-            "write a function of (images, prompts)."
+            f"'{name}' was called without arguments to make a reward, but it returned a {type(reward).__name__} "
+            "without score() and version; return an object that implements spotlight.compute.rewards.protocol.Reward, "
+            "or write a function of (images, prompts)."
         )
     return reward
 
 
 def description(name: str, reward: Reward) -> str:
-    """What the reward means: its `description`, or the first line of the docstring of what its name leads to."""
-    told = getattr(reward, "description", None)
-    if isinstance(told, str):
-        return told
+    """The reward's `description`, or the first line of the docstring of its factory, function or class."""
+    own_text = getattr(reward, "description", None)
+    if isinstance(own_text, str):
+        return own_text
     own = () if isinstance(reward, FunctionReward) else (type(reward),)
-    documented = (inspect.getdoc(each) for each in (_found(name), *own))
+    documented = (inspect.getdoc(each) for each in (_imported(name), *own))
     return next((doc.strip().partition("\n")[0] for doc in documented if doc), "")
 
 
-def _found(name: str) -> Any:
-    """What the name leads to: a factory or a scoring function."""
+def _imported(name: str) -> Any:
+    """Import the factory or scoring function of this name."""
     check_name(name)
     registered = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     path = EntryPoint(name, BUILT_IN.get(name, name), ENTRY_POINT_GROUP)
@@ -109,15 +109,15 @@ def _found(name: str) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        # A library of the same name comes first, and then it is good to know which file was taken.
+        # A library of the same name has precedence, so the error names the imported file.
         taken = getattr(sys.modules.get(point.module), "__file__", None)
-        where = taken or f"searched in {reward_folder()} and in what is installed"
+        where = taken or f"searched in {reward_folder()} and in the installed packages"
         is_missing = isinstance(error, ModuleNotFoundError) and str(error.name) in point.module
         is_nameless = isinstance(error, AttributeError) and taken is not None
         advice = (
-            "write it as package.module:function, and set reward.folder where it is in another folder."
+            "write it as package.module:function, and set reward.folder if it is in another folder."
             if is_missing or is_nameless or not is_path(name)
-            else "fix it there."
+            else "fix the error in that module."
         )
         raise RewardError(
             f"the reward '{name}' cannot be imported ({type(error).__name__}: {error}; {where}); {advice}"

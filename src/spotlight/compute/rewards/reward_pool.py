@@ -1,9 +1,8 @@
 """Rewards outside the training process: a few single-threaded reward processes that score shards of a batch.
 
-Invariant: what `score` returns has one finite total per image, in order; anything else is a RewardError that names
-the reward and the image. Every wait is bounded: a process that gives no answer in time is killed
-(tests/unit/test_rewards_pool.py). A pool that lost a process takes no more work: every later call raises
-RewardProcessDied, and its owner replaces it.
+Invariants (tests/unit/test_rewards_pool.py): `score` returns one finite total per image, in order, or raises a
+RewardError that names the reward and the image. Every wait is bounded: a process without a reply in time is killed. A
+pool that has lost a process accepts no more work: every later call raises RewardProcessDied, and its owner replaces it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from spotlight.core.errors import ConfigError, RewardError, SpotlightError
 from spotlight.core.types import Prompt
 
 SHARD = 16
-"""Images per task: the reading model is quickest at 8 to 16, and small shards spread evenly."""
+"""Images per task: the reading model is fastest at 8 to 16, and small shards spread evenly."""
 
 _loaded: dict[str, Reward] = {}
 
@@ -31,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class _Spawning(SpawnContext):
-    """Starts processes anew, because a forked child inherits torch's and CUDA's locks; and remembers them."""
+    """Spawns processes, because a forked child inherits torch's and CUDA's locks, and keeps a list of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,33 +43,33 @@ class _Spawning(SpawnContext):
 
 
 class RewardHung(RewardError):
-    """A reward process gave no answer in time, and was killed."""
+    """A reward process did not reply in time and was killed."""
 
 
 class RewardProcessDied(RewardError):
-    """A reward process ended by itself or was killed from outside, idle or busy: no verdict on any picture."""
+    """A reward process ended or was killed from outside, idle or busy; not a verdict on any picture."""
 
 
 class RewardPool:
     """Scores batches by reward name; each process loads a reward at its first use."""
 
     def __init__(self, processes: int, timeout_s: float = TIMEOUT_S) -> None:
-        """`timeout_s` is how long a shard may take, the wait for others' shards before it included."""
+        """`timeout_s` is the time limit of a shard, including its wait for earlier shards."""
         if processes < 1:
             raise ConfigError(
-                f"reward.processes is {processes}, but this judges pictures in reward processes of their own; set it "
-                "to at least 1."
+                f"reward.processes is {processes}, but this command scores pictures in reward processes; set it to at "
+                "least 1."
             )
         self._timeout_s = timeout_s
         self._context = _Spawning()
         self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=prepare)
 
     def version(self, name: str) -> str:
-        """The version of a reward as a reward process loads it; tells early that it cannot be loaded."""
+        """Load the reward in a reward process and return its version; raises early if it cannot be loaded."""
         return self._answer(name, self._submit(name, _load_version, name))
 
     def problems_with(self, name: str, prompts: Sequence[Prompt]) -> list[str | None] | None:
-        """What the reward says of each prompt (`protocol.ChecksPrompts`); None where it cannot say."""
+        """The reward's problem with each prompt (`protocol.ChecksPrompts`); None if it does not check prompts."""
         return self._answer(name, self._submit(name, _problems_with, name, prompts))
 
     def score(
@@ -80,7 +79,7 @@ class RewardPool:
         prompts: Sequence[Prompt],
         progress: Callable[[int], None] = lambda done: None,
     ) -> Scores:
-        """One score per image, in order; `progress` hears how many are scored."""
+        """Return one score per image, in order; `progress` is called with the number of scored images."""
         paired(images, prompts)
         starts = range(0, len(images), SHARD)
         futures = [
@@ -100,21 +99,21 @@ class RewardPool:
         try:
             return self._executor.submit(_guarded, task, *arguments)
         except BrokenProcessPool as error:
-            # It died while it had nothing to do, so no task was there to report it.
+            # The process died while idle, so no task reported it.
             raise _died(name) from error
 
     def _answer(self, name: str, future: Future[Answer]) -> Answer:
-        """What a reward process found; whatever else goes wrong there is the reward's doing."""
+        """Wait for a task's result; other exceptions of the process become the reward's RewardError."""
         try:
             return future.result(self._timeout_s)
         except FutureTimeout as error:
             if future.done():
-                # It ended just now; or the time limit is one that the reward itself ran into.
-                return _found(name, future)
+                # The task has just ended, or the reward itself raised a TimeoutError.
+                return _result_of(name, future)
             self._kill()
             raise RewardHung(
-                f"the reward '{name}' gave no answer within {self._timeout_s:g} s, so its process hangs and was "
-                "killed; see what it waits for, or raise reward.timeout_s."
+                f"the reward '{name}' gave no answer within {self._timeout_s:g} s, so its process was killed as hung; "
+                "find what it waits for, or raise reward.timeout_s."
             ) from error
         except SpotlightError:
             raise
@@ -124,7 +123,7 @@ class RewardPool:
             raise raised(name, error) from error
 
     def _kill(self) -> None:
-        """All processes of this pool, those that are just starting too: which of them hangs cannot be told."""
+        """Kill all processes of this pool, including those that start: the hung one cannot be identified."""
         for process in self._context.started:
             if process.pid is not None:
                 process.kill()
@@ -140,12 +139,12 @@ class RewardPool:
 
 def _died(name: str) -> RewardProcessDied:
     return RewardProcessDied(
-        f"a process that ran the reward '{name}' died without an error, as it does when it runs out of memory or "
-        "crashes in native code; free memory, use fewer reward processes, or fix the reward."
+        f"a process that ran the reward '{name}' died without an error, as after running out of memory or a crash in "
+        "native code; free memory, use fewer reward processes, or fix the reward."
     )
 
 
-def _found(name: str, done: Future[Answer]) -> Answer:
+def _result_of(name: str, done: Future[Answer]) -> Answer:
     error = done.exception()
     if isinstance(error, Exception):
         raise raised(name, error) from error
@@ -153,8 +152,8 @@ def _found(name: str, done: Future[Answer]) -> Answer:
 
 
 def _guarded(task: Callable[..., Answer], name: str, *arguments: Any) -> Answer:
-    """Runs in a reward process. Whatever the reward raises goes to the parent as a RewardError: the parent cannot
-    import the reward's own exception classes, and a SystemExit would end it."""
+    """Run a task in a reward process. Every exception of the reward becomes a RewardError: the parent cannot import
+    the reward's own exception classes, and a SystemExit would end the process."""
     try:
         return task(name, *arguments)
     except KeyboardInterrupt:
@@ -181,5 +180,5 @@ def _problems_with(name: str, prompts: Sequence[Prompt]) -> list[str | None] | N
 
 
 def _score_shard(name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
-    # Checked here, before shards are joined, under the name the user gave.
+    # Checked before the shards are joined, under the user's name of the reward.
     return checked(name, _load(name).score(images, prompts), len(images))

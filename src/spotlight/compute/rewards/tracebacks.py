@@ -1,4 +1,4 @@
-"""Where a user's reward failed: the traceback of its process goes to a file that the error names."""
+"""Tracebacks of failed rewards: the traceback of the reward process is written to a file that the error names."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from spotlight.core.errors import RewardError
 
 FRAME = re.compile(r'File "([^"<>]+)", line (\d+)')
 OURS = (str(Path(spotlight.__file__).parent), str(Path(os.__file__).parent / "concurrent"))
-"""Frames of every call in a reward process."""
+"""Folders of the frames that every call in a reward process has."""
 IMPORTING, LIBRARIES = (f"{os.sep}{folder}{os.sep}" for folder in ("importlib", "site-packages"))
 
 
 @contextmanager
 def named_tracebacks() -> Iterator[None]:
-    """A RewardError that comes from the reward's own code says at which line, and which file has the traceback."""
+    """Add the line and the traceback's file to a RewardError that the reward's own code caused."""
     try:
         yield
     except RewardError as error:
@@ -31,7 +31,7 @@ def named_tracebacks() -> Iterator[None]:
 
 
 def _remote_traceback(error: BaseException | None) -> str:
-    """As text: concurrent.futures attaches it as the cause of what it raises here."""
+    """Text of the remote traceback, which concurrent.futures attaches as a cause; '' if there is none."""
     while error is not None:
         if type(error).__name__ == "_RemoteTraceback":
             return str(error)
@@ -40,11 +40,11 @@ def _remote_traceback(error: BaseException | None) -> str:
 
 
 def _last_place(traceback: str) -> str | None:
-    """`my_reward.py line 7`: the innermost frame of the reward's code; None where the error is our own."""
+    """`my_reward.py line 7`: the innermost frame of the reward's code; None if only Spotlight's code is involved."""
     frames = [
         frame for frame in FRAME.findall(traceback) if not frame[0].startswith(OURS) and IMPORTING not in frame[0]
     ]
-    # Where a library raised, the line that called it says more.
+    # If a library raised, the line that called it is more useful.
     own = [frame for frame in frames if LIBRARIES not in frame[0]] or frames
     return f"{own[-1][0]} line {own[-1][1]}" if own else None
 

@@ -1,1 +1,1 @@
-"""Paced runs: real processes, sockets and kills, in which computing is waiting as long as a profile says."""
+"""Paced runs: real processes, sockets and kills; computation is replaced by waiting for a profile's durations."""

@@ -1,8 +1,8 @@
-"""The device that a paced worker pretends to have: one thing at a time, each as long as the profile says.
+"""Simulated device of a paced worker: one operation at a time, each with the profile's duration.
 
-The model's thread steps and trains while the outbox thread decodes. On a GPU their kernels queue; here their turns do,
-in the order in which they came. Invariant: what is done in a turn takes its seconds or, where this machine is slower,
-as long as it takes; turns never overlap (tests/unit/test_paced_parts.py).
+The model's thread steps and trains while the sender thread decodes. On a GPU their kernels queue; here their operations
+do, in the order of the calls. Invariant (tests/unit/test_paced_parts.py): an operation takes its duration, or longer
+where this machine is slower; operations never overlap.
 """
 
 import threading
@@ -14,7 +14,7 @@ Done = TypeVar("Done")
 
 
 class PacedDevice:
-    """Waits for the turns before, and then for the time to pass."""
+    """Runs operations in order; each waits for the earlier ones, then for its own duration."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -23,13 +23,13 @@ class PacedDevice:
         self._sleep = sleep
         self._changed = threading.Condition()
         self._tickets = 0
-        self._turn = 0
+        self._serving = 0
 
     def take(self, work: Callable[[], Done], seconds: Callable[[Done], float]) -> Done:
-        """Do it, and be busy for as long as what came of it should have taken."""
+        """Run `work` and occupy the device for `seconds` of its result."""
         with self._changed:
-            mine, self._tickets = self._tickets, self._tickets + 1
-            self._changed.wait_for(lambda: self._turn == mine)
+            ticket, self._tickets = self._tickets, self._tickets + 1
+            self._changed.wait_for(lambda: self._serving == ticket)
         try:
             began = self._clock()
             done = work()
@@ -37,5 +37,5 @@ class PacedDevice:
             return done
         finally:
             with self._changed:
-                self._turn += 1
+                self._serving += 1
                 self._changed.notify_all()

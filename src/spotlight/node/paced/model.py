@@ -1,4 +1,4 @@
-"""What a paced worker computes with in place of a model: one small layer, with the shapes of the recipe's family."""
+"""Stand-in model of a paced worker: one small layer, with the shapes of the recipe's family."""
 
 from typing import cast
 
@@ -26,14 +26,14 @@ class _Layer(nn.Module):
 
 
 class PacedAdapter(PixelAdapter):
-    """The clean picture that it predicts is a faded copy of what it sees."""
+    """Predicts a faded copy of its input as the clean picture."""
 
     def __init__(self, spec: PixelSpec, pace: ProfiledPace, device: PacedDevice) -> None:
         super().__init__(spec, cast(QwenImageTransformer2DModel, _Layer(CHANNELS * spec.patch**2)))
         self._pace = pace
         self._paced_device = device
         self.rows_seen = 0
-        """Of all forwards so far; guidance takes two."""
+        """Rows of all forwards so far; guidance takes two per sample."""
 
     def predict(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
         self.rows_seen += x_BSC.shape[0]
@@ -47,5 +47,5 @@ class PacedAdapter(PixelAdapter):
 
 
 def spec_named(model: str) -> PixelSpec:
-    """Of a shipped family, or of the family that a weights file belongs to."""
+    """Spec of a shipped family, or of a weights file's family."""
     return families.spec_of(model if model in families.SPECS else families.read_weights(model).family)

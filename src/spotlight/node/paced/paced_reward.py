@@ -1,6 +1,6 @@
-"""A judge that takes its time: brightness of a corner of the picture, after as long as judging takes in the profile.
+"""Reward of a paced run: brightness of a corner of the picture, after the profile's scoring time.
 
-A reward is known to its processes by its name alone, so the seconds are in the name: `name_of(0.016)` is
+Reward processes receive only the reward's name, so the duration is in the name: `name_of(0.016)` is
 `spotlight.node.paced.paced_reward:us_16000`, microseconds per picture.
 """
 
@@ -14,11 +14,11 @@ from spotlight.core.types import Prompt
 
 PREFIX = "us_"
 CORNER = 4
-"""Pixels: few enough that pictures of noise differ."""
+"""Side of the corner in pixels: small enough that pictures of noise differ."""
 
 
 class PacedReward:
-    """Deterministic, and cheap but for the waiting."""
+    """Deterministic, and cheap apart from the wait."""
 
     name = "paced"
     version = "paced-1"

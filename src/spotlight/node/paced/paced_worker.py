@@ -1,8 +1,8 @@
-"""A worker of a paced run: the very process of a real one, over a device on which computing is waiting.
+"""Worker of a paced run: a real worker process over a simulated device.
 
-What takes time, and how much, is what the simulator charges (`sim/profiled.py`); everything else is the
-product: messages, leases, commits, weights on disk, checkpoints, deaths (tests/processes/test_paced.py). All ranks of a
-gang wait for an update's time; rank 0 alone takes the step.
+Durations are those that the simulator charges (`compute/profiling/pace.py`). Everything else is the product: messages,
+leases, commits, weights on disk, checkpoints, deaths (tests/processes/test_paced.py). All ranks of a gang wait for an
+update's duration; only rank 0 executes the update.
 """
 
 import socket
@@ -28,7 +28,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection
 from spotlight.core.work import Policy, SlotClass, WeightsId
-from spotlight.node.equipment import SETS_HELD, Equipment, Say, TrainingOrder
+from spotlight.node.equipment import SETS_HELD, Equipment, Send, TrainingOrder
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.paced.device import PacedDevice
 from spotlight.node.paced.model import PacedAdapter, spec_named
@@ -38,7 +38,7 @@ from spotlight.node.worker_settings import PaceSettings, WorkerSettings
 
 
 def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
-    """Where the nursery's child begins."""
+    """Entry point of a forked worker."""
     launch = WorkerLaunch.from_bytes(config)
     torch.set_num_threads(1)
     settings = WorkerSettings.model_validate_json(launch.settings)
@@ -47,68 +47,68 @@ def entry(worker: WorkerId, sock: socket.socket, config: bytes) -> None:
 
 @dataclass(frozen=True)
 class PacedClock:
-    """A device and the durations of operations on it."""
+    """A simulated device and the durations of its operations."""
 
     device: PacedDevice
     pace: ProfiledPace
 
 
 class PacedEngine(Engine):
-    """Every step takes its time."""
+    """Engine whose steps take the profile's duration."""
 
     def __init__(
         self, adapter: Adapter, model: PacedAdapter, resident: Resident, run_seed: int, rows: int, padded: bool,
-        held: PacedClock,
+        clock: PacedClock,
     ) -> None:  # fmt: skip
         super().__init__(adapter, resident, run_seed, rows, padded)
         self._model = model
-        self._held = held
+        self._clock = clock
 
     def step(self) -> Boundary:
         seen = self._model.rows_seen
-        return self._held.device.take(super().step, lambda done: self._step_s(self._model.rows_seen - seen, done))
+        return self._clock.device.take(super().step, lambda done: self._step_s(self._model.rows_seen - seen, done))
 
     def _step_s(self, rows: int, done: Boundary) -> float:
         is_exact = done.work is None or done.work.is_exact
-        return self._held.pace.roll() + self._held.pace.step(rows, self.rows, 1, is_exact) if rows else 0.0
+        return self._clock.pace.roll() + self._clock.pace.step(rows, self.rows, 1, is_exact) if rows else 0.0
 
 
 class PacedResident(Resident):
-    """A published set takes its time to arrive."""
+    """Resident weights whose loads take the profile's duration."""
 
-    def __init__(self, model: PacedAdapter, base_digest: str, capacity: int, held: PacedClock) -> None:
+    def __init__(self, model: PacedAdapter, base_digest: str, capacity: int, clock: PacedClock) -> None:
         super().__init__(model.transformer, base_digest, capacity)
-        self._held = held
-        # As the model that it stands in for.
-        self.rounds = held.pace.rounds
+        self._clock = clock
+        # As in the model that this one replaces.
+        self.rounds = clock.pace.rounds
 
     def load(self, stored: MappedWeights) -> str:
-        return self._held.device.take(lambda: Resident.load(self, stored), lambda _: self._seconds(stored.weights))
+        return self._clock.device.take(lambda: Resident.load(self, stored), lambda _: self._seconds(stored.weights))
 
     def _seconds(self, weights: WeightsId) -> float:
-        return self._held.pace.load(weights, is_held=False)
+        return self._clock.pace.load(weights, is_held=False)
 
 
 class PacedRole:
-    """A training role whose every order takes its time."""
+    """Training role whose orders take the profile's duration."""
 
-    def __init__(self, role: TrainingRole, held: PacedClock) -> None:
+    def __init__(self, role: TrainingRole, clock: PacedClock) -> None:
         self._role = role
-        self._held = held
+        self._clock = clock
 
     def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
         seconds = self._seconds(order)
-        return self._held.device.take(lambda: self._obey(order), lambda _: seconds)
+        return self._clock.device.take(lambda: self._execute(order), lambda _: seconds)
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
         return self._role.state(policy)
 
-    def _obey(self, order: TrainingOrder) -> m.AnyMessage | None:
-        is_followed = isinstance(order, m.Train) and order.rank > 0
-        return None if is_followed else self._role.obey(order)
+    def _execute(self, order: TrainingOrder) -> m.AnyMessage | None:
+        is_other_rank = isinstance(order, m.Train) and order.rank > 0
+        return None if is_other_rank else self._role.obey(order)
 
     def _seconds(self, order: TrainingOrder) -> float:
-        pace = self._held.pace
+        pace = self._clock.pace
         match order:
             case m.Train():
                 return pace.train(order)
@@ -120,8 +120,8 @@ class PacedRole:
                 return pace.load_s
 
 
-def slow_write(pace: ProfiledPace) -> Write:
-    """Beside what the device does, and as long as the disk of the profile takes."""
+def paced_write(pace: ProfiledPace) -> Write:
+    """Checkpoint writer that takes the profile's disk time, beside the device's work."""
 
     def write(taken: checkpoint.TrainerSnapshot, folder: Path) -> None:
         began = time.monotonic()
@@ -131,26 +131,26 @@ def slow_write(pace: ProfiledPace) -> Write:
     return write
 
 
-def equip(launch: WorkerLaunch, settings: WorkerSettings, say: Say) -> Equipment:
-    """The stand-ins, after as long as a worker takes to start."""
-    born = time.monotonic()
+def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipment:
+    """Build the stand-ins, and wait until the profile's start time is over."""
+    started = time.monotonic()
     assert settings.pace is not None
     assert launch.rows is not None, "a paced worker measures nothing"
     profile = quicker(Profile.load(settings.pace.profile), settings.pace.speed)
-    held = PacedClock(PacedDevice(), pace_of(profile, settings.pace, launch))
-    model = PacedAdapter(spec_named(settings.model.name), held.pace, held.device)
+    clock = PacedClock(PacedDevice(), pace_of(profile, settings.pace, launch))
+    model = PacedAdapter(spec_named(settings.model.name), clock.pace, clock.device)
     base_digest = f"{PACED}{profile.digest}"
-    # There is nothing to adapt and nothing to recompute in one layer.
+    # One layer has nothing to adapt and nothing to recompute.
     train = settings.train.model_copy(update={"lora": None, "gradient_checkpointing": False})
     role = None
     if launch.trains:
         trainer = Trainer(model, train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        folder, write = Path(settings.run_folder), slow_write(held.pace)
-        role = PacedRole(TrainingRole(trainer, model, base_digest, folder, say, write), held)
-    resident = PacedResident(model, base_digest, SETS_HELD, held)
-    shared = SharedAdapter(model, say, resident)
-    engine = PacedEngine(shared, model, resident, settings.run_seed, launch.rows, settings.deterministic, held)
-    time.sleep(max(0.0, born + held.pace.start_s - time.monotonic()))
+        folder, write = Path(settings.run_folder), paced_write(clock.pace)
+        role = PacedRole(TrainingRole(trainer, model, base_digest, folder, send, write), clock)
+    resident = PacedResident(model, base_digest, SETS_HELD, clock)
+    shared = SharedAdapter(model, send, resident)
+    engine = PacedEngine(shared, model, resident, settings.run_seed, launch.rows, settings.deterministic, clock)
+    time.sleep(max(0.0, started + clock.pace.start_s - time.monotonic()))
     return Equipment(model, shared, resident, engine, role, kind=profile.hardware)
 
 

@@ -1,4 +1,4 @@
-"""A profile in which everything takes a fraction of the time, so that a paced run need not last as long as it says."""
+"""Accelerated profile, so that a paced run takes a fraction of the profile's time."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from spotlight.control.profiles import Point, Profile
 
 
 def quicker(profile: Profile, speed: float) -> Profile:
-    """All seconds divided by `speed`; a simulation of the same profile is what a paced run of it is compared with."""
+    """The profile with all seconds divided by `speed`."""
     if speed == 1.0:
         return profile
 

@@ -1,4 +1,4 @@
-"""Naming a colour: probabilities over a palette by distance in CIE Lab, where distance follows the eye."""
+"""Colour naming: probabilities over a palette by distance in CIE Lab, which approximates perceived distance."""
 
 import hashlib
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _LINEAR_STEPS = 4096
 class ColorNamer(Protocol):
     """Names the colour of a crop: a probability for each colour name.
 
-    `version` changes whenever the same crop could get other names: it is a part of the detector's.
+    `version` changes whenever the same crop could get other names; it is part of the detector's version.
     """
 
     @property
@@ -48,7 +48,7 @@ class ColorNamer(Protocol):
 
 @cache
 def _linear_light() -> Floats:
-    """sRGB's transfer curve as a table: a power for every pixel would dominate the detector's time."""
+    """sRGB's transfer curve as a table: computing a power per pixel would dominate the detector's time."""
     value = np.linspace(0.0, 1.0, _LINEAR_STEPS)
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
@@ -64,9 +64,9 @@ def to_lab(rgb: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PaletteNamer:
-    """The nearest palette colours of the median colour of a crop's middle.
+    """Nearest palette colours of the median colour of a crop's middle.
 
-    A stand-in for GenEval's CLIP classifier on segmented crops: it knows no shading and no texture.
+    A stand-in for GenEval's CLIP classifier on segmented crops; it ignores shading and texture.
     """
 
     palette: Mapping[str, tuple[int, int, int]]

@@ -1,7 +1,7 @@
-"""What a detector says of a picture, and what a detector is.
+"""Detections of a picture, and the protocol of detectors.
 
-The protocol (`protocol.py`) sees only these values, so any detector can be put behind it; confidences of two
-detectors are not comparable, which is why each detector declares its own thresholds.
+GenEval's rule (`rule.py`) uses only these values, so it works with any detector. Confidences of two detectors are not
+comparable, so each detector declares its own thresholds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Protocol
 from spotlight.compute.rewards.protocol import Image
 
 UNKNOWN = "unknown"
-"""Class of something that is visible but is none of the detector's classes; no prompt can ask for it."""
+"""Class of a visible object that is none of the detector's classes; no prompt can name it."""
 
 COUNTING_TAG = "counting"
 
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """One object: its class, how sure the detector is, where it is and how likely each colour is."""
+    """One object: its class, confidence, box and the probability of each colour."""
 
     class_name: str
     confidence: float
@@ -45,13 +45,13 @@ class Detection:
 
     @property
     def color(self) -> str | None:
-        """The most likely colour; None where the detector named none."""
+        """The most likely colour; None if the detector named none."""
         return max(self.colors, key=lambda name: self.colors[name]) if self.colors else None
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Confidence above which a detection is an object; the defaults are GenEval's, for Mask2Former."""
+    """Confidence above which a detection counts as an object; the defaults are GenEval's, for Mask2Former."""
 
     default: float = 0.3
     counting: float = 0.9
@@ -68,7 +68,7 @@ class Detector(Protocol):
 
     @property
     def classes(self) -> frozenset[str]:
-        """The class names it can find."""
+        """Class names that it can find."""
         ...
 
     @property

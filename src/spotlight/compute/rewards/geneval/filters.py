@@ -1,7 +1,7 @@
-"""Filters of the scene detector: they run for every picture and blob, on a few hundred pixels, where the calls into
-general libraries would cost more than the arithmetic.
+"""Filters of the scene detector; they run for every picture and blob, on a few hundred pixels, where calls into general
+libraries would cost more than the arithmetic.
 
-Invariant: each gives bit for bit what its general form does (tests/unit/test_scene_filters.py).
+Invariant: each result is bit-identical to the general form's (tests/unit/test_scene_filters.py).
 """
 
 from typing import TypeAlias
@@ -18,7 +18,7 @@ SPREAD = 1.2
 
 
 def median(values: Floats) -> Floats:
-    """numpy.median over the first axis, of finite values."""
+    """numpy.median over the first axis, for finite values."""
     middle = len(values) // 2
     if len(values) % 2:
         return np.asarray(np.partition(values, middle, axis=0)[middle])
@@ -27,7 +27,7 @@ def median(values: Floats) -> Floats:
 
 
 def eroded(mask: Mask) -> Mask:
-    """Without the pixels that touch the outside or the edge, up, down, left or right."""
+    """The mask without pixels that touch the outside or the edge, up, down, left or right."""
     core = np.zeros_like(mask)
     inner = core[1:-1, 1:-1]
     np.logical_and(mask[:-2, 1:-1], mask[2:, 1:-1], out=inner)
@@ -38,7 +38,7 @@ def eroded(mask: Mask) -> Mask:
 
 
 def dilated(mask: Mask) -> Mask:
-    """With the pixels that touch it, up, down, left or right."""
+    """The mask with all pixels that touch it, up, down, left or right."""
     grown = mask.copy()
     grown[1:] |= mask[:-1]
     grown[:-1] |= mask[1:]
@@ -52,11 +52,11 @@ _HALF = [(dy, dx) for dy, dx in _OFFSETS if (dy, dx) >= (0, 0)]
 
 
 def smoothed(rgb: Floats, noise: float) -> Floats:
-    """A bilateral filter: smooths what differs by no more than the noise, so edges, and with them contours, stay."""
+    """Bilateral filter: smooths differences up to the noise, so edges and contours stay."""
     height, width = rgb.shape[:2]
     padded_HWC = np.pad(rgb, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
     padded_CHW = np.ascontiguousarray(padded_HWC.transpose(2, 0, 1))
-    # Two pixels weigh each other alike, so half of the offsets give the weights of all.
+    # Weights are symmetric, so half of the offsets give the weights of all.
     weight_of = {offset: _weights(padded_HWC, *offset, noise) for offset in _HALF}
     total_CHW = np.zeros((rgb.shape[2], height, width))
     weights_HW = np.zeros((height, width))
@@ -73,7 +73,7 @@ def smoothed(rgb: Floats, noise: float) -> Floats:
 
 
 def _weights(padded_HWC: Floats, dy: int, dx: int, noise: float) -> Floats:
-    """At (y, x), how much that pixel and the one at (y + dy, x + dx) weigh each other; 0 where there is only one."""
+    """Weights at (y, x) between that pixel and the one at (y + dy, x + dx); 0 if one of them is outside."""
     height, width = padded_HWC.shape[:2]
     columns = slice(max(0, -dx), width - max(0, dx))
     shifted = slice(max(0, dx), width - max(0, -dx))

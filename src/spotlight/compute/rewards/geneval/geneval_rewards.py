@@ -1,4 +1,4 @@
-"""GenEval as a reward: a detector's findings judged by the protocol, graded to train, strict to report."""
+"""GenEval as a reward: a detector's findings scored by GenEval's rule, graded to train on, strict to report."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -23,7 +23,7 @@ class Total(StrEnum):
 
 
 class GenEvalReward:
-    """Scores pictures in [0, 1]; both scores are always reported as components."""
+    """Scores pictures in [0, 1]; both scores are reported as components."""
 
     def __init__(self, detector: Detector, *, total: Total = Total.GRADED, name: str = "geneval") -> None:
         self.name = name
@@ -32,7 +32,7 @@ class GenEvalReward:
         self._total = total
 
     def problem_with(self, prompt: Prompt) -> str | None:
-        """A prompt needs a scene of objects that the detector knows."""
+        """A prompt needs a scene of objects that the detector can find."""
         try:
             self._scene_of(prompt)
         except PromptError as error:
@@ -42,8 +42,8 @@ class GenEvalReward:
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         if len(images) != len(prompts):
             raise RewardError(
-                f"The reward '{self.name}' got {len(images)} images for {len(prompts)} prompts, but "
-                "judges each image by its own prompt; pass one prompt for each image."
+                f"The reward '{self.name}' got {len(images)} images for {len(prompts)} prompts, but scores each image "
+                "by its own prompt; pass one prompt for each image."
             )
         wanted = [self._scene_of(prompt) for prompt in prompts]
         found = self._detector.detect(images)
@@ -58,15 +58,15 @@ class GenEvalReward:
     def _scene_of(self, prompt: Prompt) -> SceneSpec:
         if prompt.scene is None:
             raise PromptError(
-                f"The prompt '{prompt.text}' has no scene metadata, so GenEval cannot judge its pictures; "
+                f"The prompt '{prompt.text}' has no scene metadata, so GenEval cannot score its pictures; "
                 "use prompts with 'tag' and 'include', or another reward."
             )
         known = self._detector.classes
         for clause in (*prompt.scene.include, *prompt.scene.exclude):
-            # Every picture would score 0, or none would ever break the bound, without a word.
+            # Otherwise every picture would silently score 0, or none would ever exceed the bound.
             if clause.class_name not in known:
                 raise PromptError(
-                    f"The prompt '{prompt.text}' is about '{clause.class_name}', which the detector of the "
+                    f"The prompt '{prompt.text}' names '{clause.class_name}', which the detector of the "
                     f"reward '{self.name}' cannot find: {suggestion(clause.class_name, known)}"
                 )
         rule.check(prompt.scene)
@@ -74,7 +74,7 @@ class GenEvalReward:
 
 
 def geneval() -> GenEvalReward:
-    """How nearly a synthetic scene has its prompt's objects, counts, colours and positions, 0 to 1; to train on."""
+    """Graded match of a synthetic scene with the prompt's objects, counts, colours, positions, 0 to 1; to train on."""
     return GenEvalReward(SceneDetector())
 
 

@@ -2,7 +2,7 @@
 
 `strict` follows the published evaluation rule by rule: include clauses are AND-ed over the most confident
 objects of a class, exclude clauses bound the number of a class, positions compare box centres.
-`graded` is in [0, 1] and moves with the confidences, so that a group of imperfect pictures can be ranked.
+`graded` is in [0, 1] and varies with the confidences, so that a group of imperfect pictures can be ranked.
 """
 
 import math
@@ -19,15 +19,15 @@ DEAD_ZONE = 0.1
 MIN_COMPONENT = 0.5
 RELATIONS = ("left of", "right of", "above", "below")
 
-# What a graded position clause still pays for the objects alone, when they stand on the wrong side.
+# Graded value of a position clause whose objects are present but on the wrong side.
 WRONG_SIDE = 0.2
-# What a graded object still pays when its colour is wrong.
+# Graded value of an object of the wrong colour.
 WRONG_COLOR = 0.4
 STRAY_COST = 0.25
 
 
 def check(scene: SceneSpec) -> None:
-    """Refuse metadata that no picture can be judged by, whatever was found in it."""
+    """Raise if the metadata is invalid: no picture could be judged by it."""
     for clause in (*scene.include, *scene.exclude):
         if clause.count < 1:
             raise PromptError(
@@ -40,20 +40,20 @@ def check(scene: SceneSpec) -> None:
 
 
 def _check_position(clause: Clause, earlier: int) -> None:
-    """A position refers to one of the `earlier` clauses: only those have been matched when it is judged."""
+    """A position must refer to one of the `earlier` clauses: only those are matched when it is evaluated."""
     assert clause.position is not None
     relation, reference = clause.position
     if relation not in RELATIONS:
         raise PromptError(f"GenEval has no position '{relation}': {suggestion(relation, RELATIONS)}")
     if not 0 <= reference < earlier:
         raise PromptError(
-            f"The position of '{clause.class_name}' refers to include {reference}, but only the {earlier} "
-            "before it can be referred to; list the reference object first."
+            f"The position of '{clause.class_name}' refers to include {reference}, but it may refer only to the "
+            f"{earlier} before it; list the reference object first."
         )
 
 
 def strict(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresholds) -> bool:
-    """Whether the picture is right by GenEval's rule."""
+    """Whether the picture passes GenEval's rule."""
     check(scene)
     threshold = thresholds.of(scene.tag)
     groups: list[list[Detection] | None] = []
@@ -84,7 +84,7 @@ def _holds(clause: Clause, found: list[Detection], groups: Sequence[list[Detecti
 
 
 def offset(a: Detection, b: Detection) -> tuple[float, float]:
-    """Where a is from b, per axis in [-1, 1]: centres' offset less the dead zone, over the distance."""
+    """Offset of a from b, per axis in [-1, 1]: difference of the centres less the dead zone, over the distance."""
     delta = [p - q for p, q in zip(a.box.center, b.box.center, strict=True)]
     dead = [DEAD_ZONE * (p + q) for p, q in zip(a.box.extent, b.box.extent, strict=True)]
     revised = [math.copysign(max(abs(d) - z, 0.0), d) for d, z in zip(delta, dead, strict=True)]
@@ -95,7 +95,7 @@ def offset(a: Detection, b: Detection) -> tuple[float, float]:
 
 
 def relations(a: Detection, b: Detection) -> frozenset[str]:
-    """The relations that hold of a with respect to b; near a diagonal there may be two."""
+    """The relations of a to b; near a diagonal there may be two."""
     return frozenset(name for name in RELATIONS if _along(name, offset(a, b)) > MIN_COMPONENT)
 
 
@@ -106,9 +106,9 @@ def _along(relation: str, components: tuple[float, float]) -> float:
 
 
 def graded(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresholds) -> float:
-    """How nearly the picture is right: mean of the clauses x positions x a penalty for stray objects.
+    """Graded score of the picture: mean of the clauses x positions x a penalty for stray objects.
 
-    Ordered for a position: nothing < one object < both on the wrong side < both askew < right.
+    Order for a position: no object < one object < both on the wrong side < both askew < right.
     """
     check(scene)
     bounded = {clause.class_name for clause in scene.exclude}
@@ -128,7 +128,7 @@ def graded(detections: Sequence[Detection], scene: SceneSpec, thresholds: Thresh
         matched.append(ranked)
     if not values:
         return 0.0
-    # A surplus of a bounded class has been paid for by its count.
+    # A surplus of a bounded class has already lowered its count value.
     expected = {id(d) for group in matched for d in group}
     expected |= {id(d) for d in detections if d.class_name in bounded}
     stray = sum(_excess(d, thresholds.default) for d in detections if id(d) not in expected)
@@ -163,7 +163,7 @@ def _side(relation: str, subjects: Sequence[Detection], references: Sequence[Det
 
 
 def _excess(detection: Detection, threshold: float) -> float:
-    """How much of a detection counts as an object: 0 at the threshold, 1 when certain."""
+    """Share of a detection that counts as an object: 0 at the threshold, 1 at certainty."""
     if detection.class_name == UNKNOWN:
         return detection.confidence
     return max(0.0, detection.confidence - threshold) / (1.0 - threshold)

@@ -1,7 +1,7 @@
-"""The detector for `data/scenes.py`: colour and contour, no learned weights.
+"""Detector for `data/scenes.py`: colour and contour, no learned weights.
 
-Every visible blob gives at most one detection above the threshold, so an ambiguous one is never two objects;
-a blob that is no shape is reported as UNKNOWN. The threshold is .3 in every task: GenEval's .9 for counting
+Every visible blob gives at most one detection above the threshold, so an ambiguous blob is never two objects;
+a blob that matches no shape is reported as UNKNOWN. The threshold is .3 in every task: GenEval's .9 for counting
 is calibrated for Mask2Former and rejects slightly blurred but right scenes here.
 """
 
@@ -20,13 +20,13 @@ from spotlight.compute.rewards.protocol import Floats, Image
 
 FOREGROUND = 14.0
 SMALLEST = 0.008
-"""Least area of a blob, as a share of the picture."""
+"""Smallest area of a blob, as a share of the picture."""
 
 NOISY = 0.012
 SHAPE_SHARPNESS = 30.0
-# No shape below the first overlap, a full one above the second.
+# Quality is 0 below the first overlap, 1 above the second.
 SHAPE_QUALITY = (0.64, 0.86)
-# Invisible at the first distance from the background, clear at the second.
+# Visibility is 0 at the first distance from the background, 1 at the second.
 CONTRAST = (10.0, 35.0)
 LEAST_CONFIDENCE = 0.02
 SPLIT_SHARE = 0.2
@@ -34,7 +34,7 @@ SPLIT_SHARE = 0.2
 
 @dataclass(frozen=True)
 class _Picture:
-    """A picture with what all its blobs share."""
+    """A picture with the data that all its blobs share."""
 
     rgb: Floats
     lab: Floats
@@ -69,7 +69,7 @@ class SceneDetector:
                 yield from self._objects(picture, part, window)
 
     def _parts(self, lab: Floats, blob: Mask, least: float) -> Iterator[Mask]:
-        """The blob, or its pieces where shapes of several colours touch.
+        """The blob, or its pieces if shapes of several colours touch.
 
         A colour counts only where it fills the inside of a region: the rim of a red shape on white is pink.
         """
@@ -92,7 +92,7 @@ class SceneDetector:
     def _objects(self, picture: _Picture, part: Mask, window: tuple[slice, slice]) -> Iterator[Detection]:
         core = eroded(part)
         inside = core if core.sum() >= 2 else part
-        # The colour away from the rim.
+        # The median colour without the rim.
         lab = median(picture.lab[window][inside])
         alpha, top, left = _coverage(picture, part, window, median(picture.rgb[window][inside]))
         overlap = overlaps(alpha)
@@ -104,7 +104,7 @@ class SceneDetector:
         colors = self._names.of_lab(lab)
         best = int(confidence.argmax())
         for shape, value in enumerate(confidence):
-            # Halved, a runner-up stays below the threshold even in a tie.
+            # Other shapes are halved, so that they stay below the threshold even in a tie.
             sure = float(value) if shape == best else float(value) / 2
             if sure >= LEAST_CONFIDENCE:
                 yield Detection(class_name=scenes.SHAPES[shape], confidence=sure, box=box, colors=colors)
@@ -134,16 +134,16 @@ def _border(values: Floats) -> Floats:
 
 
 def _noise(rgb: Floats) -> float:
-    """Standard deviation of the noise: the median response of a filter that is blind to planes and edges."""
+    """Standard deviation of the noise: the median response of a filter that ignores planes and edges."""
     rows = rgb[:-2] - 2 * rgb[1:-1] + rgb[2:]
     response = rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:]
     return float(median(np.abs(response).ravel())) / (0.6745 * 6.0)
 
 
 def _coverage(picture: _Picture, part: Mask, window: tuple[slice, slice], color: Floats) -> tuple[Floats, int, int]:
-    """How much of each pixel the object covers, with a rim of one pixel; and the place of the first pixel.
+    """The object's coverage of each pixel, with a rim of one pixel; and the top and left of the first pixel.
 
-    An anti-aliased pixel is a mixture, so coverage is the projection on the line from background to object.
+    An anti-aliased pixel is a mixture, so coverage is the projection on the line from background to object colour.
     """
     height, width = picture.foreground.shape
     top, left = max(0, window[0].start - 1), max(0, window[1].start - 1)
@@ -160,7 +160,7 @@ def _coverage(picture: _Picture, part: Mask, window: tuple[slice, slice], color:
 
 
 def _box(alpha: Floats, top: int, left: int) -> Box:
-    """The smallest box around the pixels of which the object covers more than half."""
+    """The smallest box around the pixels with a coverage above one half."""
     solid = alpha > 0.5
     if not solid.any():
         solid = alpha >= alpha.max()

@@ -1,8 +1,8 @@
-"""Matching a soft silhouette with the four shapes, whatever its size and place.
+"""Matches a soft silhouette of any size and place with the four shapes.
 
 A silhouette is resampled into a frame centred on its centroid and scaled by the root of its area, so one bank
-of templates serves all sizes; the templates go through the same resampling, at several radii, blurs and
-sub-pixel places, so that its losses are part of them.
+of templates serves all sizes. The templates are resampled in the same way, at several radii, blurs and sub-pixel
+places, so that they include the losses of resampling.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ _BLURS = (0.0, 0.6, 1.0)
 
 
 def normalised(alpha: Floats) -> Floats | None:
-    """The silhouette (coverage in [0, 1]) in its own frame, flattened; None where there is none."""
+    """The silhouette (coverage in [0, 1]) in its normalised frame, flattened; None if it is empty."""
     area = float(alpha.sum())
     if area <= 0:
         return None
@@ -43,7 +43,7 @@ def _tent(positions: Floats, cells: NDArray[np.intp]) -> Floats:
 
 @cache
 def _bank() -> tuple[Floats, Floats]:
-    """Templates of all shapes, as many for each, in the order of `scenes.SHAPES`; and their areas."""
+    """Templates of all shapes, the same number for each, in the order of `scenes.SHAPES`; and their areas."""
     templates = []
     for shape in scenes.SHAPES:
         for radius in _RADII:

@@ -1,8 +1,8 @@
 """A detector for photographs: any object-detection model that the `transformers` library can load.
 
-The heavy libraries are imported when a detector is made, not when this module is; scoring changes no global
-state of theirs. Colours come from a pluggable namer; the default, a palette, stands in for GenEval's CLIP.
-Invariant: two detectors of one version judge alike (tests/unit/test_transformers_detector.py).
+The heavy libraries are imported when a detector is created, not with this module; scoring does not change their
+global state. Colours come from a pluggable namer; the default, a palette, stands in for GenEval's CLIP.
+Invariant: two detectors of one version give the same detections (tests/unit/test_transformers_detector.py).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class TransformersDetector:
-    """Detections of a pretrained model; `class_names` maps its labels to the prompts' where they differ."""
+    """Detections of a pretrained model; `class_names` maps its labels to the prompts' labels where they differ."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TransformersDetector:
         self._batch_size = batch_size
         self._thresholds = thresholds or Thresholds()
         self._namer = namer or PaletteNamer(GENEVAL_PALETTE)
-        # Copied, because the version speaks of the names as they are now.
+        # Copied, because the version covers the names at this time.
         self._class_names = dict(class_names)
         settings = (self._thresholds, self._namer.version, sorted(self._class_names.items()))
         self._version = f"transformers-detector-1-{_digest(self._processor, self._model, settings)}"
@@ -92,12 +92,12 @@ class TransformersDetector:
 
 
 def _loaded(source: str | Path, device: str) -> tuple[Any, Any]:
-    """The image processor and the model; the processor in its PIL form, which needs no further package."""
+    """Load the image processor, in its PIL form, which needs no further package, and the model."""
     looks_like_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
     if looks_like_path and not Path(source).expanduser().is_dir():
         raise WeightsError(
             f"The detector's folder '{source}' does not exist, so no model can be loaded from it; "
-            "give the folder that holds the model's config.json."
+            "pass the folder that holds the model's config.json."
         )
     try:
         import torch
@@ -114,14 +114,14 @@ def _loaded(source: str | Path, device: str) -> tuple[Any, Any]:
         model = AutoModelForObjectDetection.from_pretrained(name, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise WeightsError(
-            f"No object-detection model could be loaded from '{source}', because its configuration, image "
-            "processor or weights are missing or unreadable; give a folder or hub name that has all three."
+            f"No object-detection model could be loaded from '{source}': its configuration, image processor or "
+            "weights are missing or unreadable; pass a folder or hub name that has all three."
         ) from error
     return processor, model.to(device).eval()
 
 
 def _digest(processor: Any, model: Any, settings: tuple[object, ...]) -> str:
-    """Of all that decides a verdict: a fine-tuned or otherwise set up detector is another judge under the same name."""
+    """Digest of everything that affects detections: settings, processor, labels and weights."""
     hasher = hashlib.blake2b(digest_size=8)
     hasher.update(repr(settings).encode())
     hasher.update(processor.to_json_string().encode())

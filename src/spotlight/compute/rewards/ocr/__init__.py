@@ -1,1 +1,1 @@
-"""Text-rendering rewards: what a recogniser reads in an image, compared with the word the prompt asks for."""
+"""Text-rendering rewards: compare the text that a recogniser reads in an image with the prompt's target text."""

@@ -1,6 +1,6 @@
-"""Finding the lines of text in a picture and reading them in order.
+"""Finds the lines of text in a picture and reads them in order.
 
-A network gives each pixel a probability of lying in the shrunken core of a text line; its connected regions,
+A network gives each pixel a probability of lying in the shrunken core of a text line; the connected regions,
 grown back, are the lines. Boxes are axis-aligned: slanted text is read with some of its surroundings.
 """
 
@@ -27,7 +27,7 @@ PPOCR_V6_TINY_DET = PackagedFile(
 PIXEL_THRESHOLD = 0.2
 BOX_THRESHOLD = 0.4
 GROWTH = 1.4
-"""Area over perimeter times this is how far a core is grown; the network is trained to shrink by as much."""
+"""A core is grown by its area over its perimeter times this; the network is trained to shrink by the same amount."""
 
 STRIDE = 32
 SHORTEST_SIDE = 128
@@ -62,7 +62,7 @@ class TextBox:
 
 
 def reading_order(boxes: Sequence[TextBox]) -> list[TextBox]:
-    """Rows from top to bottom, each from left to right; a row is what overlaps its first box by half."""
+    """Boxes in rows from top to bottom, each from left to right; a row's boxes overlap its first box by half."""
     rows: list[list[TextBox]] = []
     for box in sorted(boxes, key=lambda box: box.middle):
         if rows and abs(box.middle - rows[-1][0].middle) < min(box.height, rows[-1][0].height) / 2:
@@ -73,7 +73,7 @@ def reading_order(boxes: Sequence[TextBox]) -> list[TextBox]:
 
 
 def boxes_from_map(probability: NDArray[np.float32], height: int, width: int) -> list[TextBox]:
-    """The text lines of a probability map, in pixels of the `height` x `width` picture it belongs to."""
+    """The text lines of a probability map, in pixels of its `height` x `width` picture."""
     regions, _ = scipy.ndimage.label(probability > PIXEL_THRESHOLD, structure=np.ones((3, 3)))
     scale_y, scale_x = height / probability.shape[0], width / probability.shape[1]
     boxes = []
@@ -98,7 +98,7 @@ def boxes_from_map(probability: NDArray[np.float32], height: int, width: int) ->
 
 
 def working_size(height: int, width: int) -> tuple[int, int]:
-    """The size at which a picture is searched: whole strides, small pictures enlarged, huge ones reduced."""
+    """Height and width at which a picture is searched: whole strides, small pictures enlarged, huge ones reduced."""
     scale = max(1.0, SHORTEST_SIDE / min(height, width))
     scale = min(scale, LONGEST_SIDE / max(height, width))
     return (
@@ -121,7 +121,7 @@ class TextDetector:
         tall, wide = working_size(height, width)
         picture = PIL.Image.fromarray(image).resize((wide, tall), PIL.Image.Resampling.BILINEAR)
         bgr = np.asarray(picture)[:, :, ::-1] / np.float32(255)
-        # The published mean and deviation are in RGB order, but the network was trained with them on BGR.
+        # The published mean and deviation are in RGB order, but the network was trained with them on BGR input.
         batch = ((bgr - _MEAN) / _DEVIATION).transpose(2, 0, 1)[None]
         probability = self._session.run(None, {self._input: np.ascontiguousarray(batch)})[0][0, 0]
         return boxes_from_map(probability, height, width)
@@ -135,7 +135,7 @@ class Reader:
         self.recogniser = recogniser
 
     def read(self, images: Sequence[Image], wanted: Sequence[str]) -> list[Reading]:
-        """One reading per image, in order; an image without text gives an empty one."""
+        """One reading per image, in order; an image without text gives an empty reading."""
         found = [[box.crop(image) for box in self.detector.find(image)] for image in images]
         owners = [index for index, crops in enumerate(found) for _ in crops]
         lines = self.recogniser.read([crop for crops in found for crop in crops], [wanted[index] for index in owners])

@@ -1,8 +1,8 @@
-"""Running a recognition network over lines of text, and what is kept of its output.
+"""Runs a recognition network over lines of text, and selects from its output.
 
-The network gives each frame a probability of each of thousands of characters; only the likeliest one, the blank's and
-those of the wanted letters are ever used, so that is all that a runner hands out. The runner of every run is here, with
-onnxruntime; the other one is for programs of one process on a GPU (`on_gpu/`).
+The network gives each frame a probability for each of thousands of characters. A runner returns only the likeliest
+class and the posteriors of the blank and of the wanted letters. Runs use the onnxruntime runner defined here; the other
+one is for programs of one process on a GPU (`on_gpu/`).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MAX_WIDTH = 3200
 BLANK = 0
 
 Classes: TypeAlias = tuple[tuple[int, ...], ...]
-"""For each letter of a text, the network's classes that show it; none for a letter that it does not know."""
+"""For each letter of a text, the network's classes that show it; empty for a letter outside its alphabet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,23 +42,23 @@ class LineRunner(Protocol):
     """A recognition network on some device."""
 
     name: str
-    """Stands for the arithmetic in a reward's version, because last bits differ; '' for the reference."""
+    """Name of the arithmetic in a reward's version, because last bits differ; '' for the reference."""
     batch: int
-    """Lines that it takes at once."""
+    """Lines per batch."""
 
     def __call__(self, images: Sequence[Image], wanted: Sequence[Classes]) -> list[Frames]:
-        """One answer per image, in order; images of one call have one `fitted_width`."""
+        """Return the frames of each image, in order; images of one call have one `fitted_width`."""
         ...
 
 
 def fitted_width(image: Image) -> int:
-    """How wide an image is once it is as high as the network takes it."""
+    """Width of an image scaled to the network's height."""
     height, width = image.shape[:2]
     return min(max(round(width * HEIGHT / height / FRAME), 2), MAX_WIDTH // FRAME) * FRAME
 
 
 def fit_line(image: Image) -> NDArray[np.float32]:
-    """The image as the network takes it: 3 x 48 x width, BGR, in [-1, 1]."""
+    """The image as the network's input: 3 x 48 x width, BGR, in [-1, 1]."""
     size = (fitted_width(image), HEIGHT)
     picture = PIL.Image.fromarray(image).resize(size, PIL.Image.Resampling.BILINEAR)
     bgr = np.asarray(picture)[:, :, ::-1].transpose(2, 0, 1)
@@ -66,7 +66,7 @@ def fit_line(image: Image) -> NDArray[np.float32]:
 
 
 class OnnxLines:
-    """The reference: onnxruntime on one CPU thread, which is quickest at 8 to 16 lines."""
+    """The reference: onnxruntime on one CPU thread, fastest at 8 to 16 lines."""
 
     name = ""
     batch = 16

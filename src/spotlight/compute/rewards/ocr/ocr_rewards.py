@@ -1,7 +1,7 @@
-"""The OCR rewards: how well the text in an image matches the text its prompt asks for.
+"""The OCR rewards: match of the text in an image with its prompt's target text.
 
 `ocr`, `ocr_exact` and `ocr_graded` read with the same network and differ in the score that is trained on;
-`ocr_judge` reads with another network, so that a policy which learns to please the first one is found out.
+`ocr_judge` reads with another network, so that a policy which exploits the first one is detected.
 
 Invariant: totals and components are finite and in [0, 1] (tests/unit/test_ocr.py).
 """
@@ -47,17 +47,17 @@ class _OcrBase:
         self.version = self._reference
 
     def use_device(self, device: str) -> None:
-        """Read lines on that device; on the CPU onnxruntime stays, the reference and quicker there than torch."""
+        """Read lines on this device; the CPU keeps onnxruntime, the reference, which is faster there than torch."""
         if device != "cpu":
             self.use_torch(device)
 
     def use_torch(self, device: str) -> None:
-        """Read lines with torch on that device from now on; another version, because last bits differ."""
+        """Read lines with torch on this device from now on; the version changes, because the last bits differ."""
         self._recogniser.use_torch(device)
         self.version = f"{self._reference}-{self._recogniser.runner}"
 
     def problem_with(self, prompt: Prompt) -> str | None:
-        """A prompt needs a text to read."""
+        """A prompt needs a target text."""
         try:
             text.target_of(prompt)
         except PromptError as error:
@@ -65,7 +65,7 @@ class _OcrBase:
         return None
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
-        """One score per image, each against its own prompt's target."""
+        """Score each image against its own prompt's target."""
         if len(images) != len(prompts):
             raise RewardError(
                 f"Reward '{self.name}' was given {len(images)} images and {len(prompts)} prompts, but each "
@@ -124,7 +124,7 @@ class OcrExact(_OcrBase):
 
 
 class OcrGraded(_OcrBase):
-    """Half edit similarity, half how much of the target the recogniser half sees, less extra glyphs; 0 to 1."""
+    """Half edit similarity, half soft match of the recogniser's letter probabilities, less extra glyphs; 0 to 1."""
 
     name = "ocr_graded"
     total = "graded"

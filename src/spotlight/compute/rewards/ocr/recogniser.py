@@ -1,7 +1,7 @@
-"""Reading one line of text per image with a CTC recogniser.
+"""Reads one line of text per image with a CTC recogniser.
 
-Invariant: a reading depends on its image and wanted text only, not on the batch it is computed in: images
-share a batch only at equal width, so none is padded (tests/unit/test_ocr.py).
+Invariant: a reading depends only on its image and wanted text, not on its batch: images share a batch only at
+equal width, so none is padded (tests/unit/test_ocr.py).
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from spotlight.compute.rewards.protocol import Image
 
 @dataclass(frozen=True)
 class RecogniserConfig:
-    """A recognition network and the characters of its classes; class 0 is blank and the last one a space."""
+    """A recognition network and the characters of its classes; class 0 is blank and the last one is a space."""
 
     name: str
     weights: PackagedFile
@@ -48,7 +48,7 @@ EN_PPOCR_V4 = RecogniserConfig(
         7992123,
         "fb0582182a85f259a11437b7795ed50a452a6f447b738a2c5dd89e3da93dce3b",
     ),
-    # The network's own metadata holds a web page where its characters should be.
+    # The network's own metadata holds a web page in place of its characters.
     alphabet=PackagedFile(
         "en_dict.txt",
         284,
@@ -93,11 +93,11 @@ class Recogniser:
 
     @property
     def runner(self) -> str:
-        """Stands for the arithmetic that reads; '' for the reference."""
+        """Name of the runner's arithmetic; '' for the reference."""
         return self._runner.name
 
     def use_torch(self, device: str) -> None:
-        """Read with torch on that device from now on."""
+        """Read with torch on this device from now on."""
         # Reward processes never load torch.
         from spotlight.compute.rewards.ocr.on_gpu.torch_lines import TorchLines
 

@@ -1,4 +1,4 @@
-"""Comparing what was read with what was asked: edit similarity, exact match and a graded score.
+"""Compares the text that was read with the target: edit similarity, exact match and a graded score.
 
 Invariant: every score is finite and in [0, 1] for any text, target and posteriors, and `graded` reaches 1
 only where `exact_match` holds (tests/unit/test_ocr.py).
@@ -21,7 +21,7 @@ SCORING_VERSION = 1
 """Raised whenever a rule in this module changes a score."""
 
 DECADES = 2.0
-"""How many powers of ten below certainty a letter may be before it counts for nothing; more lifts noise."""
+"""Powers of ten below certainty at which a letter's credit reaches 0; a larger value credits noise."""
 
 
 def normalise(text: str) -> str:
@@ -30,7 +30,7 @@ def normalise(text: str) -> str:
 
 
 def target_of(prompt: Prompt) -> str:
-    """The text to be shown, normalised: `prompt.target`, else what stands in the first double quotes."""
+    """The target text, normalised: `prompt.target`, else the text in the first double quotes."""
     raw = prompt.target
     if raw is None:
         quoted = prompt.text.split('"', 2)
@@ -69,9 +69,9 @@ def levenshtein(left: str, right: str) -> int:
 
 
 def edit_similarity(text: str, target: str) -> float:
-    """Flow-GRPO's OCR score: 1 - distance/length, with distance 0 as soon as the target is part of the text.
+    """Flow-GRPO's OCR score: 1 - distance/length, with distance 0 if the text contains the target.
 
-    Flow-GRPO divides by zero on an empty target; here it is matched by an empty text only.
+    Flow-GRPO divides by zero on an empty target; here only an empty text matches it.
     """
     read, wanted = normalise(text), normalise(target)
     if not wanted:
@@ -87,12 +87,12 @@ def exact_match(text: str, target: str) -> float:
 
 
 def soft_lcs(letters: Sequence[Posteriors], blank: Sequence[Posteriors], targets: Sequence[str]) -> NDArray[np.float64]:
-    """How much of each target its posteriors hold in order, each letter credited by its order of magnitude.
+    """Share of each target that its posteriors contain in order, each letter credited by its order of magnitude.
 
-    `letters[i][t, k]` is the probability that frame t of reading i shows letter k of its target. Letters are laid on
-    increasing frames so that the sum of clip(1 + log10(p) / DECADES, 0, 1) is greatest. A letter that repeats
-    the one before needs a blank frame in front of it, because CTC reads an unbroken run as one letter. Readings with
-    one number of frames and letters are computed together.
+    `letters[i][t, k]` is the probability that frame t of reading i shows letter k of its target. Letters are assigned
+    to increasing frames so that the sum of clip(1 + log10(p) / DECADES, 0, 1) is greatest. A letter that repeats
+    the previous one needs a blank frame before it, because CTC reads an unbroken run as one letter. Readings with the
+    same number of frames and letters are computed together.
     """
     scores = np.zeros(len(targets))
     same_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -113,7 +113,7 @@ def _repeats(target: str) -> list[bool]:
 def _soft_lcs(letters_BTK: Posteriors, blank_BT: Posteriors, repeats_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
     rows, frames, length = letters_BTK.shape
     credit_BTK = np.clip(1.0 + np.log10(np.maximum(letters_BTK, 1e-12, dtype=np.float64)) / DECADES, 0.0, 1.0)
-    # A separator is whole once blank is likelier than all else together: greedy decoding splits there.
+    # A separator counts fully once blank is likelier than all other classes together: greedy decoding splits there.
     separator_BT = np.zeros((rows, frames))
     separator_BT[:, 1:] = np.clip(2.0 * blank_BT[:, :-1].astype(np.float64), 0.0, 1.0)
     # best[t] is the greatest credit of the letters so far on the frames before t.

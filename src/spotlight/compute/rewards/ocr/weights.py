@@ -1,4 +1,4 @@
-"""The vendored OCR weights: where they are, and the proof that they are the ones that were measured.
+"""The vendored OCR weights: their location, sizes and hashes.
 
 Invariant: no byte of a model is used before the whole file's sha256 is checked.
 """
@@ -18,7 +18,7 @@ ASSETS = Path(spotlight.__file__).parent / "assets" / "ocr"
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """One file of the package's data, known by its size and hash."""
+    """One file of the package's data, identified by its size and hash."""
 
     name: str
     size: int
@@ -26,11 +26,11 @@ class PackagedFile:
 
     @property
     def tag(self) -> str:
-        """What stands for this file in a reward's version."""
+        """Short identifier of this file in a reward's version."""
         return self.sha256[:8]
 
     def load(self, folder: Path = ASSETS) -> bytes:
-        """The content, or a WeightsError if it is not byte for byte the expected one."""
+        """Return the content; raise a WeightsError if size or hash differ."""
         remedy = "reinstall spotlight-rl to restore it."
         path = folder / self.name
         try:
@@ -41,7 +41,7 @@ class PackagedFile:
             ) from error
         if len(content) != self.size:
             raise WeightsError(
-                f"OCR weights {path} have {len(content)} bytes, not {self.size}, so the file is cut short "
+                f"OCR weights {path} have {len(content)} bytes, not {self.size}, so the file is truncated "
                 f"or replaced; {remedy}"
             )
         digest = hashlib.sha256(content).hexdigest()

@@ -1,8 +1,8 @@
-"""Reads the graph of an ONNX file: its nodes, their attributes and its constants, straight from the wire format.
+"""Reads the graph of an ONNX file: its nodes, their attributes and its constants, directly from the wire format.
 
-Only what a frozen inference graph needs is understood. Invariant: whatever would change what the graph computes
-(subgraphs, functions, sparse or external tensors, other kinds of attribute, other element types) is refused, never
-skipped; only descriptions for people are (tests/unit/test_ocr_onnx_file.py).
+Supports only the content of a frozen inference graph. Invariant (tests/unit/test_ocr_onnx_file.py): fields that affect
+the graph's result (subgraphs, functions, sparse or external tensors, other kinds of attribute, other element types) are
+refused, never skipped; only descriptive fields are skipped.
 """
 
 import struct
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from spotlight.core.errors import WeightsError
 
 Array: TypeAlias = NDArray[Any]
-"""Of float32, int32 or int64."""
+"""Array of float32, int32 or int64."""
 
 Attribute: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...] | Array
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ELEMENT_TYPES: Mapping[int, np.dtype[Any]] = {1: np.dtype("<f4"), 6: np.dtype("<i4"), 7: np.dtype("<i8")}
-# Where each message keeps what is read, by field number; the others hold names, descriptions and shapes for people.
+# Field numbers of each message that are read; other fields hold names, descriptions and shapes.
 _MODEL_GRAPH, _MODEL_OPSET, _MODEL_FUNCTIONS = 7, 8, 25
 _GRAPH_NODE, _GRAPH_CONSTANT, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OP, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 4, 5, 7
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_FLOATS, _TENSOR_INT32S, _TENSOR_INT64S = 1, 2, 4, 5, 7
 _TENSOR_NAME, _TENSOR_RAW = 8, 9
 _TENSOR_ELSEWHERE = frozenset({3, 6, 10, 11, 13, 14})
-"""Segments, strings, doubles, unsigned numbers and external files."""
+"""Fields with segments, strings, doubles, unsigned numbers and external files, which are refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in an order in which they can run."""
+    """A graph; its nodes are in executable order."""
 
     opset: int
     nodes: tuple[Node, ...]
@@ -54,7 +54,7 @@ class Graph:
 
 
 class _Field:
-    """One field of a message: its number and its value, as the wire type gives it."""
+    """One field of a message: its number, wire type and raw value."""
 
     __slots__ = ("number", "value", "wire")
 
@@ -63,11 +63,11 @@ class _Field:
 
     def content(self) -> bytes:
         if not isinstance(self.value, bytes):
-            raise _damaged(f"field {self.number} holds a number where bytes belong")
+            raise _damaged(f"field {self.number} holds a number instead of bytes")
         return self.value
 
     def integers(self) -> list[int]:
-        """Signed numbers: one, or any number of them packed."""
+        """Signed integers: one, or a packed list."""
         if isinstance(self.value, int):
             return [_signed(self.value)]
         numbers, at = [], 0
@@ -80,7 +80,7 @@ class _Field:
         return self.integers()[-1]
 
     def floats(self) -> list[float]:
-        """32-bit numbers: one, or any number of them packed."""
+        """32-bit floats: one, or a packed list."""
         content = struct.pack("<I", self.value) if isinstance(self.value, int) else self.value
         if len(content) % 4:
             raise _damaged(f"field {self.number} holds {len(content)} bytes of 4-byte numbers")
@@ -94,7 +94,7 @@ class _Field:
 
 
 def read_graph(content: bytes) -> Graph:
-    """The graph in an ONNX file's bytes, or a WeightsError."""
+    """Parse the graph of an ONNX file's bytes; raise a WeightsError if it is damaged or not supported."""
     opsets: list[int] = []
     graphs: list[bytes] = []
     for field in _fields(content):
@@ -103,7 +103,7 @@ def read_graph(content: bytes) -> Graph:
         elif field.number == _MODEL_OPSET:
             opsets.append(_standard_opset(field.content()))
         elif field.number == _MODEL_FUNCTIONS:
-            raise _not_understood("functions of its own")
+            raise _not_supported("model-local functions")
     if len(graphs) != 1 or len(opsets) != 1:
         raise _damaged(f"it has {len(graphs)} graphs and {len(opsets)} operator sets instead of one each")
     return _graph(graphs[0], opsets[0])
@@ -122,7 +122,7 @@ def _graph(content: bytes, opset: int) -> Graph:
         elif field.number == _GRAPH_OUTPUT:
             outputs.append(_name(field.content()))
         elif field.number == _GRAPH_SPARSE:
-            raise _not_understood("sparse tensors")
+            raise _not_supported("sparse tensors")
     # Old files list their constants among the inputs too.
     free = tuple(name for name in inputs if name not in constants)
     return Graph(opset, tuple(nodes), constants, free, tuple(outputs))
@@ -132,7 +132,7 @@ def _standard_opset(content: bytes) -> int:
     version = 0
     for field in _fields(content):
         if field.number == 1 and field.text():
-            raise _not_understood(f"the operator set '{field.text()}'")
+            raise _not_supported(f"the operator set '{field.text()}'")
         if field.number == 2:
             version = field.integer()
     return version
@@ -151,12 +151,12 @@ def _node(content: bytes) -> Node:
             name, value = _attribute(field.content())
             attributes[name] = value
         elif field.number == _NODE_DOMAIN and field.text():
-            raise _not_understood(f"an operation of the domain '{field.text()}'")
+            raise _not_supported(f"an operation of the domain '{field.text()}'")
     return Node(op, tuple(inputs), tuple(outputs), attributes)
 
 
 def _attribute(content: bytes) -> tuple[str, Attribute]:
-    """The value is the field that the attribute's declared kind names; zeros and empty lists may be left out."""
+    """Name and value of an attribute; its kind selects the value's field, absent for zeros and empty lists."""
     fields = list(_fields(content))
     name = next((field.text() for field in fields if field.number == 1), "")
     kind = next((field.integer() for field in fields if field.number == 20), 0)
@@ -174,7 +174,7 @@ def _attribute(content: bytes) -> tuple[str, Attribute]:
         return name, tuple(number for field in fields if field.number == 7 for number in field.floats())
     if kind == 7:
         return name, tuple(number for field in fields if field.number == 8 for number in field.integers())
-    raise _not_understood(f"an attribute '{name}' of kind {kind}")
+    raise _not_supported(f"an attribute '{name}' of kind {kind}")
 
 
 def _tensor(content: bytes) -> tuple[str, Array]:
@@ -196,9 +196,9 @@ def _tensor(content: bytes) -> tuple[str, Array]:
         elif field.number == _TENSOR_RAW:
             raw = field.content()
         elif field.number in _TENSOR_ELSEWHERE:
-            raise _not_understood(f"the tensor '{name}', whose numbers are kept in field {field.number}")
+            raise _not_supported(f"the tensor '{name}', whose numbers are kept in field {field.number}")
     if kind not in _ELEMENT_TYPES:
-        raise _not_understood(f"the tensor '{name}' of element type {kind}")
+        raise _not_supported(f"the tensor '{name}' of element type {kind}")
     dtype = _ELEMENT_TYPES[kind]
     if raw is not None and len(raw) % dtype.itemsize:
         raise _damaged(f"the tensor '{name}' has {len(raw)} bytes of {dtype.itemsize}-byte numbers")
@@ -238,7 +238,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(content) or shift > 63:
-            raise _damaged(f"the number that ends at byte {at} is cut short or too long")
+            raise _damaged(f"the number that ends at byte {at} is truncated or too long")
         byte = content[at]
         at += 1
         number |= (byte & 0x7F) << shift
@@ -252,11 +252,11 @@ def _signed(number: int) -> int:
 
 
 def _damaged(what: str) -> WeightsError:
-    return WeightsError(f"this is no whole ONNX file: {what}; restore the file.")
+    return WeightsError(f"the ONNX file is damaged: {what}; restore the file.")
 
 
-def _not_understood(what: str) -> WeightsError:
+def _not_supported(what: str) -> WeightsError:
     return WeightsError(
-        f"the ONNX file uses {what}, which this reader does not understand, so the graph would compute something "
-        "else; run it with onnxruntime."
+        f"the ONNX file uses {what}, which this reader does not support, so its result would be wrong; run the graph "
+        "with onnxruntime."
     )

@@ -1,7 +1,8 @@
-"""A recognition network on a GPU: resizing, reading and picking of letters in large batches, without leaving it.
+"""A recognition network on a GPU: resizes, reads and selects letters in large batches on the device.
 
-Pictures go up as bytes and only `Frames` come down. Invariant: a reading differs from the reference's by the rounding
-of float32 only, whatever else the process computes (tests/unit/test_ocr_torch_net.py, tests/gpu/test_ocr_on_device.py).
+Pictures are copied to the device as bytes, and only `Frames` are copied back. Invariant: a reading differs from the
+reference's only by the rounding of float32, independent of the process's other computations
+(tests/unit/test_ocr_torch_net.py, tests/gpu/test_ocr_on_device.py).
 """
 
 from collections import defaultdict
@@ -21,7 +22,7 @@ from spotlight.compute.rewards.ocr.weights import PackagedFile
 from spotlight.compute.rewards.protocol import Image
 
 PIXELS_AT_ONCE = 512 * 48 * 144
-"""Bounds memory where lines are long: about 2 GB of activations."""
+"""Pixels per batch: bounds the activations of long lines to about 2 GB."""
 
 
 class TorchLines:
@@ -53,7 +54,7 @@ class TorchLines:
         ]
 
     def _fitted(self, images: Sequence[Image]) -> Tensor:
-        """The images as the network takes them, resized together where they have one size."""
+        """The images as the network's input; images of one size are resized together."""
         same_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, image in enumerate(images):
             same_size[image.shape].append(index)
@@ -63,7 +64,7 @@ class TorchLines:
         return lines_BCHW
 
     def _resized(self, images: Sequence[Image]) -> Tensor:
-        """What `fit_line` gives, for images of one size."""
+        """The result of `fit_line`, for images of one size."""
         height, width = images[0].shape[:2]
         how = resizing(height, width, HEIGHT, fitted_width(images[0]))
         if how is None:
@@ -74,7 +75,7 @@ class TorchLines:
         return how.apply(bgr_BCHW, down, across).float() / 127.5 - 1.0
 
     def _letters(self, posteriors_BTC: Tensor, wanted: Sequence[Classes]) -> Tensor:
-        """Per line and frame the sum over the classes of each wanted letter; shorter texts end in zeros."""
+        """Per line and frame, the sum over the classes of each wanted letter; shorter texts end in zeros."""
         length = max(len(classes) for classes in wanted)
         variants = max((len(same) for classes in wanted for same in classes), default=1)
         index_BKV = np.zeros((len(wanted), length, max(1, variants)), np.int64)

@@ -1,10 +1,9 @@
 """Runs an ONNX graph with torch on a device.
 
-It computes in float64 unless told otherwise. Products of float32 follow the process's TF32 setting, which training
-chooses and which another thread may be training with, so it can be neither trusted nor changed here; and in float64
-the rounding does not depend on the size of the batch. What depends on constants only is computed once; everything else
-is dropped after its last use. Invariant: what comes out is what onnxruntime gives, up to the rounding of float32
-(tests/unit/test_ocr_torch_net.py).
+The default is float64, for two reasons. Products of float32 follow the process's TF32 setting, which training chooses
+and may use in another thread, so it can be neither relied on nor changed here. And in float64 the rounding does not
+depend on the batch size. Values that depend only on constants are computed once; other values are dropped after their
+last use. Invariant: the output equals onnxruntime's up to the rounding of float32 (tests/unit/test_ocr_torch_net.py).
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ OPSETS = (11, 12)
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """A step, the names of its values, and those that nobody needs after it."""
+    """A step, the names of its values, and of those that no later step needs."""
 
     run: Step
     inputs: tuple[str, ...]
@@ -32,13 +31,13 @@ class _Bound:
 
 
 class TorchNet:
-    """A graph of one input and one output, ready to run on batches of any size."""
+    """A graph of one input and one output; runs on batches of any size."""
 
     def __init__(self, graph: Graph, device: torch.device, dtype: torch.dtype = torch.float64) -> None:
         if graph.opset not in OPSETS:
             raise WeightsError(
-                f"the graph is written in operator set {graph.opset}, but the torch runner knows the meanings of "
-                f"{' and '.join(map(str, OPSETS))} only; run the graph with onnxruntime."
+                f"the graph uses operator set {graph.opset}, but the torch runner implements only "
+                f"{' and '.join(map(str, OPSETS))}; run the graph with onnxruntime."
             )
         if len(graph.inputs) != 1 or len(graph.outputs) != 1:
             raise WeightsError(
@@ -51,7 +50,7 @@ class TorchNet:
         self._steps = _scheduled(self._live_steps(graph), self._output)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The output for a batch."""
+        """Return the output for a batch."""
         values = {self._input: x.to(self._device, self._dtype)}
         with torch.inference_mode():
             for step in self._steps:
@@ -61,19 +60,19 @@ class TorchNet:
         return values[self._output]
 
     def _place(self, array: Array) -> Tensor:
-        # A copy, because torch takes no memory that it may not write to, such as a file's bytes.
+        # A copy, because torch accepts no read-only memory, such as a file's bytes.
         tensor = torch.from_numpy(np.array(array))
         return tensor.to(self._device, self._dtype) if tensor.is_floating_point() else tensor
 
     def _live_steps(self, graph: Graph) -> list[_Bound]:
-        """The steps that depend on the input; the values of all others become constants."""
+        """Steps that depend on the input; the values of all other steps become constants."""
         steps = []
         for node in graph.nodes:
             run = bind(node, self._place)
             if len(node.outputs) != 1:
                 raise WeightsError(
-                    f"the operation '{node.op}' has {len(node.outputs)} outputs, but the torch runner gives one; run "
-                    "the graph with onnxruntime."
+                    f"the operation '{node.op}' has {len(node.outputs)} outputs, but the torch runner supports one; "
+                    "run the graph with onnxruntime."
                 )
             if all(name in self._constants or not name for name in node.inputs):
                 with torch.inference_mode():
@@ -88,7 +87,7 @@ class TorchNet:
 
 
 def _scheduled(steps: list[_Bound], output: str) -> tuple[_Bound, ...]:
-    """The same steps, each with the values that it is the last to use."""
+    """Add to each step the values that it is the last to use."""
     made = {step.output for step in steps}
     needed = {output}
     scheduled = []

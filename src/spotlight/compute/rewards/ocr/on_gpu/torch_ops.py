@@ -1,8 +1,8 @@
-"""ONNX operations (operator sets 11 and 12) in torch: for each, its attributes in, a function of tensors out.
+"""ONNX operations (operator sets 11 and 12) in torch: each maker takes attributes and returns a function of tensors.
 
-The keyword parameters of an operation are the attributes it understands; what is not among them is refused, and so is
-a value whose meaning is not implemented (tests/unit/test_ocr_torch_net.py). Floating-point tensors live on the
-device; integer tensors are shapes and indices, and stay on the host, so that no step waits for the device.
+The keyword parameters of a maker are the attributes it supports; other attributes and unimplemented values are refused
+(tests/unit/test_ocr_torch_net.py). Floating-point tensors are on the device; integer tensors are shapes and indices,
+and stay on the host, so that no operation waits for the device.
 """
 
 import inspect
@@ -23,15 +23,15 @@ _INTEGERS = {6: torch.int32, 7: torch.int64}
 
 
 def bind(node: Node, place: Callable[[Array], Tensor]) -> Step:
-    """The node's operation with its attributes; a WeightsError where it cannot be run as the file means it.
+    """Return the node's operation with its attributes; raise a WeightsError if it is not supported.
 
-    `place` puts a constant where tensors of its kind live.
+    `place` puts a constant on the device or host, by its type.
     """
     make = _constant(place) if node.op == "Constant" else OPERATIONS.get(node.op)
     if make is None:
         raise WeightsError(
-            f"the graph has an operation '{node.op}', which the torch runner does not have, so it would compute "
-            f"something else; run the graph with onnxruntime, or add it: {suggestion(node.op, OPERATIONS)}"
+            f"the graph has an operation '{node.op}', which the torch runner does not implement; run the graph with "
+            f"onnxruntime, or add it: {suggestion(node.op, OPERATIONS)}"
         )
     known = inspect.signature(make).parameters
     for name, value in node.attributes.items():
@@ -47,7 +47,7 @@ def bind(node: Node, place: Callable[[Array], Tensor]) -> Step:
 
 
 class _Unsupported(Exception):
-    """The value of this attribute has a meaning that is not implemented."""
+    """The value of this attribute is not implemented."""
 
     def __init__(self, attribute: str) -> None:
         super().__init__(attribute)
@@ -58,7 +58,7 @@ def _refused(node: Node, attribute: str, value: Attribute | None) -> WeightsErro
     shown = "(left out)" if value is None else value
     return WeightsError(
         f"the operation '{node.op}' has the attribute {attribute} = {shown}, which the torch runner does not "
-        "understand, so it would compute something else; run the graph with onnxruntime."
+        "implement, so its result would be wrong; run the graph with onnxruntime."
     )
 
 
@@ -96,7 +96,7 @@ def _conv(
 
 
 def _batch_normalization(*, epsilon: float = 1e-5, momentum: float = 0.9) -> Step:
-    # The momentum matters in training only; the attribute is there all the same.
+    # Inference ignores the momentum, but files contain the attribute.
     def normalise(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return F.batch_norm(x, mean, variance, scale, shift, training=False, eps=epsilon)
 
@@ -147,11 +147,11 @@ def _transpose(*, perm: Pair) -> Step:
 
 def _softmax(*, axis: int = 1) -> Step:
     def softmax(x: Tensor) -> Tensor:
-        # These operator sets flatten every axis from `axis` on into one, which is the same for the last one only.
+        # These operator sets flatten all axes from `axis` on into one, which equals torch's softmax only for the last.
         if axis not in (-1, x.ndim - 1):
             raise WeightsError(
-                f"the graph takes a softmax over axis {axis} of {x.ndim}, which joins several axes into one there; "
-                "run the graph with onnxruntime."
+                f"the graph takes a softmax over axis {axis} of {x.ndim}, which joins several axes; run the graph with "
+                "onnxruntime."
             )
         return x.softmax(dim=-1)
 
@@ -170,7 +170,7 @@ def _cast(*, to: int) -> Step:
 
 def _reshape() -> Step:
     def reshape(x: Tensor, shape: Tensor) -> Tensor:
-        # A 0 keeps the size it stands on.
+        # A 0 keeps the size of that axis.
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(shape.tolist())]
         return x.reshape(sizes)
 
@@ -183,8 +183,8 @@ def _slice() -> Step:
         strides: Sequence[int] = [1] * len(starts) if steps is None else steps.tolist()
         if min(strides) < 1:
             raise WeightsError(
-                f"the graph takes a slice in steps of {min(strides)}, which the torch runner cannot; run the graph "
-                "with onnxruntime."
+                f"the graph takes a slice in steps of {min(strides)}, which the torch runner does not implement; run "
+                "the graph with onnxruntime."
             )
         index = [slice(None)] * x.ndim
         for axis, start, end, step in zip(chosen, starts.tolist(), ends.tolist(), strides, strict=True):
@@ -195,7 +195,7 @@ def _slice() -> Step:
 
 
 def _plain(function: Step) -> Callable[[], Step]:
-    """An operation without attributes."""
+    """Maker of an operation without attributes."""
     return lambda: function
 
 
