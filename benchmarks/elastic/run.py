@@ -29,7 +29,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
-from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
 from spotlight.sim.sim_node import TOKEN_PIXELS
@@ -240,7 +240,7 @@ async def _run(case: Case) -> Outcome:
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
     policy = (CrewFate if fixed else VariedFate)(profile, config)
     world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
-    world.rooms = lambda: SlowRooms(profile.seconds(Operation.REGROUP))
+    world.rendezvous = lambda: SlowRendezvous(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
     if isinstance(policy, CrewFate):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled

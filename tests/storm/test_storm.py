@@ -14,7 +14,7 @@ from spotlight.controller.gang import DEATHS_ALLOWED
 from spotlight.core.types import WorkerId
 from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.faults import ORDERS, Storm
-from spotlight.sim.storm import SeedOutcome, StormTally, weather_one
+from spotlight.sim.storm import SeedOutcome, StormTally, run_seed
 
 SEEDS = range(60)
 MORE_SEEDS = range(60, 300)
@@ -22,15 +22,15 @@ CHUNK = 10
 
 FINGERPRINT = """
 import sys
-from spotlight.sim.storm import weather_one
-print([(weather_one(seed).trace, weather_one(seed).theta) for seed in (3, 17)])
+from spotlight.sim.storm import run_seed
+print([(run_seed(seed).trace, run_seed(seed).theta) for seed in (3, 17)])
 print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modules))
 """
 
 
 @cache
 def weathered(seed: int) -> SeedOutcome:
-    return weather_one(seed)
+    return run_seed(seed)
 
 
 @pytest.mark.parametrize("first", SEEDS[::CHUNK])
