@@ -283,9 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Runs fault storms over the real control plane in virtual time.")
     parser.add_argument("--seeds", type=int, default=300, help="number of seeds")
     parser.add_argument("--start", type=int, default=0, help="first seed")
-    parser.add_argument(
-        "--logs", type=Path, help="folder for storm-SEED.log of a failure; default: the temporary folder"
-    )
+    parser.add_argument("--logs", type=Path, help="folder for storm-SEED.log of failures; default: temporary folder")
     options = parser.parse_args(arguments)
     console, tally, failed = Console(highlight=False), StormTally(), []
     for seed in track(range(options.start, options.start + options.seeds), "storms", console=console):
