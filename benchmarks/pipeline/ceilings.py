@@ -16,7 +16,7 @@ The last two also respect the order of groups: before the samples of k groups ar
 of these groups are trained; and trainers do not train while they draw. With TAG they also respect small batches: the
 first rows have to end soon, and few rows are left when most groups are trained (`few_rows.py`).
 
-With helpers slots do not finish in lockstep, so the last unit may be a single group and shares need not be whole rounds.
+With helpers slots do not finish in lockstep: the last unit may be a single group, and shares need not be whole rounds.
 With asynchrony a period is measured over many iterations, and the samples drawn ahead of the first and of the last may
 differ by a batch: such a row may seem to exceed its ceiling by that much. Each ceiling is the best over the batches of
 its row. Launches bound small batches, so nothing is drawn faster than all slots could with even shares. An
