@@ -86,7 +86,7 @@ class Bench:
         return found
 
     def _roll_out(self, plan: Plan) -> None:
-        """Roll out one picture with the timesteps of all arms, and several with one timestep for batches over samples."""
+        """Roll out one picture with all arms' timesteps, and several of one timestep for batches over samples."""
         arms = (*plan.arms, *plan.at_last)
         longest = max(self._rows(arm, plan) for arm in arms if arm.over is BatchesOver.PAIRS)
         most = max((arm.batch for arm in arms if arm.over is BatchesOver.SAMPLES), default=0)
