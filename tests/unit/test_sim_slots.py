@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.market.traces import Happening, MessageTrace, TraceEvent
+from spotlight.control.market.traces import Happening, Trace, TraceEvent
 from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
-from spotlight.sim.message_trace import MessageTrace as Events
+from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import run_virtually
@@ -25,7 +25,7 @@ def crews_after(kind, *changes, size=SIZE):
     """A crew policy after these slots of one node went (-n) and came (+n), all of them there before."""
 
     async def story():
-        crews = kind(SimWorld(NoFaults(), SimStorage(), Events(), is_exact=True), size, LEGAL)
+        crews = kind(SimWorld(NoFaults(), SimStorage(), MessageTrace(), is_exact=True), size, LEGAL)
         for number in range(size):
             crews.lost(CrewSlot("spot-1", number))
         for number in range(size):
@@ -55,7 +55,7 @@ class Diary:
 def test_replay_of_slots_tells_each_in_its_time_and_all_as_away_before():
     diary = Diary()
     events = [(5.0, "n/0", UP), (5.0, "n/1", UP), (7.0, "n/1", NOTICE), (9.0, "n/1", KILL), (30.0, "n/1", UP)]
-    run_virtually(replay(MessageTrace("t", tuple(TraceEvent(*event) for event in events)), diary))
+    run_virtually(replay(Trace("t", tuple(TraceEvent(*event) for event in events)), diary))
     assert diary.lines == [
         (0.0, "lost", "n", 0),
         (0.0, "lost", "n", 1),
@@ -69,7 +69,7 @@ def test_replay_of_slots_tells_each_in_its_time_and_all_as_away_before():
 @pytest.mark.parametrize("name", ["spot-1", "spot-1/", "/3", "spot-1/x"])
 def test_replay_of_a_name_without_a_slot_is_refused(name):
     with pytest.raises(ConfigError, match="names no slot"):
-        run_virtually(replay(MessageTrace("t", (TraceEvent(0.0, name, UP),)), Diary()))
+        run_virtually(replay(Trace("t", (TraceEvent(0.0, name, UP),)), Diary()))
 
 
 def test_slot_of_a_worker_is_the_same_in_every_life():
