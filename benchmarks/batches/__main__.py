@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     )
     args = flags.parse_args()
     if args.onto and not args.merge:
-        flags.error("--onto says what to keep beside merged cells; give --merge as well")
+        flags.error("--onto has an effect only with --merge; give both")
     return args
 
 

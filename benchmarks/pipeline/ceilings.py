@@ -7,7 +7,7 @@ adopts its own weights, N the number of slots:
     serial       G + T + w                                      batches over samples
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
-    +TAG         drawing and all training but the last group's shared by all slots, of which trainers are there after a
+    +TAG         drawing and all training but the last group's shared by all slots, of which trainers can draw after a
                  and the others after f, then the last group's training and p
     +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
                  T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG

@@ -1,4 +1,4 @@
-"""The bandit beside the fixed plans of each workload, and the ratios of their payoffs."""
+"""The bandit and the fixed plans of each workload, and the ratios of their payoffs."""
 
 from collections.abc import Sequence
 

@@ -33,7 +33,7 @@ class Look(StrEnum):
     EXACT = "exact"
     """As it would be rolled out."""
     FULL = "full"
-    """With all steps and the rollout's sampler; noise inside an SDE window is drawn anew."""
+    """With all steps and the rollout's sampler; noise inside an SDE window is new."""
     FEW = "few"
     """With the few ODE steps of a preview."""
 

@@ -54,7 +54,7 @@ class RunConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     output: OutputConfig = OutputConfig()
     deterministic: bool = False
-    """Same bits whatever dies: fixed row counts, a fixed preview plan, planned previews awaited. Slower."""
+    """Same bits after any loss: fixed row counts, a fixed preview plan, planned previews awaited. Slower."""
 
     @property
     def explores(self) -> bool:

@@ -26,7 +26,8 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")] = DEFAULT_RECIPE,
     overrides: Overrides = None,
     pace: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="Compute nothing: workers wait as long as this profile says.")
+        str | None,
+        typer.Option(metavar="PROFILE", help="No computation: workers wait for the profile's durations."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")

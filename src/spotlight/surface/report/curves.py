@@ -84,7 +84,7 @@ def _drawing(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
 
 
 def gain_sentence(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
-    """A sentence such as `exact match rose from 0.40 to 0.61`; says so if the change is within the error."""
+    """A sentence such as `exact match rose from 0.40 to 0.61`, or that the change is within the error."""
     first, last = curve[0][1], curve[-1][1]
     what = f"held-out {score_name(name)}"
     if len(curve) == 1:
