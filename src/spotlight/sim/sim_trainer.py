@@ -95,14 +95,14 @@ class SimTrainer:
         if len(set(requests)) < len(requests):
             raise Stopped(f"{name} has a sample that the step already has; order every sample once.")
         if order.samples is None and not (order.part == 0 and order.is_final):
-            raise Stopped(f"{name} lacks the number of samples of the step; set samples in every part.")
+            raise Stopped(f"{name} does not say how many samples the step has; set samples in every part.")
         ages = {order.iteration - item.request.sample.version for item in order.items}
         if not ages <= {0, 1}:
             raise Stopped(f"{name} has samples that are {sorted(ages)} versions old; give it none older than one.")
         if order.is_final and not requests:
             raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
         if order.is_final and order.samples not in (None, len(requests)):
-            raise Stopped(f"{name} gives the step {order.samples} samples, but it has {len(requests)}.")
+            raise Stopped(f"{name} says that the step has {order.samples} samples, but it has {len(requests)}.")
 
     def publish(self, order: m.Publish) -> m.PublishedWeights:
         (weights,) = order.weights
