@@ -6,12 +6,12 @@
 
 The tiny model of the family really trains while a virtual clock charges the profile of Qwen-Image 20 B on H200s for 4
 reserved and 8 spot slots; neither arm explores. Both arms share every setting, prompts and seeds, and train for the
-same number of iterations. In the asynchronous one half of the groups of every iteration but the first (--share) are
-drawn with the weights before its own: deterministic mode admits just as many whatever the clock says, so the arm is the
-worst that the setting allows, not what happened to be idle.
+same number of iterations. In the asynchronous arm half of the groups of every iteration but the first (--share) are
+drawn with the previous weights. Deterministic mode admits exactly this share, whatever the clock, so the arm is the
+worst case of the setting.
 
-Each run writes its own file under --out and is skipped when that file exists, so an interrupted benchmark goes on by
-being repeated, and runs of several machines are joined with --merge.
+Each run writes its own file under --out and is skipped when that file exists, so an interrupted benchmark resumes when
+it is repeated. Runs of several machines are joined with --merge.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
     flags.add_argument("--loss", nargs="+", choices=LOSSES, default=list(LOSSES))
     flags.add_argument("--arm", nargs="+", choices=ARMS, default=list(ARMS))
     flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    flags.add_argument("--share", type=float, default=0.5, help="of an iteration's groups that are stale")
+    flags.add_argument("--share", type=float, default=0.5, help="share of an iteration's groups that are stale")
     flags.add_argument("--device", default="cpu")
     flags.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     flags.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join result files instead of running")

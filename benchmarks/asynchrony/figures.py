@@ -1,4 +1,4 @@
-"""Runs of both arms; the last held-out reward of each, and how stale rows differ from fresh ones."""
+"""Runs of both arms: the last held-out reward of each, and the difference of stale rows from fresh ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from spotlight.folder import RunFolder
 
 SYNCHRONOUS, ASYNCHRONOUS = ARMS = ("synchronous", "asynchronous")
 FIRST_LOSS = "nft"
-"""Its figures bear no suffix."""
+"""The loss whose figures have no suffix."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
     points: tuple[Point, ...]
     figures: dict[str, float]
-    """Differences of stale rows from fresh ones: means over the steps that had such rows."""
+    """Differences of stale rows from fresh ones: means over the updates that have such rows."""
     stale_samples: float
-    """Share of all rollouts after the first iteration that were drawn with the weights before."""
+    """Share of all rollouts after the first iteration that were drawn with the previous weights."""
     virtual_hours: float
     settings: str
     seconds: float
@@ -113,7 +113,7 @@ def present(results: Sequence[Result], out: Path, as_json: bool) -> None:
 
 
 def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
-    """Of one loss; the names end with it, except for the first loss."""
+    """Figures of one loss; their names end with it, except for the first loss."""
     arms = {arm: {result.seed: result for result in results if result.arm == arm} for arm in ARMS}
     found: dict[str, Figure] = {}
     for arm, runs in arms.items():
@@ -142,7 +142,7 @@ def figures_of(results: Sequence[Result], loss: str) -> dict[str, Figure]:
 
 
 def _check_mergeable(results: Sequence[Result]) -> None:
-    """One family and one commit, each run once, and arms of a loss that trained for as long."""
+    """Require one family and commit, each run once, and equal lengths of the arms of a loss."""
     merge.check_given_once([(result.loss, result.arm, result.seed) for result in results], "asynchrony")
     for what, values in (
         ("families", {result.family for result in results}),

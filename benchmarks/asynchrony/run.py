@@ -21,7 +21,7 @@ PROFILE = "h200-qwen-image-512"
 
 
 def run_seed(args: Namespace, loss: str, seed: int) -> None:
-    """The arms that have no result yet."""
+    """Run the arms that have no result yet."""
     contests = {arm: contest_of(args, loss, arm, seed) for arm in args.arm}
     left = [arm for arm in contests if not is_done(path_of(args, loss, arm, seed), contests[arm], seed)]
     if not left:
@@ -81,6 +81,6 @@ def is_done(path: Path, contest: Contest, seed: int) -> bool:
     if not path.exists():
         return False
     if read(path).settings != settings_of(contest, seed):
-        raise InputError(f"{path} was made with other settings; choose another --out, or delete it to run anew.")
+        raise InputError(f"{path} was made with other settings; choose another --out, or delete it to run again.")
     print(f"{path} exists; not run again", file=sys.stderr)
     return True

@@ -22,7 +22,7 @@ COUNTS = {"words": 210, "words-large": 210, "scenes": 384}
 
 
 def images_per_second(family: str) -> float:
-    """One process, one thread: the best of a few batches, so that a busy neighbour is not measured."""
+    """One process, one thread: the best of a few batches, so that other load on the host is not measured."""
     torch.set_num_threads(1)
     adapter = families.load(family)
     prompts = families.world_of(adapter).held_out(SPEED_BATCH)
@@ -36,7 +36,7 @@ def images_per_second(family: str) -> float:
 
 
 def speed_of_all_cores(family: str) -> float:
-    """One single-threaded process per core, as workers run; the sum of their speeds."""
+    """Sum of the speeds of one single-threaded process per core, as workers run."""
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as executor:
         return sum(executor.map(images_per_second, [family] * cores))

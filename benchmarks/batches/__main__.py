@@ -4,10 +4,10 @@
     python -m benchmarks.batches --merge runs/batches --out docs/results/batches [--onto docs/results/batches.json]
 
 Every variant is a setup of benchmarks/headline/ with other settings, at 512 under the shipped calm trace. A figure is
-the hours in which `reserved-only` with its own settings comes to its final score, over the variant's hours to that
-score: the geometric mean over seeds, from the least to the most. A variant that does not reach it counts with all its
-hours, which flatters it, and the unit says how many did not. Cells are kept under --out and are not run twice; --onto
-keeps the figures of an earlier result for variants that have no cells any more.
+the hours in which `reserved-only` with its own settings reaches its final score, over the variant's hours to that
+score: the geometric mean over seeds, from the least to the most. A run that does not reach it counts with all its
+hours, which favours the variant; the unit has the number of such runs. Cells are kept under --out and are not run
+twice; --onto keeps the figures of an earlier result for variants without cells.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     )
     args = flags.parse_args()
     if args.onto and not args.merge:
-        flags.error("--onto says what to keep beside merged cells; give --merge as well")
+        flags.error("--onto has an effect only with --merge; give both")
     return args
 
 

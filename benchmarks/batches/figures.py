@@ -1,4 +1,4 @@
-"""How much sooner each variant comes to the score of `reserved-only` than that itself."""
+"""Hours of `reserved-only` to its final score over each variant's hours to that score."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ EARLIER = "over an earlier run of the baseline"
 
 
 def present(folder: Path, onto: Path | None, out: Path, as_json: bool) -> None:
-    """Figures of the cells in the folder, beside those of an earlier result that have no cells any more."""
+    """Print and write the figures of the folder's cells, and those of an earlier result without cells."""
     earlier = json.loads(onto.read_text()) if onto else {"computed": [], "seeds": [], "figures": {}}
     kept = {name: _marked(one) for name, one in msgspec.convert(earlier["figures"], dict[str, Figure]).items()}
     found = [cells.read(path) for path in sorted(folder.glob("*/*.json"))]
@@ -29,7 +29,7 @@ def present(folder: Path, onto: Path | None, out: Path, as_json: bool) -> None:
 
 
 def _marked(earlier: Figure) -> Figure:
-    """Its unit names the other run of the baseline, with which newer figures need not agree."""
+    """The figure with a unit that names the earlier run of the baseline, which newer figures need not match."""
     unit = earlier.unit if EARLIER in earlier.unit else f"{earlier.unit}; {EARLIER}"
     return msgspec.structs.replace(earlier, unit=unit)
 

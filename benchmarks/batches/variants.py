@@ -1,6 +1,6 @@
 """The variants of the sweep: a setup, and its settings beside those of the headline's task (`variants.csv`).
 
-A name gives seeds x steps of the previews, then prompts, updates, timesteps and what else differs. An empty field of
+A name gives seeds x steps of the previews, then prompts, updates, timesteps and other differences. An empty field of
 the table leaves the task's own setting.
 """
 
@@ -28,4 +28,4 @@ def _variants() -> dict[str, dict[str, Variant]]:
 
 
 VARIANTS = _variants()
-"""By task and name."""
+"""Variants by task and name."""

@@ -1,12 +1,12 @@
-"""What a checkpoint costs a trainer: how long it is held, and how much slower it trains while the rest is written.
+"""Cost of a checkpoint to a trainer: the pause for the copy, and the slower training during the write.
 
     python -m benchmarks.checkpoint [--rounds 2] [--json] [--out FILE]     # needs one CUDA GPU of 141 GB
     python -m benchmarks.checkpoint --model words --device cpu            # tries the script anywhere
 
 The whole Qwen-Image transformer with random weights, LoRA of rank 64, its copies and the optimizer's moments, as the
-trainer holds them. A round is: steps of training without anything beside them, a snapshot, then such steps until a
-thread has it on disk, with the product's own code (`compute/profiling/writing.py`). `lost_s` is by what these steps
-took longer, all together; a ratio is of one round.
+trainer holds them. A round is: training steps alone, a snapshot, then training steps until a thread has written it to
+disk, with the product's own code (`compute/profiling/writing.py`). `lost_s` is the total extra time of these steps. A
+ratio is of one round.
 """
 
 from benchmarks.lib.command import parser, start

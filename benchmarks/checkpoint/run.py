@@ -1,4 +1,4 @@
-"""Rounds of training steps with and without a checkpoint written beside them."""
+"""Rounds of training steps with and without a checkpoint write at the same time."""
 
 import tempfile
 from pathlib import Path

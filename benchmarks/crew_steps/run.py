@@ -74,7 +74,7 @@ def timed(model: torch.nn.Module, inputs: dict, device: str) -> tuple[list[float
 
 
 class StoreThread:
-    """The agent's group store, on a loop of its own."""
+    """The agent's group store, on its own event loop."""
 
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,20 +1,20 @@
-"""What elastic crews are worth: pictures per dollar while slots come and go, in virtual time.
+"""Pictures per dollar of elastic crews while slots come and go, in virtual time.
 
     python -m benchmarks.elastic [--profile h200-qwen-image-1280] [--hours 1.5] [--json] [--out docs/results/elastic]
 
-The work is rounds of few large pictures, fewer than there are slots, so that slots share a picture: a round is issued
-when the one before has been trained on by a gang apart, which is charged by the profile. Hub, dispatcher, scheduler,
-ledger and the crews' state machine are the product's; the machines are simulated. All policies see the same traces, in
-which slots go one by one without notice and nodes lose all of theirs at an instant, and pay the same bill: slots while
-they are there at the spot price, the gang on demand. Every worker that starts takes the seconds of the profile, even
-where a neighbour has the weights.
+The work is rounds of few large pictures, fewer than the slots, so that slots share a picture. A round is issued when a
+separate gang, charged by the profile, has trained on the previous one. Hub, dispatcher, scheduler, ledger and the
+crews' state machine are the product's; the machines are simulated. All policies have the same traces, in which slots go
+one by one without notice and nodes lose all slots at one instant. All have the same bill: present slots at the spot
+price, the gang on demand. Every worker that starts takes the seconds of the profile, even if a neighbour has the
+weights.
 
-    elastic    crews of the product: survivors regroup, a slot that is back joins
-    relaunch   crews of one size; a loss stops the crew, which starts anew on what is left, and again when it may grow
+    elastic    crews of the product: survivors regroup, a returning slot joins
+    relaunch   crews of one size; a loss stops the crew, which restarts on the other slots, and again when it may grow
     idle       crews of one size; a loss stops the crew, which waits for the lost member
     single     no crews: a picture on one slot
 
-The ratios of the summary are against the best size that fixed crews could have had, seed by seed on the same trace.
+The ratios of the summary are against the best size of fixed crews, seed by seed on the same trace.
 """
 
 from pathlib import Path

@@ -62,13 +62,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_policy(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> list[Outcome]:
-    """By seed."""
+    """The policy's outcomes by seed."""
     found = [each for each in outcomes if each.policy == policy and each.pictures == pictures]
     return sorted(found, key=lambda each: each.seed)
 
 
 def best(outcomes: Sequence[Outcome], kind: Kind, pictures: int) -> Policy:
-    """The size that serves this kind best, over all seeds."""
+    """The best size of crews of this kind, over all seeds."""
     sizes = {each.policy for each in outcomes if each.policy.kind is kind and each.pictures == pictures}
     return max(sorted(sizes, key=lambda policy: policy.size), key=lambda policy: _mean(outcomes, policy, pictures))
 
@@ -78,14 +78,14 @@ def _mean(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> float:
 
 
 def ratio(outcomes: Sequence[Outcome], policy: Policy, pictures: int) -> Figure:
-    """Elastic over the other, trace by trace."""
+    """Ratio of elastic to the policy, trace by trace."""
     pairs = zip(of_policy(outcomes, Policy(Kind.ELASTIC), pictures), of_policy(outcomes, policy, pictures), strict=True)
     ratios = [elastic.per_dollar / other.per_dollar for elastic, other in pairs]
     return Figure.mean(ratios, f"times the pictures per dollar of {policy.label}; {pictures} pictures per round")
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
-    """The first work gives the ratios without a suffix."""
+    """All ratios; those of the first number of pictures have no suffix."""
     figures: dict[str, Figure] = {}
     works = sorted({each.pictures for each in outcomes})
     for pictures in works:

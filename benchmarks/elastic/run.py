@@ -29,7 +29,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
-from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
 from spotlight.sim.sim_node import TOKEN_PIXELS
@@ -39,16 +39,16 @@ from spotlight.sim.virtual_loop import VirtualClock, run_virtually
 
 NODES, SLOTS, GANG = 2, 8, 4
 PICTURES = (4, 8)
-"""Per round: a quarter and a half of the slots that there may be."""
+"""Pictures per round: a quarter and a half of the slots."""
 STEPS, GUIDANCE = 50, 4.0
-"""As Qwen-Image is commonly used."""
+"""Common settings of Qwen-Image."""
 WEATHER = Weather(zones=NODES, median_zone_s=3600.0)
-"""Lives and absences as fitted to published markets; half of the time a node loses all of its slots within an hour."""
+"""Lifetimes and absences fitted to published markets; in half of all cases a node loses all slots within an hour."""
 PROMPT = Prompt(text="a page of a newspaper")
 HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
 PRICE = "aws-p5en-h200"
 VARIATION = 0.05
-"""Share of the time to fetch weights by which a worker may be later than another."""
+"""Largest difference between workers in the time to fetch weights, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Case:
     profile: str
 
 
-class VariedFate(ProfiledPolicy):
-    """Each worker fetches weights in its own time: no node is always the first to ask for work."""
+class VariedPolicy(ProfiledPolicy):
+    """Workers differ in the time to fetch weights, so that no node always pulls first."""
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         pace = super().pace(worker, slot_class)
@@ -71,8 +71,8 @@ class VariedFate(ProfiledPolicy):
         return pace
 
 
-class CrewFate(VariedFate):
-    """Each worker is a whole crew, as fast as the policy says that it is large."""
+class CrewPolicy(VariedPolicy):
+    """Each worker is a whole crew, with the speed of its present size."""
 
     crews: FixedCrews
 
@@ -91,7 +91,7 @@ class CrewPace(ProfiledPace):
 
 
 class Rounds:
-    """The controller: pictures of one round, then training, then the next."""
+    """The controller: pictures of one round, then training, then the next round."""
 
     def __init__(self, world: SimWorld, case: Case, profile: Profile) -> None:
         self.accepted = self.regroups = self.rounds = 0
@@ -138,7 +138,7 @@ class Rounds:
 
 
 def training_s(profile: Profile, case: Case) -> float:
-    """The gang's part of a round: the new weights are in the run's store at its end."""
+    """Seconds of the gang per round, until the new weights are in the run's store."""
     config = work(case, profile)
     cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
     batch = -(-case.pictures // GANG) * cost.timesteps * cost.passes
@@ -152,12 +152,12 @@ def training_s(profile: Profile, case: Case) -> float:
 
 
 def tokens(profile: Profile) -> int:
-    """As simulated nodes count them."""
+    """Tokens of a picture, as simulated nodes count them."""
     return profile.width * profile.height // TOKEN_PIXELS
 
 
 def work(case: Case, profile: Profile) -> RunConfig:
-    """The settings that machines depend on; crews have the degrees and speed-ups of the profile."""
+    """Settings of the run; crews have the degrees and speed-ups of the profile."""
     rows = 1 if GUIDANCE == 1.0 else 2
     alone = profile.seconds(Operation.DENOISE_STEP, rows)
     degrees = [1] if case.policy.kind is not Kind.ELASTIC else _degrees(profile)
@@ -185,13 +185,13 @@ def _degrees(profile: Profile) -> list[int]:
 
 
 def slot_trace(seed: int, hours: float) -> Trace:
-    """Zones are nodes: an outage of one takes all of its slots."""
+    """A trace of slots; zones are nodes, so an outage of a zone takes all slots of a node."""
     names = [f"spot-{node}/{slot}" for slot in range(SLOTS) for node in range(1, NODES + 1)]
     return generate(seed, names, hours, WEATHER)
 
 
 def dollars(trace: Trace, hours: float, prices: PriceTable) -> float:
-    """Slots are paid for while they are there, the gang all the time."""
+    """Bill of the slots while they are present and of the gang all the time."""
     end = hours * 3600
     lives = trace.stays()
     held_s = sum(min(end, life.lost_s if life.lost_s is not None else end) - min(end, life.start_s) for life in lives)
@@ -238,11 +238,11 @@ async def _run(case: Case) -> Outcome:
     profile = Profile.load(case.profile)
     config = work(case, profile)
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
-    policy = (CrewFate if fixed else VariedFate)(profile, config)
+    policy = (CrewPolicy if fixed else VariedPolicy)(profile, config)
     world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
-    world.rooms = lambda: SlowRooms(profile.seconds(Operation.REGROUP))
+    world.rendezvous = lambda: SlowRendezvous(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
-    if isinstance(policy, CrewFate):
+    if isinstance(policy, CrewPolicy):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled
         follower = policy.crews = kind(world, case.policy.size, _degrees(profile))
     rounds = Rounds(world, case, profile)

@@ -5,15 +5,15 @@
     python -m benchmarks.explore --preset gpu --family scenes --seeds 0 --arm explore
     python -m benchmarks.explore --merge runs/explore/*-seed?.json --out docs/results/explore
 
-Both arms share every setting and the prompts. The exploring one previews the next iteration's prompts with few steps on
+Both arms share every setting and the prompts. The exploring arm previews the next iteration's prompts with few steps on
 the weights before this iteration's updates, keeps the seeds with the largest reward variance, and rolls these out
-exactly on fresh weights. Selection is on initial noise: previews are plain ODE samples, and Flow-GRPO draws its window
-noise anew, so there every sample starts from its own noise (rollout.initial_noise=per_sample) in both arms.
+exactly on fresh weights. Selection is on initial noise: previews are plain ODE samples, and Flow-GRPO draws new window
+noise, so there every sample starts from its own noise (rollout.initial_noise=per_sample) in both arms.
 
-Each seed of each arm writes its own file under --out and is skipped when that file exists, so a run resumes by being
-repeated and runs from several machines are joined with --merge. The arms may differ in `iterations`: the exploring one
-need not go on after it has passed the plain one; where it was cut short before, `--until` compares at the score that
-the plain one had after fewer iterations, and the figure says so.
+Each seed of each arm writes its own file under --out and is skipped when that file exists, so an interrupted benchmark
+resumes when it is repeated. Runs of several machines are joined with --merge. The arms may differ in `iterations`: the
+exploring arm may end once it has passed the plain one. If it ended before, `--until` compares at the plain arm's score
+after fewer iterations, and the figure says so.
 """
 
 import argparse
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from benchmarks.explore.figures import ExploreSettings
 
 SEEDS_PER_KEPT = 4
-"""Previews per kept seed where --previews is not given: 64 for groups of 16."""
+"""Previews per kept seed without --previews: 64 for groups of 16."""
 
 
 def arguments() -> argparse.Namespace:
@@ -107,7 +107,7 @@ def settings_of(args: argparse.Namespace, config: RunConfig) -> "ExploreSettings
         )
     for option, value in (("preview-steps", args.preview_steps), ("audit-every", args.audit_every)):
         if value < 1:
-            raise ConfigError(f"--{option} is {value}, but there is no less than one at a time; use 1 or more.")
+            raise ConfigError(f"--{option} is {value}, which is below 1; use 1 or more.")
     return ExploreSettings(
         previews=previews,
         steps=args.preview_steps,

@@ -40,7 +40,7 @@ class Arm(StrEnum):
 
 
 class ExploreSettings(Section):
-    """What is previewed, and how often previews are audited."""
+    """Settings of previews and their audits."""
 
     previews: int = Field(ge=1)
     """Seeds previewed per prompt."""
@@ -51,13 +51,13 @@ class ExploreSettings(Section):
     audit_prompts: int = Field(default=8, ge=0)
     """Prompts whose unselected seeds are all rolled out in an audit; charged, never trained on."""
     baseline: Baseline = Baseline.KEPT
-    """What advantages are measured from."""
+    """Baseline of the advantages."""
     audit_share: float = Field(default=0.1, gt=0, le=1)
-    """Of the unselected seeds, that are rolled out for an audited baseline."""
+    """Share of the unselected seeds that is rolled out for an audited baseline."""
 
 
 class AuditPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What one audit found, and the exact samples that it cost."""
+    """Figures of one audit, and the exact samples that it cost."""
 
     iteration: int
     figures: dict[str, float]
@@ -71,7 +71,7 @@ class ArmResult(SeedResult, frozen=True, kw_only=True):
     explore: dict[str, int | float | str] | None = None
     audits: tuple[AuditPoint, ...] = ()
     previews: int = 0
-    """Drawn in all."""
+    """Total number of previews."""
 
 
 def read(path: Path) -> ArmResult:
@@ -88,7 +88,7 @@ def check_same_run(path: Path, config: RunConfig, settings: ExploreSettings) -> 
 
 
 def check_mergeable(results: Sequence[ArmResult]) -> None:
-    """Within an experiment nothing but seed, arm and length differs, nothing comes twice, figure names do not clash."""
+    """Within an experiment only seed, arm and length differ, no run comes twice, and figure names do not clash."""
     for experiment in experiments(results):
         runs = [run for run in results if run.label == experiment]
         merge.check_given_once([(run.arm, run.seed) for run in runs], experiment)
@@ -96,7 +96,7 @@ def check_mergeable(results: Sequence[ArmResult]) -> None:
             twin = next(other for other in runs if other.arm is run.arm)
             changed = merge.differences(twin.config, run.config)
             changed += ["explore"] if run.explore != twin.explore else []
-            # One arm may stop earlier than the other; nothing else of a run depends on its length.
+            # One arm may stop earlier than the other; nothing else in a run depends on its length.
             across = merge.differences(runs[0].config, run.config)
             changed += [name for name in across if name != "iterations" and name not in changed]
             merge.check_one_experiment(runs[0], run, changed, experiment)
@@ -108,12 +108,12 @@ def experiments(results: Sequence[ArmResult]) -> list[str]:
 
 
 def prefix_of(run: ArmResult) -> str:
-    """Start of its figures' names: `words` for either size of words."""
+    """Prefix of the run's figures: `words` for either size of words."""
     return f"{run.family.split('-')[0]}_{run.loss}"
 
 
 def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mapping[str, int] | None = None) -> None:
-    """Print the table, write OUT.json and OUT.png; `until` shortens what is read of some experiments' plain runs."""
+    """Print the table, write OUT.json and OUT.png; `until` limits the plain runs of some experiments."""
     from benchmarks.explore.plot import draw
 
     check_mergeable(results)
@@ -149,7 +149,7 @@ def figures_of(runs: Sequence[ArmResult], until: int | None = None) -> dict[str,
 
 
 def shortened(run: ArmResult, until: int | None) -> ArmResult:
-    """As if it had ended there: nothing of a run depends on its length."""
+    """The run up to an iteration: nothing in a run depends on its length."""
     if until is None:
         return run
     return msgspec.structs.replace(run, points=[point for point in run.points if point.iteration <= until])
@@ -167,7 +167,7 @@ def ratio_figures(
         if reached is None:
             missed += 1
             reached = float(explore.points[-1].iteration)
-        # A plain run that ends no better than it began has no target worth a ratio.
+        # A plain run that ends no better than it began has no target for a ratio.
         if own is not None and own > 0 and reached > 0:
             needed_plain.append(own)
             needed_explore.append(reached)
@@ -183,12 +183,12 @@ def ratio_figures(
 
 
 def final_score(run: ArmResult) -> float:
-    """Mean of the last two held-out evaluations, which is steadier than the last one."""
+    """Mean of the last two held-out evaluations: less noisy than the last one."""
     return float(np.mean([point.reward for point in run.points[-2:]]))
 
 
 def first_reaching(points: Sequence[CurvePoint], score: float) -> float | None:
-    """Iterations until the reward first reaches the score, interpolated; None where it never does."""
+    """Iterations until the reward first reaches the score, interpolated; None if it never does."""
     if points[0].reward >= score:
         return 0.0
     for before, after in pairwise(points):

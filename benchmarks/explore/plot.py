@@ -58,7 +58,7 @@ def _draw_audits(axis: Any, runs: Sequence[ArmResult]) -> None:
 
 
 def _band(axis: Any, curves: Curves, colour: str, label: str) -> None:
-    """As far as all runs go."""
+    """Draw a band over the iterations that all runs have."""
     shortest = min(len(curve) for curve in curves)
     iterations = [iteration for iteration, _ in curves[0][:shortest]]
     band(axis, iterations, [[value for _, value in curve[:shortest]] for curve in curves], colour, label=label)

@@ -1,8 +1,8 @@
 """A learner that previews: few-step samples of the next prompts on the weights that this iteration rolled out with.
 
-Previews are drawn before the updates of the iteration and scored while these run; they choose the seeds of the next
-iteration by the variance of their rewards and never enter the loss. Seeds: the prompt at position p of the run owns
-the block p (N + G) .. (p + 1) (N + G): N to preview, then G fresh ones, so that no seed is drawn twice.
+Previews are drawn before the updates of the iteration and scored during them. They select the seeds of the next
+iteration by the variance of their rewards and never enter the loss. Seeds: the prompt at position p of the run has the
+block p (N + G) .. (p + 1) (N + G): N to preview, then G fresh ones, so that no seed is drawn twice.
 """
 
 import time
@@ -30,14 +30,14 @@ from spotlight.core.types import Prompt, Sample, Sampling, Version
 
 @dataclass(frozen=True)
 class Scored:
-    """Previews by group of the iteration that they are for."""
+    """Previews by group of their iteration."""
 
     iteration: int
     previews: list[list[Preview]]
 
 
 class Explorer(Learner):
-    """Chooses seeds by previews; everything else is the plain learner's."""
+    """Selects seeds by previews; the rest is the plain learner's."""
 
     def __init__(self, config: RunConfig, pool: Scorer, settings: ExploreSettings) -> None:
         super().__init__(config, pool)
@@ -46,12 +46,12 @@ class Explorer(Learner):
         self.previews_drawn = 0
         self._scoring: Future[Scored] | None = None
         self._seen: list[list[Preview]] = []
-        """Previews that this iteration's seeds were chosen by."""
+        """Previews that selected this iteration's seeds."""
         self._chosen: list[Chosen] = []
         self._background = ThreadPoolExecutor(1)
 
     def issue(self, iteration: int) -> list[Group]:
-        """The plain learner's prompts and windows, with the seeds that the previews chose."""
+        """The plain learner's prompts and windows, with the seeds that the previews selected."""
         groups = super().issue(iteration)
         previews = self._seen = self._previews_for(iteration, len(groups))
         self._chosen = [
@@ -63,7 +63,7 @@ class Explorer(Learner):
     def compare(
         self, iteration: int, groups: list[Group], rollout: Rollout, rewards_by_group: list[np.ndarray]
     ) -> tuple[Experience, list[GroupOutcome]]:
-        """The last thing before the updates: what must still see the weights of this iteration happens here."""
+        """Called last before the updates: audits and previews need the weights of this iteration."""
         if iteration and iteration % self.settings.audit_every == 0:
             self._audit(iteration, groups, rewards_by_group)
         if iteration + 1 < self.config.iterations:
@@ -175,7 +175,7 @@ def with_seeds(group: Group, seeds: Sequence[int]) -> Group:
 
 
 class ArmRecorder(Recorder):
-    """The curve of one seed of one arm, with what the audits saw."""
+    """The curve of one seed of one arm, with its audits."""
 
     def __init__(self, config: RunConfig, learner: Learner, arm: Arm, settings: ExploreSettings, path: Path) -> None:
         super().__init__(config, learner.adapter.family, path)

@@ -1,24 +1,24 @@
-"""Is the simulator right? Iteration times of real runs against simulations of the same recipe.
+"""Fidelity of the simulator: iteration times of real runs against simulations of the same recipe.
 
     python -m benchmarks.fidelity [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
 
 - cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
   takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
-  Two cores are all that such a run has, and its judges, agents and controller need them too: so a profile is measured
-  with another slot at work (`spotlight profile --beside 1`).
+  Such a run has two cores, which its judges, agents and controller also use, so the profile is measured with another
+  slot at work (`spotlight profile --beside 1`).
 - paced: four reserved slots that train together and eight spot slots, real controller, agents, workers and sockets;
   each operation is held to its duration in a profile (`spotlight train --pace`).
-- trace: the same while spot nodes come and go as a generated trace says, warned or not, by SIGKILL.
+- trace: the same while spot nodes come and go by a generated trace, with and without notice, by SIGKILL.
 
-Paced runs pass several seconds of the profile in one (--speed); the simulation then takes the profile divided by that,
-and both the trace, so that fixed waits (heartbeats, sockets, restarts) weigh more than they would at full length, never
-less. An iteration's time is from the end of the one before it to its own end in the journal, and the first two do not
-count; of cpu and paced the figure is the error of the median, of the trace that of the sum. A positive error says that
-the simulation is slower than the run.
+Paced runs spend several seconds of the profile in one (--speed). The simulation uses the profile and the trace divided
+by that, so fixed waits (heartbeats, sockets, restarts) have more weight than at full length, never less. An iteration
+lasts from the end of the previous one to its own end in the journal; the first two do not count. For cpu and paced the
+figure is the error of the median, for the trace that of the sum. A positive error means that the simulation is slower
+than the run.
 
-The time that a dozen processes take to start at once on this machine is not measured here. So the trace loses no node
-before the end of the second iteration, and the simulation replays the run's nodes from then on: each joins, is warned
-and is lost when the real one was.
+The start of a dozen processes at once on this machine is not measured here. So the trace loses no node before the end
+of the second iteration, and the simulation replays the run's nodes from then on: each joins, is warned and is lost at
+the times of the real one.
 
 Results are kept by kind and seed; --merge adds to those in --out, so that kinds and seeds can be run one by one.
 """
@@ -38,9 +38,9 @@ def main() -> None:
     flags.add_argument("--fresh-profile", action="store_true", help="measure cpu-words before each run")
     flags.add_argument("--profile", default="h200-qwen-image-512", help="of the paced runs")
     flags.add_argument("--speed", type=float, default=4.0, help="seconds of that profile in one")
-    flags.add_argument("--iterations", type=int, default=8, help="that count, after the warm-up")
-    flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind for each")
-    flags.add_argument("--merge", action="store_true", help="add to what --out has of other kinds and seeds")
+    flags.add_argument("--iterations", type=int, default=8, help="number that counts, after the warm-up")
+    flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind per seed")
+    flags.add_argument("--merge", action="store_true", help="keep other kinds and seeds of --out")
     flags.add_argument("--keep", type=Path, help="a new folder for the runs and their simulations")
     args = flags.parse_args()
     from benchmarks.fidelity.figures import figures, joined, table_of

@@ -20,7 +20,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     commit: str
     profile: str
-    """Name and digest of what the simulation took its durations from."""
+    """Name and digest of the simulation's profile."""
     real: Timing
     simulated: Timing
 
@@ -34,7 +34,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Runs: TypeAlias = dict[str, list[Pair]]
-"""By kind; one for each seed."""
+"""Pairs by kind, one per seed."""
 
 
 def table_of(found: Runs) -> Table:
@@ -73,7 +73,7 @@ def figures(found: Runs, profile: str) -> dict[str, Figure]:
 
 
 def joined(path: Path, found: Runs) -> Runs:
-    """With the kinds and seeds of the file that were not run now."""
+    """The results, with other kinds and seeds of the file."""
     before = msgspec.convert(json.loads(path.read_bytes()).get("runs", {}), Runs) if path.exists() else {}
     return {
         kind: merge.by_seed(before.get(kind, []), found.get(kind, [])) for kind in LIMITS if kind in {*found, *before}

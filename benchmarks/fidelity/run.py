@@ -42,22 +42,22 @@ WEATHER = Weather(
     noticed_share=0.5,
     notices_s=(30, 10),
 )
-"""Harsh: a node lives for a few iterations, and now and then all of them go at once."""
+"""A node lives for a few iterations, and sometimes all nodes go at once."""
 WEATHER_S = 3600.0
 LEAD_IN_S = 300.0
-"""Until the first loss: longer than the warm-up takes, even where twelve agents are slow to start at once."""
+"""Time to the first loss: longer than the warm-up, even if twelve agents start slowly at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is run and simulated."""
+    """One pair of runs: a profile, a fleet and a trace."""
 
     settings: Mapping[str, object]
     recipe: str
     profile: Profile
     speed: float = 1.0
     trace: Trace | None = None
-    """In seconds of the profile."""
+    """Trace in seconds of the profile."""
 
 
 def cpu_case(profile: Profile, iterations: int, seed: int) -> Case:
@@ -97,7 +97,7 @@ def with_trace(case: Case, seed: int) -> Case:
 
 
 def later(trace: Trace, seconds: float) -> Trace:
-    """All events but those of the beginning, by this much later."""
+    """The trace with all events after the beginning delayed by `seconds`."""
     events = [
         msgspec.structs.replace(event, time_s=event.time_s + seconds) if event.time_s else event
         for event in trace.events
@@ -110,7 +110,7 @@ def compared(case: Case, folder: Path) -> tuple[Timing, Timing]:
     real = trained(configured(case, folder, "real"), folder)
     if case.trace is None:
         return timing(real, case.speed), timing(virtually(case, folder, "simulated"), case.speed)
-    # Undisturbed up to the end of its warm-up, whatever comes then: that moment sets the clock.
+    # The run has no loss before the end of its warm-up, which is time 0 of the simulated trace.
     start_s = warmed_up(virtually(case, folder, "undisturbed"))
     happened = observed(real, start_s - warmed_up(real), case.speed)
     simulated = virtually(replace(case, trace=happened), folder, "simulated")
@@ -118,7 +118,7 @@ def compared(case: Case, folder: Path) -> tuple[Timing, Timing]:
 
 
 def configured(case: Case, folder: Path, name: str) -> RunConfig:
-    """Through a file, as a user would."""
+    """Load the settings through a file, as a user would."""
     path = folder / f"{name}.yaml"
     settings = dict(case.settings)
     if case.trace is not None:
@@ -144,12 +144,12 @@ def virtually(case: Case, folder: Path, name: str) -> list[Record]:
 
 
 def warmed_up(records: Sequence[Record]) -> float:
-    """When the warm-up was over."""
+    """Time at which the warm-up ended."""
     return [record.at for record in records if isinstance(record.event, IterationDone)][WARM_UP - 1]
 
 
 def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
-    """When spot nodes really joined, were warned and were lost; one that joined during the warm-up is there at once."""
+    """Times at which spot nodes joined, were warned and were lost; those of the warm-up are present from the start."""
     events = []
     for record in records:
         time_s = max(0.0, record.at + shift_s) * speed
@@ -166,7 +166,7 @@ def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
 
 
 def name_of(node: NodeId) -> str:
-    """Without its incarnation."""
+    """The node's name without its incarnation."""
     return node.rpartition(".")[0]
 
 

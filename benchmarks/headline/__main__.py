@@ -6,7 +6,7 @@
     python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
 
 The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
-4 reserved and 8 spot slots, machines lost as the trace says. Every run is a cell with its own file under --out and is
+4 reserved and 8 spot slots, machines lost by a trace. Every run is a cell with its own file under --out and is
 skipped when that file exists; runs of several machines are joined with --merge. Numbers that do not depend on machines
 are computed once per family and seed (`--remember` keeps them in a file), so setups without exploration share one
 learning curve and only their clocks differ.

@@ -19,12 +19,12 @@ SCORE = "reward"
 
 
 class CellPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation: the hours that its weights took, and their score."""
+    """An evaluation: the hours to its weights, and their score."""
 
     iteration: int
     hours: float
     reserved_hours: float
-    """Of slots, since the beginning."""
+    """Slot-hours since the start."""
     spot_hours: float
     score: float
 
@@ -48,17 +48,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     hardware: str
     seconds: float
-    """Of computing it."""
+    """Seconds of the computation."""
     numerics: str = "real"
     settings: str = ""
-    """Digest of the resolved recipe; empty in cells from before it was kept."""
+    """Digest of the resolved recipe; empty in old cells."""
 
     @property
     def name(self) -> str:
         return f"{self.family}-{self.profile}-{self.trace}-{self.setup}-seed{self.seed}"
 
     def curve(self, price: Price) -> Curve:
-        """Priced as if all its machines were of this row."""
+        """The curve, priced as if all machines were of this row."""
         spot = price.spot_per_hour
         assert spot is not None or not any(point.spot_hours for point in self.points)
         spot_rate = price.per_gpu_hour(SlotClass.SPOT) if spot is not None else 0.0
@@ -76,7 +76,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, as its journal has it."""
+    """Figures of a run from its journal."""
 
     points: tuple[CellPoint, ...]
     iterations: int
@@ -85,7 +85,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run(folder: RunFolder) -> Summary:
-    """One pass over the journal; a point is where the evaluated weights were done, as in `surface/compare`."""
+    """Read the journal once; a point has the cost at the end of its weights' iteration, as in `surface/compare`."""
     view, meter = RunView(), CostMeter()
     began: float | None = None
     made = {0: (0.0, 0.0, 0.0)}

@@ -2,8 +2,8 @@
 
 Per task, profile, trace and seed, the target is a share of the gain of `reserved-only` with that seed (its final score
 is the mean of its last two evaluations); a setup reaches it when its best score so far first does, linearly between
-evaluations. A figure is the geometric mean over all of these, from the least to the most. A setup that does not reach
-it counts with all its hours and dollars, which flatters it, and the unit says how many did not.
+evaluations. A figure is the geometric mean over all of these, from the least to the most. A run that does not reach the
+target counts with all its hours and dollars, which favours its setup; the unit has the number of such runs.
 """
 
 import math
@@ -24,15 +24,15 @@ from spotlight.core.errors import InputError
 from spotlight.surface.compare import Curve, Reached, to_target
 
 BUSY = ("pipelined", "spotlight-fixed", "spotlight", "spotlight-pipelined")
-"""Setups that fill time in which the rivals' slots idle."""
+"""Setups that use time in which the rivals' slots are idle."""
 RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
 KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined")
-"""Overlap alone, exploration alone, and both; compared with ours where they ran as well."""
+"""Overlap alone, exploration alone, and both; compared with ours if they ran."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
-"""The row that figures without a provider in their name are priced by."""
+"""Price row of figures without a provider in their name."""
 SWEPT_SEEDS = frozenset({0, 1, 2})
-"""Settings were chosen with these (benchmarks/batches/)."""
+"""Seeds with which settings were chosen (benchmarks/batches/)."""
 
 
 class Race(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Race(msgspec.Struct, frozen=True):
     cells: dict[str, Cell]
 
     def took(self, setup: str, share: float, price: Price) -> tuple[Reached, bool]:
-        """What it took to come to a share of the baseline's gain, and whether it came there."""
+        """Cost to a share of the baseline's gain, and whether the setup reached it."""
         baseline = self.cells[BASELINE].curve(price)
         final = baseline.final
         target = final if share == 1 else baseline.first + share * (final - baseline.first)
@@ -59,7 +59,7 @@ class Race(msgspec.Struct, frozen=True):
 
 
 def races(cells: Sequence[Cell], ours: str) -> list[Race]:
-    """Setups without spot machines run in every race of their task, profile and seed."""
+    """All races; setups without spot machines are in every race of their task, profile and seed."""
     found: dict[tuple[str, str, str, int], dict[str, Cell]] = {}
     for cell in cells:
         if cell.trace != STEADY:
@@ -131,7 +131,7 @@ def speedup(race: Race, rival: str, share: float, price: Price) -> tuple[float, 
 
 
 def cost_ratio(race: Race, pick: Callable[..., str], share: float, price: Price) -> tuple[float, bool]:
-    """The dollars of the cheapest or dearest rival over ours."""
+    """Dollars of the cheapest or most expensive rival over ours."""
     dollars = {rival: race.took(rival, share, price)[0].dollars for rival in RIVALS if rival in race.cells}
     ours, came = race.took(race.ours, share, price)
     return dollars[pick(dollars, key=lambda rival: dollars[rival])] / ours.dollars, came
@@ -162,7 +162,7 @@ AGAINST = {
 
 
 def ratios_of(field: Sequence[Race]) -> dict[str, Ratio]:
-    """Those against all that ran in every race."""
+    """Ratios against the setups that ran in every race."""
     ratios = {name: ratio for name, ratio in RATIOS.items() if all(_ran(name, race) for race in field)}
     for rival in KIN:
         if rival != field[0].ours and all(rival in race.cells for race in field):
@@ -214,7 +214,7 @@ def by_race(field: Sequence[Race], price: Price) -> dict[str, Figure]:
 
 
 def by_seeds(field: Sequence[Race], price: Price) -> dict[str, Figure]:
-    """Apart for the seeds that settings were chosen with and for others, whose gain no choice can flatter."""
+    """Figures of the seeds that settings were chosen with and of the others, which no choice can favour."""
     figures = {}
     for name, is_swept in (("swept seeds", True), ("other seeds", False)):
         races = [race for race in field if (race.seed in SWEPT_SEEDS) is is_swept]
@@ -228,7 +228,7 @@ def by_seeds(field: Sequence[Race], price: Price) -> dict[str, Figure]:
 
 
 def by_provider(field: Sequence[Race], prices: PriceTable) -> dict[str, Figure]:
-    """Cost ratios by every row that has both prices; the dearest ratio names its rival."""
+    """Cost ratios by every price row with both prices; the largest names its rival."""
     figures = {}
     for name, row in sorted(prices.rows.items()):
         if row.spot_per_hour is None:
@@ -249,7 +249,7 @@ def _pick(race: Race, pick: Callable[..., str], price: Price) -> str:
 
 
 def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
-    """Scores at the hours at which the first of a race's runs ends."""
+    """Scores at the end of the shortest run of a race."""
     scores: dict[str, list[float]] = {}
     for race in field:
         curves = {setup: cell.curve(price) for setup, cell in race.cells.items()}
@@ -261,7 +261,7 @@ def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
     figures = {}
     for setup, values in scores.items():
         if len(values) < len(field):
-            # A mean over other races says nothing beside the others.
+            # A mean over other races cannot be compared with these.
             continue
         name = "final_score_at_equal_hours" + ("" if setup == field[0].ours else f" {setup}")
         mean = math.fsum(values) / len(values)
@@ -270,7 +270,7 @@ def equal_hours(field: Sequence[Race], price: Price) -> dict[str, Figure]:
 
 
 def score_at(curve: Curve, hours: float) -> float:
-    """Linear between evaluations."""
+    """Score at `hours`, linear between evaluations."""
     before = curve.points[0]
     for point in curve.points[1:]:
         if point.hours >= hours:

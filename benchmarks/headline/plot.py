@@ -26,7 +26,7 @@ def ratio_table(field: Sequence[Race], price: Price) -> Table:
 
 
 def factor_table(field: Sequence[Race], price: Price) -> Table:
-    """Where it comes from: iterations saved, seconds per iteration, price of the fleet."""
+    """Factors of the savings: iterations, seconds per iteration, price of the fleet."""
     table = Table(title=f"Factors of {BASELINE} over each setup, geometric mean")
     for column in ("task", "profile", "trace", "setup", "iterations", "s/iteration", "$/hour", "hours", "dollars"):
         table.add_column(column)

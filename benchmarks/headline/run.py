@@ -25,7 +25,7 @@ console = Console(stderr=True)
 
 
 def run_seed(args: Namespace, seed: int) -> None:
-    """All cells of one family and seed, over one set of numbers."""
+    """Run all cells of one family and seed, with shared numbers."""
     wanted = [
         (profile, trace, setup)
         for setup in args.setups
@@ -47,7 +47,7 @@ def run_seed(args: Namespace, seed: int) -> None:
 
 
 def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int) -> bool:
-    """A cell of the same name with other settings or numbers is another cell, and is refused."""
+    """Whether the cell's file exists; one with other settings or numbers is refused."""
     path = args.out / f"{cell_name(args.family, profile, trace, setup, seed)}.json"
     if not path.exists():
         return False
@@ -84,7 +84,7 @@ def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int)
 
 
 def is_spot(override: str) -> bool:
-    """Whether it sets the number of spot slots, which setups without any ignore."""
+    """Whether an override sets the number of spot slots, which setups without spot ignore."""
     return override.startswith("cluster.spot=")
 
 
@@ -113,7 +113,7 @@ def run_cell(
         **provenance(),
     )
     merge.write(args.out / f"{name}.json", cell)
-    # A journal of thousands of previews is large, and the curve is all that is needed.
+    # A journal of thousands of previews is large, and only the curve is needed.
     shutil.rmtree(folder.path)
     last = cell.points[-1]
     console.print(

@@ -8,11 +8,11 @@ class Task(NamedTuple):
 
     recipe: str
     common: tuple[str, ...]
-    """Of all setups."""
+    """Settings of all setups."""
     exploring: tuple[str, ...]
-    """Of those that explore, which need not go on after they have passed the others."""
+    """Settings of setups that explore, which may end once they have passed the others."""
     batches: tuple[str, ...]
-    """Of those that explore, unless --same-batches is given: chosen seeds differ more, so fewer of them suffice, and
+    """Batches of setups that explore, unless --same-batches is given: selected seeds differ more, so fewer suffice, and
     smaller updates learn as much each. Without previews such batches learn slower. With half the prompts per
     iteration, half as many iterations are evaluated."""
 
@@ -26,17 +26,16 @@ SETUPS = (
 WITHOUT_SPOT = ("reserved-only", "on-demand", "on-demand-all")
 EXPLORING = ("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined")
 MARKET = ("market.notice_s=30", "market.boot_s=120")
-"""Not in traces of counts: the notice that GCP gives, and a machine that boots for two minutes."""
+"""GCP's notice and a boot of two minutes, which traces of counts do not have."""
 COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
 PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.02", "explore.seeds=24")
 LESS_LAG = (
     *("train.ema_decay=0.92", "algorithm.old_decay=0.5"),
     *("algorithm.kl_weight=0.1", "algorithm.advantage_clip=1.0"),
 )
-"""The recipe of `scenes` is made for groups of 24 and 230 iterations. With groups of 4, averages that follow sooner
-learn quicker, with previews and without. Of four such settings, tried with one seed, it is the one that learned
-quickest with previews; `reserved-only` ended a little higher with another (kl_weight 0.2, advantage_clip 3: 0.683, not
-0.674)."""
+"""The recipe of `scenes` is made for groups of 24 and 230 iterations. With groups of 4, faster averages learn quicker,
+with previews and without. Of four such settings, tried with one seed, this one learned quickest with previews;
+`reserved-only` ended a little higher with another (kl_weight 0.2, advantage_clip 3: 0.683, not 0.674)."""
 TASKS = {
     "words-large": Task(
         "words-large-nft",
@@ -57,15 +56,15 @@ TASKS = {
         ),
     ),
 }
-"""Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
+"""Tasks by family. Groups are those with which `reserved-only` is quickest, not the recipes' own, which are larger."""
 FIXED = ("deterministic=true", "pipeline.least_groups=8")
-"""Half of all groups are stale whatever the clock says, and parts are of 8 groups."""
+"""Half of all groups are stale, independent of the clock, and parts have 8 groups."""
 SAME_FOR_ALL = {
     "spotlight-fixed": ("explore.overrun=10",),
     "spotlight-pipelined": ("explore.plan=fixed", *FIXED),
     "pipelined": FIXED,
 }
-"""Fixed plans are awaited whatever is lost, so that the clock depends on machines but what is learned does not; the
-bandit plans for the time that there is."""
+"""Fixed plans are always awaited, so that the clock depends on machines and the learning does not; the bandit plans for
+the available time."""
 STEADY = "steady"
 """The trace of setups that have no spot machines."""

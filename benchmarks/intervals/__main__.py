@@ -3,7 +3,7 @@
     python -m benchmarks.intervals [--count 384] [--json] [--out docs/results/intervals]      # a minute on one core
 
 Both columns are of the same pictures and scores. `NAME` is what `spotlight evaluate scenes --count 384` prints;
-`NAME_by_picture` is the interval that treats every picture as a prompt of its own.
+`NAME_by_picture` is the interval as if every picture had its own prompt.
 """
 
 from pathlib import Path

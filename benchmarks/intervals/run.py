@@ -25,7 +25,7 @@ def evaluation(count: int) -> Evaluation:
 
 
 def by_picture(scored: Evaluation) -> dict[str, Estimate]:
-    """The same scores, each of a prompt of its own."""
+    """Intervals as if every picture had its own prompt."""
     prompts = tuple(
         type(prompt)(text=f"{number}: {prompt.text}", target=prompt.target, scene=prompt.scene)
         for number, prompt in enumerate(scored.prompts)
@@ -34,7 +34,7 @@ def by_picture(scored: Evaluation) -> dict[str, Estimate]:
 
 
 def prompts_of(scored: Evaluation, name: str) -> int:
-    """Distinct prompts that a figure is over."""
+    """Number of distinct prompts of a figure."""
     tags = {prompt.scene.tag for prompt in scored.prompts if prompt.scene is not None}
     counted = [p for p in scored.prompts if name not in tags or (p.scene is not None and p.scene.tag == name)]
     return len({prompt.id for prompt in counted})

@@ -4,8 +4,9 @@
     python -m benchmarks.learn --preset gpu --family scenes    # one GPU
     python -m benchmarks.learn --merge A.json B.json --out docs/results/learn-words
 
-Each seed writes its own file under --out and is skipped when that file exists, so a run resumes by being repeated and
-runs from several machines are joined with --merge. The curve is the held-out score: fixed prompts and seeds.
+Each seed writes its own file under --out and is skipped when that file exists, so an interrupted benchmark resumes when
+it is repeated. Runs of several machines are joined with --merge. The curve is the held-out score: fixed prompts and
+seeds.
 """
 
 from functools import partial

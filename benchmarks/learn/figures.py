@@ -30,7 +30,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
-    """The iteration before an evaluation: what it was trained on and what the updates saw."""
+    """Figures of the iteration before an evaluation: rollouts and updates."""
 
     reward: float
     """Mean over the rollouts, on training prompts."""
@@ -80,7 +80,7 @@ def present(results: Sequence[SeedResult], out: Path, as_json: bool) -> None:
 
 
 def _check_mergeable(results: Sequence[SeedResult]) -> None:
-    """One family; seeds of one loss differ in nothing but the seed."""
+    """Require one family, and runs of one loss that differ only in the seed."""
     families = sorted({result.family for result in results})
     if len(families) > 1:
         raise InputError(f"the results are of {' and '.join(families)}; merge one family at a time.")

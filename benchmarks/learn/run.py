@@ -111,7 +111,7 @@ class Learner:
         return joined(parts)
 
     def pictures(self, groups: Sequence[Group]) -> list[Image]:
-        """Drawn with the weights that the model holds now; nothing that training uses changes."""
+        """Draw with the present weights; training state does not change."""
         batch, guided = self.config.train.rows_per_forward, self.config.rollout.guidance != 1.0
         samples = [sample for group in groups for sample in group.samples]
         prompts = [group.prompt for group in groups for _ in group.samples]
@@ -120,7 +120,7 @@ class Learner:
             rows, texts = samples[start : start + batch], prompts[start : start + batch]
             count = len(rows)
             if self.config.model.compile:
-                # Each new number of rows would be compiled anew.
+                # A new number of rows would cause a new compilation.
                 rows += rows[-1:] * (batch - count)
                 texts += texts[-1:] * (batch - count)
             cond = self.adapter.collate(self.adapter.encode(texts))
@@ -163,7 +163,7 @@ class Learner:
     def baselines(
         self, iteration: int, groups: list[Group], rewards_by_group: list[np.ndarray]
     ) -> list[float | None] | None:
-        """What advantages are measured from; None: the groups' means."""
+        """Baselines of the advantages; None: the groups' means."""
         return None
 
     def evaluate(self, judged: bool) -> Evaluation:
@@ -181,7 +181,7 @@ class Learner:
 
 
 class Recorder:
-    """The curve of one seed; written after every evaluation, so that an interrupted run still shows what it saw."""
+    """The curve of one seed; written after every evaluation, so that an interrupted run keeps its points."""
 
     def __init__(self, config: RunConfig, family: str, path: Path) -> None:
         self.config = config
@@ -230,7 +230,7 @@ def use_device(config: RunConfig) -> None:
 
 
 def train(learner: Learner, recorder: Recorder, status: Status, title: str) -> tuple[Evaluation, Evaluation]:
-    """All iterations with their evaluations; the first and the last evaluation."""
+    """Run all iterations with their evaluations; return the first and the last evaluation."""
     config = learner.config
     before = scored = learner.evaluate(judged=True)
     recorder.record(0, before)
@@ -245,7 +245,7 @@ def train(learner: Learner, recorder: Recorder, status: Status, title: str) -> t
 
 
 def run_seed(config: RunConfig, path: Path) -> None:
-    """One whole run; its curve becomes `path`, with pictures and weights beside it."""
+    """Run one seed; write its curve to `path`, with pictures and weights beside it."""
     use_device(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:

@@ -1,15 +1,15 @@
-"""Fits of what a run learns, for simulations: from result files, and from a small look at the base models.
+"""Fits of learning curves, for simulations: from result files and from measurements of the base models.
 
 python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
 
 A fit is one file of `assets/learning` (its model: `spotlight.sim.learning`):
 
-- `base` is where the runs began; `limit` and `rate` are least squares over all held-out points of plain runs and of
-  runs that explored. An iteration of a plain run is progress 1, one of an exploring run the payoff its audits found.
-- `prompt_std` and `seed_std` are between and within prompts, of the base model's rewards; `fidelity` is the correlation
-  of previews with them, pooled within prompts, by steps. Both come from `--measure`, on the CPU. Runs that explored
-  were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit. None is taken
-  to rank better than previews of all steps on such weights did (0.94).
+- `base` is the first score of the runs; `limit` and `rate` are least squares over all held-out points of plain and
+  exploring runs. An iteration of a plain run is progress 1, one of an exploring run the payoff of its audits.
+- `prompt_std` and `seed_std` are the spreads of the base model's rewards between and within prompts; `fidelity` is the
+  correlation of previews with them, pooled within prompts, by steps. Both come from `--measure`, on the CPU. Exploring
+  runs were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit, with a
+  limit of 0.94, the correlation of previews of all steps on such weights.
 
 Without `--measure` the last measurement in the `--out` file is used again.
 """
@@ -21,7 +21,7 @@ from benchmarks.lib.command import parser, start
 
 def main() -> None:
     flags = parser("learning_fit", __doc__, out=Path("docs/results/learning_fit"))
-    flags.add_argument("--measure", action="store_true", help="look at the base models anew; a few minutes")
+    flags.add_argument("--measure", action="store_true", help="measure the base models again; a few minutes")
     args = flags.parse_args()
     from benchmarks.learning_fit.run import SUBJECTS, fit_all, measure, measured_before
     from benchmarks.lib.report import publish, summary_of

@@ -21,12 +21,12 @@ PREVIEW_STEPS = (2, 3, 4, 5, 6, 8)
 PROMPTS, SEEDS = 24, 32
 BATCH = 32
 STALE_FIDELITY = 0.94
-"""Of previews with all steps on weights one iteration old: no preview ranks better than these."""
+"""Correlation of previews with all steps on weights one iteration old: the upper limit of all previews."""
 RATES = np.geomspace(1e-4, 0.5, 4000)
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of one base model: how they spread, and how well previews know them."""
+    """Rewards of one base model: their spreads, and their correlation with previews."""
 
     family: str
     prompts: int
@@ -65,7 +65,7 @@ SUBJECTS = (
 
 
 def measure(family: str) -> Measured:
-    """Groups of the base model, exactly and with fewer steps from the same noise."""
+    """Draw groups of the base model, exactly and with fewer steps from the same noise."""
     import torch
 
     from spotlight.compute.data.order import PromptOrder
@@ -101,7 +101,7 @@ def measure(family: str) -> Measured:
 
 
 def pooled_correlation(x: Floats, y: Floats) -> float:
-    """Within rows, over all rows together."""
+    """Correlation within rows, pooled over all rows."""
     x, y = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
     return float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))
 
@@ -119,7 +119,7 @@ def curves(subject: Subject) -> list[Curve]:
             payoffs = [audit["figures"]["payoff"] for audit in run.get("audits", [])]
             pace = float(np.mean(payoffs)) if payoffs else 1.0
             iterations = [point["iteration"] for point in run["points"]]
-            # The first iteration has nothing to choose from.
+            # The first iteration has no previews.
             progress = tuple(float(min(n, 1) + pace * max(n - 1, 0)) for n in iterations)
             rewards = tuple(point["reward"] for point in run["points"])
             found.append(Curve(source=source, is_exploring=bool(payoffs), progress=progress, rewards=rewards))
@@ -181,7 +181,7 @@ def fit(subject: Subject, measured: Measured) -> LearningModel:
 
 
 def residuals(model: LearningModel, runs: Sequence[Curve]) -> dict[str, float]:
-    """Root mean square distance of held-out rewards from the fit, by what the run did."""
+    """Root mean square distance of held-out rewards from the fit, by kind of run."""
     found: dict[str, float] = {}
     for name, group in (("plain", False), ("exploring", True)):
         errors = [
@@ -205,7 +205,7 @@ def measured_before(path: Path) -> dict[str, Measured]:
 
 
 def fit_all(measured: Mapping[str, Measured]) -> tuple[dict[str, Figure], Table]:
-    """Writes the assets; the residuals of each fit, and a table of their parameters."""
+    """Write the assets; return the residuals of each fit and a table of the parameters."""
     figures: dict[str, Figure] = {}
     table = Table("fit", "base", "limit", "rate", "prompt", "seed", "fidelity", "residuals")
     for subject in SUBJECTS:

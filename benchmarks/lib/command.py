@@ -9,7 +9,7 @@ from spotlight.core.errors import SpotlightError
 
 
 def parser(name: str, description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
-    """With --out and --json."""
+    """A parser with --out and --json."""
     made = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=description,

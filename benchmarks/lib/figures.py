@@ -20,7 +20,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def mean(cls, values: Sequence[float | None], unit: str) -> "Figure":
-        """Without a value where a run has none; the smallest that is known is then a lower bound."""
+        """Mean of the values; if one is None the figure has no value, and `low` is a lower bound."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return cls(value=None, low=min(known, default=None), high=None, unit=unit)

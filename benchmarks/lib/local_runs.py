@@ -24,7 +24,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """One run, real or simulated, in seconds of the profile."""
 
     iterations: tuple[float, ...]
-    """Without the warm-up."""
+    """Seconds of each iteration after the warm-up."""
     rollout: float
     train: float
     """Medians over the iterations."""
@@ -41,7 +41,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trained(config: RunConfig, folder: Path) -> list[Record]:
-    """The journal of a clean run, through a file, as a user would."""
+    """Train through a recipe file, as a user would; return the journal of the clean run."""
     path = folder / "whole.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json")))
     command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", str(path)]
@@ -57,7 +57,7 @@ def trained(config: RunConfig, folder: Path) -> list[Record]:
 
 
 def timing(records: Sequence[Record], speed: float = 1.0) -> Timing:
-    """An iteration lasts from the end of the one before it to its own end; `speed` seconds pass in one."""
+    """Times of iterations, each from the end of the previous one; `speed` profile seconds pass in one."""
     done = [record for record in records if isinstance(record.event, IterationDone)]
     counted = done[WARM_UP:]
     events = [record.event for record in counted if isinstance(record.event, IterationDone)]

@@ -32,7 +32,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 def write(path: Path, result: msgspec.Struct) -> None:
-    """A file that exists is whole."""
+    """Write atomically: a file that exists is whole."""
     scratch = path.with_name(f"{path.name}.new")
     scratch.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     scratch.replace(path)
@@ -54,7 +54,7 @@ def stamp_of(runs: Sequence[Run]) -> Provenance:
 
 
 def by_seed(earlier: Iterable[SeededT], found: Iterable[SeededT]) -> list[SeededT]:
-    """All of them; where both have a seed, the one that was found now."""
+    """All runs by seed; `found` replaces `earlier`."""
     runs = {run.seed: run for run in (*earlier, *found)}
     return [runs[seed] for seed in sorted(runs)]
 
@@ -80,7 +80,7 @@ def check_same_settings(path: Path, have: Mapping[str, Any], wanted: Mapping[str
     if changed:
         raise InputError(
             f"{path} was made with other settings ({', '.join(changed)}), so it is not this run's result; choose "
-            "another --out, or delete it to run anew."
+            "another --out, or delete it to run again."
         )
 
 
@@ -95,11 +95,11 @@ def check_prefixes(runs: Iterable[tuple[str, str]]) -> None:
     for prefix, family in runs:
         other = families.setdefault(prefix, family)
         if other != family:
-            raise InputError(f"the results are of {other} and {family}, whose figures share names; merge one.")
+            raise InputError(f"figures of {other} and {family} have the same names; merge one of them.")
 
 
 def check_one_experiment(one: Run, other: Run, changed: Sequence[str], what: str) -> None:
-    """Runs that are joined have the same settings, of which `changed` names the others, and one commit."""
+    """Joined runs have one commit and equal settings; `changed` names those that differ."""
     if changed or one.commit != other.commit:
         raise InputError(
             f"seeds {one.seed} and {other.seed} of {what} differ in {', '.join(changed) or 'their commit'}; "

@@ -1,4 +1,4 @@
-"""What the pictures of several benchmarks share."""
+"""Common parts of pictures."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every figure is printed with: commit, date, hardware."""
+"""Provenance of every figure: commit, date, hardware."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """The commit, marked where the tree differs from it; runs on a copied tree may hand it over by variable."""
+    """The commit, marked if the tree differs from it; SPOTLIGHT_COMMIT overrides it for a copied tree."""
     if handed_over := os.environ.get("SPOTLIGHT_COMMIT"):
         return handed_over
     root = Path(__file__).parent

@@ -40,7 +40,7 @@ def result_path(folder: Path, config: RunConfig, arm: str = "") -> Path:
 
 
 def run_once(path: Path, check: Callable[[], None], run: Callable[[], None]) -> None:
-    """A finished run is checked and not run again, so that an interrupted benchmark resumes when it is repeated."""
+    """Check an existing result, else run, so that an interrupted benchmark resumes when it is repeated."""
     if path.exists():
         check()
         print(f"{path} exists; not run again", file=sys.stderr)

@@ -14,15 +14,15 @@ from benchmarks.lib.figures import Figure
 from benchmarks.lib.provenance import Provenance, provenance
 
 WIDTH = 150
-"""Of tables in a file or a pipe."""
+"""Width of tables in a file or a pipe."""
 GROUPED = 1000
-"""Values from here on are shown without decimals."""
+"""Values at or above this are shown without decimals."""
 
 
 def summary_of(
     name: str, figures: Mapping[str, Figure], seeds: Iterable[int], stamp: Provenance | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """The object that --json prints; `stamp` is that of runs made earlier."""
+    """The object that --json prints; `stamp` is the provenance of earlier runs."""
     content = {"benchmark": name, **(stamp or provenance()), "seeds": list(seeds), **facts, "figures": figures}
     return dict(msgspec.to_builtins(content))
 
@@ -30,7 +30,7 @@ def summary_of(
 def publish(
     summary: Mapping[str, Any], out: Path | None, as_json: bool, table: RenderableType | None = None, **details: Any
 ) -> None:
-    """Print the table and write OUT.json; the details are in the file alone."""
+    """Print the table and write OUT.json; the details are only in the file."""
     Console(width=None if sys.stdout.isatty() else WIDTH).print(table or table_of(summary))
     if out is not None:
         path = out.with_suffix(".json")

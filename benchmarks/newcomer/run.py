@@ -1,4 +1,4 @@
-"""Weights on one GPU taken by fresh processes, one way after the other."""
+"""Copies of weights on one GPU by fresh processes, one way after the other."""
 
 import multiprocessing
 import os
@@ -31,7 +31,7 @@ WEIGHTS = WeightsId(Version(1))
 
 
 def measure_all(gigabytes: float, folder: Path) -> tuple[dict[str, list[float]], str]:
-    """Seconds of every way, and where the node's store is."""
+    """Seconds of every way, and the location of the node's store."""
     usable_device(str(CUDA))
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         disk = Path(scratch) / "weights.safetensors"
@@ -75,7 +75,7 @@ def measure(held: dict[str, Tensor], shared: Path, disk: Path) -> dict[str, list
 
 
 def newcomer(way: Callable[[bytes], dict[str, Tensor]], source: bytes, expected: float) -> float:
-    """In a process of its own; its seconds, after its tensors were found right."""
+    """Seconds of one way in a fresh process, after a check of its tensors."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=arrive, args=(there, way, source))

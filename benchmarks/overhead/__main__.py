@@ -1,11 +1,11 @@
-"""What commits and scheduling cost against the rollout itself, on `words`: one worker, the real controller's code.
+"""Cost of commits and scheduling relative to the rollout itself, on `words`: one worker, the real controller's code.
 
     python -m benchmarks.overhead [--json] [--out docs/results/overhead]
 
-One worker rolls out batch after batch. Its denoising steps are timed apart from everything that exists only because
-machines may vanish: flights made at every second step, messages framed and sent over a socket and read back, ledger,
-scheduler and journal (on disk, synced as a run does by default). Both in one process and one run; the figure is their
-ratio. Scoring and decoding are left out: they are needed anyway.
+One worker rolls out batch after batch. Its denoising steps are timed separately from everything that exists only
+because machines may vanish: flights at every second step, messages over a socket and back, ledger, scheduler and
+journal (on disk, synced as a run does by default). Both are in one process and one run; the figure is their ratio.
+Scoring and decoding are left out: they are needed anyway.
 """
 
 from benchmarks.lib.command import parser, start

@@ -1,4 +1,4 @@
-"""One worker and the real controller's code in one process, timed apart."""
+"""One worker and the real controller's code in one process, timed separately."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ OVERHEADS = ("commits", "messages", "control")
 
 
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Seconds by activity."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -78,15 +78,15 @@ class OneWorker:
         payloads = PayloadFolder(folder, lambda: None)
         self.dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, self._note, lambda at: at, COMMIT_EVERY)
         ends = socket.socketpair()
-        # One thread plays both ends, so a whole flight must fit into the socket's buffer.
+        # One thread is both ends, so a whole flight must fit into the socket's buffer.
         ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self.here, self.there = (Connection(end) for end in ends)
 
     def _note(self, event: AnyEvent) -> None:
         self.journal.append(event)
 
-    def say(self, message: m.AnyMessage, blob: bytes = b"") -> None:
-        """Worker to controller, through the socket, then whatever the controller does about it."""
+    def send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
+        """Send a worker's message through the socket and let the controller process it."""
         with self.watch.on("messages"):
             self.here.send(m.Envelope(WORKER, message), blob)
             received = self.there.recv()
@@ -96,7 +96,7 @@ class OneWorker:
             self.dispatcher.handle(NODE, envelope, arrived, self.clock.now())
 
     def begin(self) -> int:
-        """Introduce the worker and issue the work; how many samples there are."""
+        """Register the worker and issue the work; return the number of samples."""
         weights = WeightsId(Version(0))
         self.dispatcher.node_joined(m.NodeHello(schema=SCHEMA, code="", node=NODE, slot_class=SlotClass.SPOT, slots=1))
         self.dispatcher.publish(weights, PublishedSet(self.digest, ""), [])
@@ -113,13 +113,13 @@ class OneWorker:
         ]
         with self.watch.on("control"):
             self.dispatcher.issue(requests, prompts, list(range(len(prompts))))
-        self.say(m.Hello(schema=SCHEMA, code="", node=NODE, slot_class=SlotClass.SPOT, rows=ROWS, pid=0))
-        self.say(m.Held(weights=weights, digest=self.digest))
+        self.send(m.Hello(schema=SCHEMA, code="", node=NODE, slot_class=SlotClass.SPOT, rows=ROWS, pid=0))
+        self.send(m.Held(weights=weights, digest=self.digest))
         return len(requests)
 
     def pull(self, grants: int) -> int:
-        """Ask for a batch and take it in; grants so far."""
-        self.say(m.Pull(free_rows=self.engine.free_rows, answered=grants))
+        """Pull a batch and admit it; return the number of grants so far."""
+        self.send(m.Pull(free_rows=self.engine.free_rows, answered=grants))
         given = [out.message for out in self.dispatcher.take_outbox() if isinstance(out.message, m.Grant)]
         for lease in (lease for grant in given for lease in grant.leases):
             with self.watch.on("steps"):
@@ -127,7 +127,7 @@ class OneWorker:
         return grants + len(given)
 
     def step(self) -> int:
-        """One denoising step with all that goes with it; samples that it finished."""
+        """Take one denoising step with its messages; return the number of finished samples."""
         with self.watch.on("steps"):
             boundary = self.engine.step()
         progress = self.engine.progress()
@@ -136,8 +136,8 @@ class OneWorker:
                 commits = self.engine.commit([each.request for each in progress])
             for commit in commits:
                 message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
-                self.say(message, commit.flight or b"")
-        self.say(m.Alive(progress=progress))
+                self.send(message, commit.flight or b"")
+        self.send(m.Alive(progress=progress))
         for done in boundary.finished:
             with self.watch.on("steps"):
                 payload = done.payload.to_bytes()
@@ -145,7 +145,7 @@ class OneWorker:
             result = m.Result(
                 request=done.request.id, attempt=done.attempt, digest=done.weights_digest, steps=done.steps, score=score
             )
-            self.say(result, payload)
+            self.send(result, payload)
         return len(boundary.finished)
 
 
@@ -163,7 +163,7 @@ def measure(stochastic: bool, seed: int) -> dict[str, float]:
 
 
 def share(seconds: dict[str, float]) -> float:
-    """Everything but the steps, over the steps."""
+    """Seconds of everything but the steps, over those of the steps."""
     return sum(seconds[what] for what in OVERHEADS) / seconds["steps"]
 
 

@@ -1,15 +1,15 @@
-"""What each way to keep GPUs busy is worth: serial, then groups trained as they come (GAP), batches over timesteps
-(TSP), trainers that roll out (TAG) and rollouts one version ahead (asynchrony), in virtual time.
+"""Gain of each technique of the pipeline, in virtual time: serial, then groups trained as they are completed (GAP),
+batches over timesteps (TSP), trainers that roll out (TAG) and rollouts one version ahead (asynchrony).
 
     python -m benchmarks.pipeline [--quick] [--json] [--out docs/results/pipeline]
 
-The control plane is the product's; machines are as fast as the profiles of Qwen-Image 20 B on H200s say, and capacity
-is steady. Every row of every cell may choose how many samples a slot draws together, of those that were timed: the
-baselines as well; from TSP on how many groups make a part, of those that fill batches of pairs or of samples; TAG
-also of numbers of samples halfway between two that were timed.
-Beside each row is its arithmetic ceiling (`ceilings.py`), and beside all a colocated pool of the same slots:
-simulated with its changes of role, and without any overhead, which no schedule can beat where all slots are alike.
-Nothing is drawn by chance but which groups an update gets, so that seeds differ by next to nothing.
+The control plane is the product's; machines have the durations of the profiles of Qwen-Image 20 B on H200s, and
+capacity is steady. Every row of every cell, baselines included, uses its best batch of samples per slot among the timed
+ones; with TAG also among those halfway between two timed ones. From TSP on, a row also uses its best number of groups
+per part, among those that fill batches of pairs or of samples.
+Beside each row is its arithmetic ceiling (`ceilings.py`), and beside all a colocated pool of the same slots: simulated
+with its changes of role, and without any overhead, which no schedule can beat if all slots are alike. Only the
+assignment of groups to updates is random, so seeds hardly differ.
 """
 
 from pathlib import Path

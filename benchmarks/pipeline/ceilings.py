@@ -1,26 +1,25 @@
 """The arithmetic ceiling of every row of the benchmark: the least seconds that its schedule could take, from a profile.
 
-A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds in which they draw and
-the trainers train all units, g and t those of the first and the last one, w publication (p) and fetch (f), a the
-seconds in which a trainer takes up what it wrote, N slots:
+A unit is what the slots that roll out draw at once, at least a group. G and T are the seconds to draw and to train all
+units, g and t those of the first and the last unit, w publication (p) plus fetch (f), a the seconds in which a trainer
+adopts its own weights, N the number of slots:
 
     serial       G + T + w                                      batches over samples
     +GAP         max(G + t, g + T) + w                          = g + (M - 1) max(g, t) + t + w where units are alike
     +TSP         the same                                       batches over pairs
-    +TAG         drawing and all training but the last group's shared by all slots, of which trainers are there after a
+    +TAG         drawing and all training but the last group's shared by all slots, of which trainers can draw after a
                  and the others after f, then the last group's training and p
     +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
                  T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
 
-The last two take at least what follows from turns: before as many samples as k groups have are drawn after publication,
-at most k - 1 of these groups are trained; and a second in which trainers draw is none in which they train. With TAG
-they also take at least what follows from the first rows having to end soon, and from few being left when most groups
-are trained (`few_rows.py`).
+The last two also respect the order of groups: before the samples of k groups are drawn after publication, at most k - 1
+of these groups are trained; and trainers do not train while they draw. With TAG they also respect small batches: the
+first rows have to end soon, and few rows are left when most groups are trained (`few_rows.py`).
 
-Helpers break the step of the others, so that the last unit may be a single group and shares need not be whole rounds.
-With asynchrony a period is measured over many iterations, and what was drawn ahead of the first and of the last may
-differ by a batch: such a row may seem to pass its ceiling by that much. Each is the best over the batches that its row
-is offered. Launches bound small batches, so nothing is drawn more quickly than all slots could with even shares. An
+With helpers slots do not finish in lockstep: the last unit may be a single group, and shares need not be whole rounds.
+With asynchrony a period is measured over many iterations, and the samples drawn ahead of the first and of the last may
+differ by a batch: such a row may seem to exceed its ceiling by that much. Each ceiling is the best over the batches of
+its row. Launches bound small batches, so nothing is drawn faster than all slots could with even shares. An
 overhead-free colocated pool takes (GPU-seconds of drawing and training) / N.
 """
 
@@ -34,7 +33,7 @@ from spotlight.control.profiles import Operation, Profile, efficient_batch
 
 STALE = 0.5
 FORWARDS = {Loss.NFT: 1, Loss.FLOW_GRPO: 0}
-"""Of the behaviour policy, beside every trained timestep."""
+"""Forwards of the behaviour policy per trained timestep."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Sums:
 
     drawn: float
     evenly_drawn: float
-    """In shares that are no whole samples, as where others draw the rest of a round or the next iteration fills it."""
+    """Drawing in fractional shares, as if other slots or the next iteration filled the round."""
     first_drawn: float
     trained: float
     last: int
@@ -65,7 +64,7 @@ def ceiling_s(cell: Cell, row: Row) -> float:
 
 
 def colocated_s(cell: Cell) -> float:
-    """Of a pool without overhead: no change of role, no publication, full batches."""
+    """Seconds of a pool without overhead: no change of role, no publication, full batches."""
     profile, setting, machines = profile_of(cell.profile), cell.setting, cell.machines
     best_draw = min(_drawn_s(profile, rows, setting.steps) / rows for rows in batches(profile))
     batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
@@ -120,7 +119,7 @@ def sums_of(cell: Cell, row: Row, rows: int) -> Sums:
 
 @cache
 def _few_rows_s(cell: Cell) -> float:
-    """From publication to the last optimizer step, whatever batches are drawn."""
+    """Least seconds from publication to the last optimizer step, over all batches."""
     groups = range(1, cell.setting.prompts + 1)
     left_s = tuple(_last_trained_s(cell, number * GROUP, over_pairs=True) for number in groups)
     return least_end_s(_iteration(cell, GROUP, left_s))
@@ -145,19 +144,19 @@ def _iteration(cell: Cell, group: int, left_s: tuple[float, ...]) -> Iteration:
 
 @cache
 def _turns_s(cell: Cell, groups: int, rows: int) -> float:
-    """From publication to the last optimizer step, with this number of groups drawn after it."""
+    """Least seconds from publication to the last optimizer step, with this number of groups drawn after it."""
     return max(_turn_s(cell, groups, number, rows) for number in range(1, groups + 1))
 
 
 def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
-    """Before as many samples as k groups have are drawn, at most k - 1 groups are trained; what trainers draw of them
-    takes time in which they do not train."""
+    """The bound at group `number` k: before the samples of k groups are drawn, at most k - 1 groups are trained, and
+    trainers do not train while they draw."""
     profile, machines, samples = profile_of(cell.profile), cell.machines, number * GROUP
     adopt, fetch = profile.seconds(Operation.ADOPT), profile.seconds(Operation.NODE_FETCH)
     left = _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
     trained = _last_trained_s(cell, cell.setting.samples, over_pairs=True)
     alone = _team_s(profile, samples, machines.rollers, cell.setting.steps, rows) / machines.speed
-    # Seconds that the others are sooner for each second that the trainers draw.
+    # Seconds saved by the others per second that the trainers draw.
     by_trainers = machines.trainers * _row_steps_per_s(profile, min(rows, -(-samples // machines.trainers)))
     sooner = by_trainers * alone / (samples * cell.setting.steps)
     starved = fetch + alone + left - adopt - trained
@@ -166,7 +165,7 @@ def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
 
 
 def _row_steps_per_s(profile: Profile, rows: int) -> float:
-    """Of a slot with at most this number of rows at a time."""
+    """Row-steps per second of a slot with at most this number of rows."""
     timed = batches(profile)
     return max(
         each / profile.seconds(Operation.DENOISE_STEP, each) for each in (*timed, rows) if each <= min(rows, timed[-1])
@@ -175,12 +174,12 @@ def _row_steps_per_s(profile: Profile, rows: int) -> float:
 
 @cache
 def _all_draw_s(cell: Cell, samples: int) -> float:
-    """From publication on, by all slots that hold it, rows handed over at will."""
+    """Seconds of drawing from publication on, by all slots that hold it, with rows handed over freely."""
     return least_end_s(_iteration(cell, samples, left_s=(0.0,)))
 
 
 def _evenly_drawn_s(cell: Cell, rows: int) -> float:
-    """By the slots that roll out, all of them always busy with the best batch of at most this number of rows."""
+    """Seconds of drawing by the slots that roll out, always busy with the best batch of at most this number of rows."""
     profile, machines, setting = profile_of(cell.profile), cell.machines, cell.setting
     sample_s = min(_drawn_s(profile, each, setting.steps) / each for each in (*batches(profile), rows) if each <= rows)
     return setting.samples * sample_s / (machines.rollers * machines.speed)

@@ -1,4 +1,4 @@
-"""What is compared: settings, machines, and the rows of the ablation, each with the switches before it."""
+"""The cells of the comparison: settings, machines, and the rows of the ablation, each with all earlier switches."""
 
 import tempfile
 from enum import StrEnum
@@ -20,25 +20,25 @@ from spotlight.sim.simulate import Simulation, simulate
 from spotlight.surface.simulating import Assumed, model_numerics, simulated_config
 
 LEARNING = "words-large-nft"
-"""Rewards are drawn from this fit; no duration depends on them."""
+"""Fit of the rewards; no duration depends on them."""
 GROUP = 16
 GRADIENT_BYTES = 1_699_000_000
-"""Of adapters of rank 64, as the profiles say."""
+"""Bytes of the gradients of adapters of rank 64, as in the profiles."""
 SETTLED = (2, 4)
-"""Iterations between whose ends the period of a run is measured, which has one more: nothing is new, nor ending."""
+"""The period of a run is measured between the ends of these iterations; the run has one more."""
 SETTLED_AHEAD = (6, 18)
-"""The same where iterations overlap, and each begins where the one before left off."""
+"""SETTLED of runs whose iterations overlap."""
 SETTLED_LONG = (6, 54)
-"""The same for the choice that is told: a few iterations in a row may draw ahead more than they leave behind, and the
-best of many choices is one whose iterations happened to, and would seem quicker than any schedule is."""
+"""SETTLED of the reported choice: over few iterations a run may use more samples drawn ahead than it leaves, and the
+best of many choices would be one that happened to, and seem quicker than any schedule is."""
 ROUNDS = 8
-"""In which a slot draws its share at most, where it may choose how many samples it draws together."""
+"""Largest number of rounds in which a slot draws its share, if its batch is chosen."""
 STEADY = ("eval.every=1000", "eval.prompts=1", "output.checkpoint_every=1000")
-"""Rollouts, training and publication alone: evaluation and checkpoints are the same in every row."""
+"""Only rollouts, training and publication: evaluation and checkpoints are the same in every row."""
 
 
 class Row(StrEnum):
-    """Of the table; each has all that those before it have."""
+    """Rows of the table; each has all switches of the rows before it."""
 
     SERIAL = "serial"
     GAP = "+GAP"
@@ -63,7 +63,7 @@ COLOCATED = "colocated"
 
 
 class Loss(StrEnum):
-    """What is trained: the recipe it comes from, and where it says how many timesteps."""
+    """The loss: its recipe, and its setting for the number of timesteps."""
 
     NFT = "NFT"
     FLOW_GRPO = "Flow-GRPO"
@@ -78,7 +78,7 @@ class Loss(StrEnum):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What an iteration consists of."""
+    """Samples, steps and updates of an iteration."""
 
     prompts: int
     steps: int
@@ -103,7 +103,7 @@ class Machines(msgspec.Struct, frozen=True):
     trainers: int
     rollers: int
     speed: float = 1.0
-    """Of one that rolls out, where a trainer's is 1."""
+    """Speed of a slot that rolls out, relative to a trainer."""
 
     @property
     def slots(self) -> int:
@@ -129,7 +129,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 @cache
 def profile_of(name: str) -> Profile:
-    """With gangs of as many ranks as a pool of all slots has, derived as the shipped ones are."""
+    """The profile, with gangs up to the size of a pool of all slots, derived as the shipped ones are."""
     profile = Profile.load(name)
     times = profile.operations[Operation.OPTIMIZER_STEP]
     (alone,) = (point for point in times.points if point.degree == 1)
@@ -139,16 +139,16 @@ def profile_of(name: str) -> Profile:
 
 
 def batches(profile: Profile) -> list[int]:
-    """Rows of a denoising step that were timed."""
+    """Timed batches of a denoising step."""
     return sorted({point.batch for point in profile.operations[Operation.DENOISE_STEP].points if point.degree == 1})
 
 
 def offered(profile: Profile, row: Row | str) -> list[int]:
-    """Rows that were timed; with TAG also those halfway between two of them, whose seconds are halfway too.
+    """Timed batches; with TAG also those halfway between two of them, with interpolated seconds.
 
-    Twice as many rows are a large step where it matters how many groups end at a time: a batch of 12 is nearly as
-    efficient as one of 16, and lasts three quarters as long. Where the next iteration follows it matters less: of six
-    settings tried with asynchrony, those halfway were best in none.
+    With TAG the number of groups that end at a time matters, and doubling the rows is coarse: a batch of 12 is nearly
+    as efficient as one of 16 and lasts three quarters as long. With asynchrony it matters less: of six settings tried,
+    a halfway batch was best in none.
     """
     timed = batches(profile)
     if row != Row.TAG:
@@ -157,10 +157,10 @@ def offered(profile: Profile, row: Row | str) -> list[int]:
 
 
 def sensible_rows(cell: Cell, row: Row | str) -> list[int]:
-    """What is offered, but nothing so small that a slot's share would take many rounds, and even shares.
+    """Offered batches, without those so small that a slot's share would take many rounds, and even shares.
 
-    None larger than a share: whoever holds new weights first would draw more than it. Where trainers help these are
-    the first, and may draw everything.
+    No batch is larger than a share, because the first slot with new weights would draw more than its share. If trainers
+    help they are first, and may draw everything.
     """
     samples, machines = cell.setting.samples, cell.machines
     shares = {-(-samples // slots) for slots in (machines.rollers, machines.slots)}
@@ -174,7 +174,7 @@ def sensible_rows(cell: Cell, row: Row | str) -> list[int]:
 
 
 def least_groups(cell: Cell, row: Row) -> list[int]:
-    """As few as fill the batches of all ranks; where these are over pairs, as many as before may do as well."""
+    """Numbers of groups per part: the fewest that fill the batches of all ranks over pairs, or over samples."""
     profile, setting = profile_of(cell.profile), cell.setting
     rows = efficient_batch(profile, Operation.TRAIN_TIMESTEP) * cell.machines.trainers
     over_samples, over_pairs = -(-rows // GROUP), -(-rows // (GROUP * setting.timesteps))
@@ -182,18 +182,18 @@ def least_groups(cell: Cell, row: Row) -> list[int]:
 
 
 class Choice(NamedTuple):
-    """What a row of the table may choose, and what came out."""
+    """The choices of a row of the table, and their outcome."""
 
     seconds: float
-    """Of one iteration, simulated."""
+    """Simulated seconds of one iteration."""
     rows: int
     """Samples that a slot draws together."""
     units: tuple[str, ...]
-    """How much is trained and begun at once."""
+    """Settings of the size of a part."""
 
 
 def best(cell: Cell, row: Row | str, seed: int) -> Choice:
-    """Of all that the row may choose."""
+    """The best choice of a row."""
     found = min(quickest(cell, row, rows, seed) for rows in sensible_rows(cell, row))
     if row != Row.ASYNC:
         return found
@@ -201,14 +201,14 @@ def best(cell: Cell, row: Row | str, seed: int) -> Choice:
 
 
 def quickest(cell: Cell, row: Row | str, rows: int, seed: int) -> Choice:
-    """With so many rows."""
+    """The best choice with this number of rows."""
     choices: list[tuple[str, ...]] = [()] if row == COLOCATED else units_of(cell, Row(row))
     settled = SETTLED_AHEAD if row == Row.ASYNC else SETTLED
     return min(Choice(_seconds(cell, row, rows, seed, units, settled), rows, units) for units in choices)
 
 
 def units_of(cell: Cell, row: Row) -> list[tuple[str, ...]]:
-    """The sizes that a part may have."""
+    """The possible sizes of a part."""
     return [(f"pipeline.least_groups={groups}",) for groups in least_groups(cell, row)]
 
 
@@ -230,10 +230,10 @@ def _seconds(
 
 
 def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, float]:
-    """Of iterations, in seconds of the run."""
+    """End of each iteration, in seconds of the run."""
     setting, profile, prices = cell.setting, profile_of(cell.profile), PriceTable.load()
     work = [f"rollout.prompts={setting.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={setting.steps}"]
-    # Rewards are drawn by the initial noise: where a group shares it there would be nothing to compare.
+    # Rewards are drawn by the initial noise: a group that shares it would be flat.
     work += ["rollout.initial_noise=per_sample"]
     work += [f"{setting.loss.timesteps}={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
     config = simulated_config(recipe, [*STEADY, *work, *made], Assumed(profile=profile, prices=prices))

@@ -1,5 +1,5 @@
-"""A bound of every schedule in which trainers help and train together, each an equal share of every group: early in an
-iteration rows have to end soon and late in it few are left, and both make small batches.
+"""A bound of every schedule in which trainers help, and train equal shares of every group together: early in an
+iteration rows have to end soon, late in it few rows are left, and both make batches small.
 
 Let the groups be numbered as they are completed, and let u be the seconds of training that are left until the end E
 of the last optimizer step. When the k-th group is complete at most k - 1 are trained, so u is at least left_k then, the
@@ -34,23 +34,23 @@ from scipy.sparse import csr_array
 
 @dataclass(frozen=True)
 class Iteration:
-    """What an iteration consists of, in seconds and rows."""
+    """Work of an iteration, in seconds and rows."""
 
     step_s: tuple[float, ...]
-    """Of a batch of one row, two, and so on."""
+    """Seconds of a step by rows of the batch: one, two, and so on."""
     decode_s: float
-    """Of one picture, at least."""
+    """Least seconds to decode one picture."""
     rollers: int
     trainers: int
     speed: float
-    """Of one that rolls out, where a trainer's is 1."""
+    """Speed of a slot that rolls out, relative to a trainer."""
     fetch_s: float
     adopt_s: float
     group: int
     """Samples of a group."""
     steps: int
     left_s: tuple[float, ...]
-    """In which the last one, two, ... groups to be completed are trained, optimizer steps included."""
+    """Seconds of training for the last one, two, ... groups to be completed, optimizer steps included."""
 
     def __post_init__(self) -> None:
         if self.group % self.trainers:
@@ -67,7 +67,7 @@ class Iteration:
 
     @property
     def others_from_s(self) -> float:
-        """When slots that are no trainers can roll out; no group is complete before."""
+        """Time from which slots other than trainers can roll out; no group is complete before."""
         return min(self.fetch_s, self.adopt_s + self.steps * min(self.step_s) + self.decode_s)
 
 
@@ -75,17 +75,17 @@ class _Stretch(NamedTuple):
     """A part of an iteration: the slots that can draw in it, the groups that are not complete yet, its length."""
 
     first: int
-    """The first group that may be drawn in it."""
+    """First group that may be drawn in the stretch."""
     rollers: int
     trainers: int
     waits: int | None
-    """Which H it is; None where it is of a given length."""
+    """Index of its H; None if the stretch has a given length."""
     seconds: float
-    """That are added to that H; alone where it is none."""
+    """Seconds added to that H, or the whole length if there is none."""
 
 
 def least_end_s(work: Iteration) -> float:
-    """From publication to the last optimizer step."""
+    """Least seconds from publication to the last optimizer step."""
     program = _Program(work.groups)
     for stretch in _stretches(work):
         _draw(program, work, stretch)
@@ -102,7 +102,7 @@ def _stretches(work: Iteration) -> Iterator[_Stretch]:
 
 
 def _draw(program: "_Program", work: Iteration, stretch: _Stretch) -> None:
-    """Everything that slots may do in a stretch."""
+    """Add all possible work of slots in a stretch."""
     rows = [program.limit(stretch, work.group) for _ in range(stretch.first, work.groups)]
     for count, speed in ((stretch.rollers, work.speed), (stretch.trainers, 1.0)):
         if not count:
@@ -119,22 +119,22 @@ def _draw(program: "_Program", work: Iteration, stretch: _Stretch) -> None:
 
 @dataclass
 class _Program:
-    """Amounts of work, of which each task needs some in all, and limits of time; its first columns are the H."""
+    """A linear program: amounts of work per task, and limits of time; its first columns are the H."""
 
     waits: int
     columns: int = field(init=False)
     limits: list[float] = field(default_factory=list)
     needed: dict[int, float] = field(default_factory=dict)
     taken: list[tuple[int, int, float]] = field(default_factory=list)
-    """Row, column and seconds of what is limited."""
+    """Row, column and seconds of each limit."""
     tasks: list[tuple[int, int]] = field(default_factory=list)
-    """Task and column."""
+    """Task and column of each amount."""
 
     def __post_init__(self) -> None:
         self.columns = self.waits
 
     def limit(self, stretch: _Stretch, each: int) -> int:
-        """A limit of `each` seconds per second of the stretch; returns its row."""
+        """Add a limit of `each` seconds per second of the stretch; return its row."""
         row = len(self.limits)
         self.limits.append(each * stretch.seconds)
         if stretch.waits is not None:
@@ -142,14 +142,14 @@ class _Program:
         return row
 
     def amount(self, seconds: dict[int, float], task: int, needed: float) -> None:
-        """A variable amount of a task; one unit takes these seconds of each limit."""
+        """Add a variable amount of a task; one unit takes these seconds of each limit."""
         self.taken += [(row, self.columns, each) for row, each in seconds.items()]
         self.tasks.append((task, self.columns))
         self.needed[task] = needed
         self.columns += 1
 
     def least(self, first: float) -> float:
-        """The least sum of all H, of which the first takes at least so long."""
+        """The least sum of all H, of which the first is at least `first`."""
         rows, columns, values = zip(*self.taken, strict=True)
         limited = csr_array((values, (rows, columns)), shape=(len(self.limits), self.columns))
         places = {task: place for place, task in enumerate(sorted(self.needed))}

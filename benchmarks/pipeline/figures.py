@@ -20,15 +20,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     row: str
     seed: int
     rows: int
-    """Samples that a slot draws together, the best of those that are offered."""
+    """Samples that a slot draws together, the best of the offered batches."""
     units: tuple[str, ...]
-    """How much is trained and begun at once, the best likewise."""
+    """Settings of the size of a part, the best of the offered ones."""
     seconds: float
-    """Of one iteration, simulated."""
+    """Simulated seconds of one iteration."""
     ceiling_s: float | None
-    """None of a pool: its bound is `bound_s`."""
+    """None for a pool: its bound is `bound_s`."""
     bound_s: float
-    """Of an overhead-free colocated pool of the same slots."""
+    """Seconds of an overhead-free colocated pool of the same slots."""
 
     @property
     def per_gpu_hour(self) -> float:
@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """Of its ceiling."""
+        """Share of the ceiling that the row reaches."""
         return None if self.ceiling_s is None else self.ceiling_s / self.seconds
 
 
@@ -49,7 +49,7 @@ class Column(msgspec.Struct, frozen=True):
 
     rows: tuple[Outcome, ...]
     colocated: Outcome | None
-    """None where slots differ: a gang of unequal ranks is no sensible baseline."""
+    """None if slots differ: a gang of unequal ranks is no sensible baseline."""
 
     @property
     def serial(self) -> Outcome:
@@ -57,7 +57,7 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Outcome:
-        """With all switches on."""
+        """The row with all switches on."""
         return self.rows[-1]
 
     @property
@@ -65,7 +65,7 @@ class Column(msgspec.Struct, frozen=True):
         return self.serial.seconds / self.best.seconds
 
     def ratios(self) -> list[float]:
-        """Each row to the one before."""
+        """Ratio of each row to the one before."""
         return [before.seconds / row.seconds for before, row in zip(self.rows, self.rows[1:], strict=False)]
 
 
@@ -124,14 +124,14 @@ def _count(hits: Sequence[bool], unit: str) -> Figure:
 
 
 def ranks_of(outcomes: Sequence[Outcome]) -> list[int]:
-    """Of all gangs that train: trainers, or a whole pool."""
+    """Ranks of all gangs: trainers, or a whole pool."""
     return sorted(
         {each.cell.machines.slots if each.row == COLOCATED else each.cell.machines.trainers for each in outcomes}
     )
 
 
 def modelled(profile: Profile, ranks: Iterable[int]) -> list[str]:
-    """Operations that the rows are charged for and whose seconds were not measured."""
+    """Operations of the rows whose seconds were not measured."""
     charged = [Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD]
     charged += [Operation.PUBLISH, Operation.NODE_FETCH, Operation.ADOPT, Operation.ROLE_SWITCH]
     found = [str(each) for each in charged if profile.provenance(each) is not Provenance.MEASURED]

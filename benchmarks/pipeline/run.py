@@ -1,4 +1,4 @@
-"""The cells of the benchmark, and every row of a cell with the choices that suit it best."""
+"""The cells of the benchmark, and every row of a cell with its best choices."""
 
 import os
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def cells() -> list[Cell]:
 
 
 def outcomes_of(cell: Cell, seed: int) -> list[Outcome]:
-    """Every row, each with the choices that suit it best."""
+    """The outcome of every row with its best choices."""
     names = [*Row, COLOCATED] if cell.machines.speed == 1.0 else list(Row)
     found = []
     for row in names:

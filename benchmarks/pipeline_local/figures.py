@@ -25,7 +25,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
         return self.timings["serial"].iteration / self.timings[way].iteration
 
     def bound(self, way: str) -> float:
-        """The most that arithmetic allows, from the phases of the serial run."""
+        """Arithmetic bound from the phases of the serial run."""
         serial = self.timings["serial"]
         rollout, train, unit = serial.rollout, serial.train, 1 / self.groups
         rest = max(0.0, serial.iteration - rollout - train)
@@ -44,7 +44,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(path: Path, found: Found) -> Found:
-    """What is in the file and was not run again, and what was found."""
+    """The results, with those of the file that were not run again."""
     if not path.is_file():
         return found
     kept = msgspec.json.decode(path.read_bytes(), type=Found)
@@ -66,7 +66,7 @@ def figures(found: Found) -> dict[str, Figure]:
 
 
 def _figures(repeats: Sequence[Repeat]) -> dict[str, Figure]:
-    """Of one setting."""
+    """Figures of one setting."""
     shown: dict[str, Figure] = {}
     serial = [each.timings["serial"] for each in repeats]
     ways = sorted(repeats[0].timings)

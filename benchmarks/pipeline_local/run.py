@@ -39,7 +39,7 @@ COMMON: Mapping[str, Any] = {
     "reward": {"processes": 1},
 }
 DESCRIBED = {"recipe": RECIPE, "common": COMMON, "by_setting": SETTINGS, "ways": WAYS}
-"""Settings, as the result names them."""
+"""Settings, by their names in the result."""
 
 
 def run(setting: str, way: str, seed: int, iterations: int, others: Mapping[str, Any]) -> list[Record]:
@@ -59,7 +59,7 @@ def run(setting: str, way: str, seed: int, iterations: int, others: Mapping[str,
 
 
 def repeat(setting: str, number: int, iterations: int) -> Repeat:
-    """The setting's ways, one after the other."""
+    """Run the setting's ways, one after the other."""
     ways = COMPARED[setting]
     turn = number % len(ways)
     order = (*ways[turn:], *ways[:turn])
@@ -71,7 +71,7 @@ def repeat(setting: str, number: int, iterations: int) -> Repeat:
 
 
 def digests(seed: int) -> dict[str, list[str]]:
-    """Of the weights after each step, by way."""
+    """Digests of the weights after each step, by way."""
     found = {}
     for way in WAYS:
         others = {"deterministic": True, "train": {"batches_over": "pairs"}}

@@ -3,12 +3,12 @@
 python -m benchmarks.planner [--workloads words scenes large changing changing_short] [--seeds 0 1] [--jobs 2]
                              [--parts FOLDER] [--json] [--out docs/results/planner]
 
-The payoff of an iteration is what its groups were worth in the learning model: the variance of their rewards over that
-of unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and are cut off
-when training ends, as any plan is. All of them are screened over a few iterations, at every number of spot slots that
-the workload has; those within a tenth of the best, and the default, are run in full, with every seed. The best fixed
-plan is the one with the largest mean payoff over all seeds, known only afterwards; the bandit starts without knowing
-anything but how the shipped models' previews rank (its prior).
+The payoff of an iteration is its progress in the learning model: the variance of its groups' rewards over that of
+unselected groups, so 1 without previews. Fixed plans preview `seeds` of every prompt with `steps` and end with
+training, as any plan does. All are screened over a few iterations, at every number of spot slots of the workload; those
+within a tenth of the best, and the default, are run in full with every seed. The best fixed plan has the largest mean
+payoff over all seeds and is known only afterwards. The bandit starts with only the fidelity of the shipped models'
+previews as its prior.
 """
 
 import os
@@ -25,7 +25,7 @@ def main() -> None:
     flags.add_argument("--workloads", nargs="+", default=list(NAMES), choices=NAMES)
     flags.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     flags.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    flags.add_argument("--parts", type=Path, help="folder of finished parts, to go on from")
+    flags.add_argument("--parts", type=Path, help="folder of finished parts, to resume from")
     args = flags.parse_args()
     from benchmarks.lib.report import publish, summary_of
     from benchmarks.planner.figures import Compared, figures, fixed_payoffs

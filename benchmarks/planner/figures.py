@@ -1,4 +1,4 @@
-"""The bandit beside the fixed plans of each workload, and the ratios of their payoffs."""
+"""The bandit and the fixed plans of each workload, and the ratios of their payoffs."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ EARLY, LATE, ALL = range(1, 11), range(11, ITERATIONS), range(1, ITERATIONS)
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The bandit beside the fixed plans of one workload; runs of equal place have equal seeds."""
+    """The bandit and the fixed plans of one workload; runs at equal positions have equal seeds."""
 
     workload: Workload
     bandit: list[Run]
@@ -31,7 +31,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def iterations(self) -> range:
-        """That the figure is about: where little is known, or where capacity changes."""
+        """Iterations of the figure: the first ones, or those around changes of capacity."""
         return EARLY if len(self.workload.spot) == 1 else ALL
 
     def best(self, iterations: range) -> str:

@@ -21,19 +21,19 @@ from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.simulate import Simulation, simulate, simulated
 
 ITERATIONS = 21
-"""0 has nothing to choose from; 1 to 10 is where the bandit must have learned."""
+"""Iteration 0 has no previews; in 1 to 10 the bandit must have learned."""
 SCREENED = 6
-"""Iterations of a run that screens."""
+"""Iterations of a screening run."""
 NEAR_BEST = 0.9
-"""Of the best screened payoff: what plans must reach to be run in full."""
+"""Share of the best screened payoff above which a plan is run in full."""
 SEEDS = (24, 32, 48, 64, 96, 128, 192)
-"""Of a fixed plan; as many as a group keeps, or fewer, select nothing."""
+"""Seeds per prompt of fixed plans; all above the size of a group, because fewer select nothing."""
 STEPS = (2, 3, 4, 5, 6, 8, 10)
 SPOT = 8
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe on some hardware, and what it is simulated with."""
+    """A recipe, its hardware and the settings of its simulation."""
 
     name: str
     title: str
@@ -42,10 +42,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     learning: str
     overrides: tuple[str, ...] = ()
     spot: tuple[tuple[float, int], ...] = ((0.0, SPOT),)
-    """How many spot slots are there from which second on."""
+    """Start times in seconds, each with the number of spot slots from then on."""
 
     def trace(self) -> str:
-        """Losses are announced half a minute before."""
+        """The trace; losses are announced 30 s before."""
         rows, here = ["time_s,node,event,seconds"], 0
         for time_s, count in self.spot:
             rows += [f"{time_s:g},spot-{n},up,0" for n in range(here + 1, count + 1)]
@@ -123,11 +123,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     seed: int
     payoffs: tuple[float, ...]
-    """By iteration."""
+    """Payoffs by iteration."""
 
 
 def run(workload: Workload, plan: Plan, seed: int, iterations: int = ITERATIONS) -> Run:
-    """One run from its first iteration to the last."""
+    """Simulate one whole run."""
     overrides = [f"seed={seed}", f"iterations={iterations}", *workload.overrides]
     if plan != BANDIT:
         overrides += ["explore.plan=fixed", f"explore.seeds={plan.seeds}", f"explore.steps={plan.steps}"]
@@ -152,11 +152,11 @@ def run(workload: Workload, plan: Plan, seed: int, iterations: int = ITERATIONS)
 
 
 def screen(workload: Workload, plan: Plan, seed: int) -> Run:
-    """A short run at every number of spot slots that the workload has, one after the other."""
+    """Short runs at every number of spot slots of the workload, as one run."""
     counts = sorted({count for _, count in workload.spot})
     steady = [msgspec.structs.replace(workload, spot=((0.0, count),)) for count in counts]
     runs = [run(each, plan, seed, SCREENED) for each in steady]
-    # The first iteration of each has nothing to choose from.
+    # The first iteration of each has no previews.
     payoffs = tuple(payoff for each in runs for payoff in each.payoffs[1:])
     return Run(workload=workload.name, plan=plan, seed=seed, payoffs=payoffs)
 
@@ -169,10 +169,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     is_screening: bool
     folder: Path | None
-    """Of finished jobs."""
+    """Folder of finished jobs."""
 
     def done(self) -> Run:
-        """From the folder if it is there already."""
+        """The run, read from the folder if it exists."""
         kind = "screen" if self.is_screening else "run"
         name = f"{self.workload.name}-{kind}-{self.plan.seeds}x{self.plan.steps}-{self.seed}.json"
         path = self.folder / name if self.folder else None
@@ -205,7 +205,7 @@ def all_done(jobs: Sequence[Job], executor: ProcessPoolExecutor) -> list[Run]:
 
 
 def runs_of(workload: Workload, seeds: Sequence[int], folder: Path | None, executor: ProcessPoolExecutor) -> list[Run]:
-    """The bandit and the fixed plans that screening leaves, with every seed."""
+    """Runs of the bandit and of the fixed plans that pass the screening, with every seed."""
     print(f"{workload.name}: screening, then in full", file=sys.stderr, flush=True)
     job = partial(Job, workload=workload, folder=folder)
     plans = near_best(

@@ -1,4 +1,4 @@
-"""Seconds from a kill to the survivors' next step, in parts, against the crew started anew."""
+"""Seconds from a kill to the survivors' next step, in parts, against a restart of the crew."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A node of four slots, its controller, and SIGKILLs: seconds until the survivors go on."""
+"""A node of four slots, its controller, and SIGKILLs: seconds until the survivors continue."""
 
 import asyncio
 import os
@@ -41,12 +41,12 @@ from spotlight.pools.local import LocalPool, LocalPoolSettings
 WEIGHTS = WeightsId(Version(0))
 SLOTS = 4
 STEPS = 100_000
-"""Of the one sample: more than the benchmark can take."""
+"""Steps of the one sample: more than the benchmark takes."""
 SETTLED_STEPS = 3
 """Steps of the whole crew between two kills."""
 PATIENCE_S = 120.0
 SPEED_UPS = tuple((48, degree, 0.9 * degree) for degree in range(2, SLOTS + 1))
-"""As if sharing paid on this machine: the crew is to have all slots, however few cores there are."""
+"""As if sharing paid on this machine, so that the crew has all slots even on few cores."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class NoPayloads:
 
 
 class WatchingHub(Hub):
-    """Notes when commits arrive."""
+    """Records the arrival of commits."""
 
     seen: Seen
 
@@ -120,7 +120,7 @@ class Bench:
             await self._door.close()
 
     def _publish(self) -> None:
-        """The shipped weights as version 0, from where every worker takes them."""
+        """Publish the shipped weights as version 0 for all workers."""
         content = families.read_weights("words")
         state = dict(families.build(content).transformer.named_parameters())
         stored = NodeStore(self._folder / "weights").publish(WEIGHTS, content.family, state, content.digest)
@@ -151,7 +151,7 @@ class Bench:
         self.node = await self.pool.add_node(spec)
 
     async def until(self, what: str, done: object) -> None:
-        """Looked at after every message."""
+        """Wait until `done`, which is checked after every message."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._hub.until(done)  # type: ignore[arg-type]
@@ -159,12 +159,12 @@ class Bench:
             sys.exit(f"regroup: {what} did not happen within {PATIENCE_S:g} s; see the logs in {self._folder}.")
 
     def crew(self) -> tuple[WorkerId, ...]:
-        """The members of the largest crew now, leader first."""
+        """Members of the largest present crew, leader first."""
         crews = self.seen.crewings[-1][1].crews if self.seen.crewings else ()
         return max(crews, key=len, default=())
 
     async def whole_crew(self) -> None:
-        """All four, after some steps together."""
+        """Wait until all four have taken some steps together."""
         while True:
             await self.until("a crew of all slots", lambda: len(self.crew()) == SLOTS)
             changes = len(self.seen.crewings)
@@ -178,7 +178,7 @@ class Bench:
 
 
 async def kill_once(bench: Bench, rank: int, rng: random.Random) -> Kill:
-    """One rank of the crew dies in the middle of a step."""
+    """Kill one rank of the crew in the middle of a step."""
     await bench.whole_crew()
     seen = bench.seen
     victim = bench.crew()[rank]
@@ -207,13 +207,13 @@ async def kill_once(bench: Bench, rank: int, rng: random.Random) -> Kill:
 
 
 def _formed_after(seen: Seen, crewings: int) -> float | None:
-    """When there was a crew again, after the report of the loss."""
+    """Time of the first crew after the report of the loss."""
     later = seen.crewings[crewings + 1 :]
     return next((at for at, report in later if any(len(crew) > 1 for crew in report.crews)), None)
 
 
 async def relaunch(bench: Bench, cold: bool) -> float:
-    """From nothing to the first steps of the whole crew, after all its processes were killed."""
+    """Kill all processes of the crew; return the seconds to the first steps of the whole new crew."""
     assert bench.pool is not None
     assert bench.node is not None
     if cold:

@@ -3,17 +3,17 @@
     python -m benchmarks.rows [--recipe words-large-nft] [--arms 8 16 32 64 128 256 auto] [--seeds 0] [--json]
 
 Every arm is a short real run of the recipe, one reserved and two spot processes, through `spotlight train`. On a GPU
-they share it. There are no previews: a planner would fit their number to the speed of the slots, and the arms would do
-different work. The rollout phase is from the first request of an iteration to its last score in the journal; the first
-two iterations do not count. Arms below 32 rows are slow and only there for comparison, so fewer of their
-iterations count.
+they share it. There are no previews: a planner would fit their number to the speed of the slots, and the arms would
+have different work. The rollout phase is from the first request of an iteration to its last score in the journal; the
+first two iterations do not count. Arms below 32 rows are slow and serve as comparison, so fewer of their iterations
+count.
 
 rows_auto_vs_best: the median rollout phase with auto over that of the best fixed number of rows; its bounds are the
 quickest and the slowest counted phase with auto over that same median. iteration_auto_vs_best is the same of whole
 iterations.
 
-Runs that are in the folder --cells are not made again, so that an interrupted sweep goes on where it was, and further
-seeds can be added. On an H200 a sweep takes about 7 minutes, of which the workers' starts are two thirds.
+Runs in the folder --cells are not repeated, so an interrupted sweep resumes, and further seeds can be added. On an H200
+a sweep takes about 7 minutes, of which the workers' starts are two thirds.
 """
 
 from pathlib import Path
@@ -28,8 +28,8 @@ def main() -> None:
     flags.add_argument("--recipe", default="words-large-nft", help="words-nft for a try on a CPU")
     flags.add_argument("--arms", nargs="+", default=list(ARMS), help="numbers of rows, and auto")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
-    flags.add_argument("--iterations", type=int, default=4, help="that count, after the warm-up")
-    flags.add_argument("--cells", type=Path, default=Path("runs/rows"), help="folder of the runs that are done")
+    flags.add_argument("--iterations", type=int, default=4, help="number that counts, after the warm-up")
+    flags.add_argument("--cells", type=Path, default=Path("runs/rows"), help="folder of finished runs")
     args = flags.parse_args()
     from benchmarks.lib.local_runs import WARM_UP
     from benchmarks.lib.report import publish, summary_of

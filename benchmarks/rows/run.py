@@ -18,7 +18,7 @@ from spotlight.core.events import IterationDone, Record, WorkerJoined
 
 AUTO = "auto"
 FAST = 32
-"""Rows from which on an arm counts all its iterations."""
+"""Rows at or above which all iterations of an arm count."""
 SETTINGS = (
     *("explore.enabled=off", "eval.every=1000", "eval.prompts=8", "output.checkpoint_every=1000"),
     *("cluster.reserved=1", "cluster.spot=2", "cluster.share_devices=true"),
@@ -32,13 +32,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     seed: int
     rows: tuple[int, ...]
-    """Of its workers, in the order in which they joined."""
+    """Rows of its workers, in the order in which they joined."""
     rollout_s: tuple[float, ...]
     train_s: tuple[float, ...]
     iteration_s: tuple[float, ...]
-    """Of the iterations that count."""
+    """Seconds of the counted iterations."""
     first_worker_s: float
-    """Until the first worker was there."""
+    """Seconds until the first worker joined."""
     commit: str
     date: str
     hardware: str
@@ -51,7 +51,7 @@ def config_of(recipe: str, arm: str, seed: int, iterations: int, folder: Path) -
 
 
 def counted(arm: str, iterations: int) -> int:
-    """Iterations after the warm-up."""
+    """Number of iterations after the warm-up."""
     return iterations if arm == AUTO else max(1, min(iterations, iterations * int(arm) // FAST))
 
 
@@ -74,7 +74,7 @@ def cell_of(recipe: str, arm: str, seed: int, records: Sequence[Record]) -> Cell
 
 
 def measured(recipe: str, arm: str, seed: int, iterations: int, cells: Path) -> Cell:
-    """From the folder, or from a run."""
+    """The cell, read from the folder or measured by a run."""
     path = cells / f"{recipe}-{arm}-{seed}.json"
     if path.is_file():
         return merge.read(path, Cell, "rows")
@@ -92,7 +92,7 @@ def measured(recipe: str, arm: str, seed: int, iterations: int, cells: Path) -> 
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
-    """Iterations of all seeds of an arm together."""
+    """Figures over the iterations of all seeds of an arm."""
     arms = list(dict.fromkeys(cell.arm for cell in cells))
     shown: dict[str, Figure] = {}
     for phase in ("rollout", "iteration"):

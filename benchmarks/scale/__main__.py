@@ -9,14 +9,14 @@ product's own; rewards are drawn from a fitted model. Heartbeats are as rare as 
 committed when its machine is warned, and there are no crews (`RARE`).
 
 A run ends with the first iteration that ends after its hours of virtual time. Seconds are processor seconds of this
-process, set-up included; an event is a message that crossed between the controller and the machines. The second kind of
-run is of pictures of 1280x1280 with the shipped profile, training short too, and the simulator's usual settings.
+process, set-up included; an event is a message between the controller and the machines. The second kind of run has
+pictures of 1280x1280 with the shipped profile, short training too, and the simulator's usual settings.
 
-All of it is calls of Python, so the interpreter matters: distributions build theirs with profiles of it (PGO), which is
-faster than a plain `./configure && make`. The result names its version and its compiler.
+All of it is Python calls, so the interpreter matters: distributions build theirs with PGO, which is faster than a plain
+`./configure && make`. The result names its version and its compiler.
 
-Growth is reported twice: with few slots, the controller's tick of every two virtual seconds costs more than all
-messages, which flatters the ratio to the smallest run.
+Growth is reported twice: with few slots, the controller's tick every two virtual seconds costs more than all messages,
+which favours the ratio to the smallest run.
 """
 
 import platform

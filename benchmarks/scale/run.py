@@ -1,4 +1,4 @@
-"""Simulated runs of many slots, and what they cost in processor seconds."""
+"""Simulated runs of many slots, and their processor seconds."""
 
 import gc
 import tempfile
@@ -43,12 +43,12 @@ SECONDS = {
     Operation.ROLE_SWITCH: 1.0,
     Operation.CHECKPOINT: 10.0,
 }
-"""Of a large video model, decoding within the last step; training short, so that slots are busy."""
+"""Durations of a large video model, with decoding in the last step; short training, so that slots are busy."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How much is simulated."""
+    """Slots, hours and repeats of the simulations."""
 
     small: int
     middle: int
@@ -73,7 +73,7 @@ class Measured:
 
     outcome: SimulationEnd
     seconds: float
-    """Of the processor."""
+    """Processor seconds."""
 
     @property
     def event_s(self) -> float:
@@ -107,7 +107,7 @@ def video_profile() -> Profile:
 
 
 def picture_profile() -> Profile:
-    """The shipped one; but one rank would train for hours on what a thousand slots make, and all would be idle."""
+    """The shipped profile with short training: one rank would train for hours on the samples of a thousand slots."""
     profile = Profile.load(PICTURES)
     short = {Operation.TRAIN_TIMESTEP: one_figure(SECONDS[Operation.TRAIN_TIMESTEP])}
     return msgspec.structs.replace(profile, operations={**profile.operations, **short})
@@ -149,7 +149,7 @@ def with_cluster(config: RunConfig, cluster: Mapping[str, Any]) -> RunConfig:
 
 
 def run(slots: int, hours: float, profile: Profile, cluster: Mapping[str, Any], seed: int) -> Measured:
-    """One run in a folder of its own, in memory where there is such a place."""
+    """Simulate one run in its own folder, in memory if possible."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="scale-", dir=memory if memory.is_dir() else None) as name:
         folder = Path(name)
@@ -169,7 +169,7 @@ def run(slots: int, hours: float, profile: Profile, cluster: Mapping[str, Any], 
 
 
 def figures(preset: Preset) -> dict[str, Figure]:
-    """Sizes take turns within a repeat, so that a busy neighbour slows all of them."""
+    """Sizes alternate within a repeat, so that other load on the host slows all of them."""
     video, pictures = video_profile(), picture_profile()
     small: list[Measured] = []
     middle: list[Measured] = []

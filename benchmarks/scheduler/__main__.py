@@ -1,11 +1,11 @@
-"""The pull scheduler alone, in memory, on one core: lease cycles per second, and what ten times the workers cost.
+"""The pull scheduler alone, in memory, on one core: lease cycles per second, and the cost of ten times the workers.
 
     python -m benchmarks.scheduler [--json] [--out docs/results/scheduler]
 
-One cycle is one sample's way through ledger and scheduler: its worker pulls, is given the lease, sends a heartbeat with
-its progress, and its result is accepted. All workers are busy all the time and finish in random order; a cycle has one
-row, so nothing is shared between leases. The journal is left out. Requests are issued before the clock starts, as many
-for few workers as for many, and enough that the work never runs out: then slow workers would rightly be refused.
+One cycle is one sample's path through ledger and scheduler: its worker pulls, receives the lease, sends a heartbeat
+with its progress, and its result is accepted. All workers are busy all the time and finish in random order; a cycle has
+one row, so nothing is shared between leases. The journal is left out. Requests are issued before the clock starts, the
+same number for all sizes, and enough that the work never runs out: without work slow workers would be refused.
 """
 
 from pathlib import Path

@@ -56,7 +56,7 @@ class Cluster:
         }
 
     def run(self, cycles: int) -> float:
-        """Processor seconds per cycle: those that a busy neighbour takes are not counted."""
+        """Processor seconds per cycle; those of other processes are not counted."""
         order = [worker for _ in range(cycles // len(self._speeds) + 1) for worker in self._shuffled()][:cycles]
         tick = STEPS / 2.5 / len(self._speeds)
         gc.collect()
@@ -80,7 +80,7 @@ class Cluster:
         self._held[assignment.worker] = assignment.leases[0]
 
     def _pull(self, worker: WorkerId) -> None:
-        # Measured speeds waver, so the order of speeds changes with every pull.
+        # Measured speeds vary, so the order of speeds changes with every pull.
         speed = self._speeds[worker] * self._random.uniform(0.95, 1.05)
         self.scheduler.pull(worker, Pull(free_rows=1, row_steps_per_s=speed), self._now)
 
@@ -89,7 +89,7 @@ class Cluster:
 
 
 def figures(repeats: int, cycles: int) -> dict[str, Figure]:
-    """Sizes take turns within a repeat, so that a busy neighbour slows all of them."""
+    """Sizes alternate within a repeat, so that other load on the host slows all of them."""
     cycle_s: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     for seed in range(repeats):
         for workers in WORKERS:

@@ -3,12 +3,12 @@
     python -m benchmarks.solvers [--families words scenes] [--steps 4 5] [--prompts 24] [--seeds 32] [--device cpu]
         [--json]
 
-The base model draws the same seeds of the same prompts exactly (10 Euler steps) and as previews of both solvers, which
-take one forward a step each. Of every prompt the previews keep a quarter of the seeds, those with the largest variance.
+The base model draws the same seeds of the same prompts exactly (10 Euler steps) and as previews of both solvers, with
+one forward per step each. For every prompt the previews keep the quarter of the seeds with the largest variance.
 - payoff: variance of the kept seeds' exact rewards over that of all; a random choice scores 1.
-- captured: that variance over the largest that any choice has.
+- captured: that variance over the largest of any choice.
 - pearson: correlation of preview and exact rewards within prompts.
-- gain: ode2 minus ode in `captured`, prompt by prompt the same pictures.
+- gain: ode2 minus ode in `captured`, with the same pictures for every prompt.
 
 Intervals are 95 % of resampled prompts.
 """
@@ -23,7 +23,7 @@ def main() -> None:
     flags.add_argument("--families", nargs="+", default=["words", "scenes"])
     flags.add_argument("--steps", nargs="+", type=int, default=[4, 5])
     flags.add_argument("--prompts", type=int, default=24)
-    flags.add_argument("--seeds", type=int, default=32, help="of each prompt; a quarter is kept")
+    flags.add_argument("--seeds", type=int, default=32, help="seeds per prompt; a quarter is kept")
     flags.add_argument("--device", default="cpu")
     args = flags.parse_args()
     from benchmarks.lib.figures import Figure

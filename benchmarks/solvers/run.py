@@ -1,4 +1,4 @@
-"""Rewards of previews by both solvers and of the exact pictures, and how well the former rank the latter."""
+"""Rewards of previews by both solvers and of the exact pictures, and the quality of the previews' ranking."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class Ranked:
 
 
 def measure(family: str, preview_steps: Sequence[int], prompt_count: int, seeds: int, device: str) -> Iterator[Ranked]:
-    # Imported here: the figures need none of it.
+    # Imported here, because the figures do not need them.
     import torch
 
     from spotlight.compute.data.order import PromptOrder
@@ -60,7 +60,7 @@ def measure(family: str, preview_steps: Sequence[int], prompt_count: int, seeds:
 
 
 def sums(previews: Floats, exact: Floats) -> Floats:
-    """One row per prompt; figures are ratios of their sums, as those of an audit that leaves no seed out."""
+    """One row per prompt; figures are ratios of their sums, as in an audit of all seeds."""
     rows = []
     for proxy_G, exact_G in zip(previews, exact, strict=True):
         size = len(proxy_G) // 4
@@ -72,7 +72,7 @@ def sums(previews: Floats, exact: Floats) -> Floats:
 
 
 def ratios(summed_XN: Floats) -> dict[str, Floats]:
-    """Of any number of sums over prompts."""
+    """Figures from sums over prompts, for any number of samples of them."""
     kept, kept_population, best, covariance, variance_proxy, variance_exact = summed_XN.T
     return {
         "payoff": kept / variance_exact,
@@ -84,7 +84,7 @@ def ratios(summed_XN: Floats) -> dict[str, Floats]:
 def figures(ranked: Ranked) -> dict[str, Figure]:
     name, prompts = f"{ranked.family}_{ranked.steps}", len(ranked.exact)
     drawn = np.random.default_rng(0).integers(prompts, size=(RESAMPLED, prompts))
-    # All prompts once come first.
+    # First all prompts once, then the resampled ones.
     rows = np.concatenate([np.arange(prompts)[None], drawn])
     found = {solver: ratios(sums(proxy, ranked.exact)[rows].sum(1)) for solver, proxy in ranked.previews.items()}
     shown = {

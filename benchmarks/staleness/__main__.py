@@ -1,19 +1,19 @@
-"""Can weights that are some iterations old choose seeds? Their ranking of seeds against exact rewards, by lag.
+"""Can weights that are some iterations old select seeds? Their ranking of seeds against exact rewards, by lag.
 
     python -m benchmarks.staleness --preset laptop                                    # `words` with NFT on a CPU
     python -m benchmarks.staleness --preset gpu --family scenes --loss flow_grpo --seeds 0 1 2
     python -m benchmarks.staleness --merge runs/staleness/*-seed?.json --out docs/results/staleness
 
 The plain loop trains, without exploration. At an early, a middle and a late checkpoint the next prompts' candidate
-seeds are drawn exactly, and again with the weights of some iterations before: with all steps, and with the few steps
-of a preview. Two ceilings frame what comes: the same weights with new noise inside the SDE window, and a random
-choice. For NFT rollouts are ODE samples, so the same weights with all steps rank perfectly by definition; the few-step
-previews' own ceiling is that of the same weights with few steps.
+seeds are drawn exactly, and again with older weights: with all steps, and with the few steps of a preview. Two
+references bound the results: the same weights with new noise inside the SDE window, and a random choice. NFT rollouts
+are ODE samples, so the same weights with all steps rank perfectly by definition; the ceiling of few-step previews is
+that of the same weights with few steps.
 
-Flow-GRPO runs with `rollout.initial_noise=per_sample`, since seeds that share it leave nothing to choose between.
-Each seed writes its own file under --out and is skipped when that file exists, so a run resumes by being repeated and
-runs from several machines are joined with --merge; a seed cut short leaves a .part file, which can be merged too: only
-checkpoints that all seeds of an experiment have are counted.
+Flow-GRPO runs with `rollout.initial_noise=per_sample`, because seeds that share the initial noise cannot be selected.
+Each seed writes its own file under --out and is skipped when that file exists, so an interrupted benchmark resumes when
+it is repeated. Runs of several machines are joined with --merge. An interrupted seed leaves a .part file, which can be
+merged too: only checkpoints that all seeds of an experiment have are counted.
 """
 
 import argparse
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.staleness.figures import StalenessSettings
 
 CANDIDATES_PER_KEPT = 3
-"""Seeds ranked per kept one where --candidates is not given: 48 for groups of 16."""
+"""Seeds ranked per kept one without --candidates: 48 for groups of 16."""
 
 
 def arguments() -> argparse.Namespace:

@@ -28,12 +28,12 @@ STAGES = ("early", "middle", "late")
 
 
 class Look(StrEnum):
-    """How a candidate is drawn."""
+    """Ways to draw a candidate."""
 
     EXACT = "exact"
     """As it would be rolled out."""
     FULL = "full"
-    """With all steps and the rollout's sampler; noise inside an SDE window is drawn anew."""
+    """With all steps and the rollout's sampler; noise inside an SDE window is new."""
     FEW = "few"
     """With the few ODE steps of a preview."""
 
@@ -49,7 +49,7 @@ COLUMNS = (*UNITS, "captured")
 
 
 class StalenessSettings(Section):
-    """What is ranked, when, and by how old weights."""
+    """Candidates, checkpoints and lags."""
 
     checkpoints: tuple[int, ...]
     """Iterations after which seeds are ranked: early, middle, late."""
@@ -60,7 +60,7 @@ class StalenessSettings(Section):
     candidates: int
     """Seeds ranked per prompt."""
     kept: int
-    """Of which selection keeps these: the recipe's group."""
+    """Seeds that selection keeps per prompt: the recipe's group size."""
     preview_steps: int
     """Denoising steps of a few-step preview."""
 
@@ -88,7 +88,7 @@ class StalenessSettings(Section):
             )
         for option, value in (("prompts", self.prompts), ("preview-steps", self.preview_steps)):
             if value < 1:
-                raise ConfigError(f"--{option} is {value}, but there is no less than one; use 1 or more.")
+                raise ConfigError(f"--{option} is {value}, which is below 1; use 1 or more.")
         return self
 
     @property
@@ -98,7 +98,7 @@ class StalenessSettings(Section):
 
 
 class Lagged(msgspec.Struct, frozen=True, kw_only=True):
-    """What weights of one age were worth by one look; lag 0 of either look is a ceiling."""
+    """Ranking by weights of one age and one look; lag 0 of either look is a ceiling."""
 
     look: Look
     lag: int
@@ -114,7 +114,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     varied_prompts: int
     """Prompts whose exact rewards vary; correlations and hit rates are over these."""
     random: AuditedSeed
-    """Expected of a random choice: the floor."""
+    """Expected ranking of a random choice: the floor."""
     lagged: tuple[Lagged, ...]
 
     def at(self, look: Look, lag: int) -> AuditedSeed:
@@ -127,7 +127,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StalenessResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed of one experiment; fewer checkpoints than its settings name where it was cut short."""
+    """One seed of one experiment; an interrupted one has fewer checkpoints than its settings."""
 
     family: str
     loss: str
@@ -146,7 +146,7 @@ class StalenessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """Start of its figures' names: `words` for either size of words."""
+        """Prefix of its figures: `words` for either size of words."""
         return f"{self.family.split('-')[0]}_{self.loss}"
 
     def stage(self, checkpoint: Checkpoint) -> str:
@@ -164,7 +164,7 @@ def check_same_run(path: Path, config: RunConfig, settings: StalenessSettings) -
 
 
 def check_mergeable(results: Sequence[StalenessResult]) -> None:
-    """Seeds of an experiment differ in nothing but the seed, none comes twice, figure names do not clash."""
+    """Runs of an experiment differ only in the seed, none comes twice, and figure names do not clash."""
     for experiment in experiments(results):
         runs = of_experiment(results, experiment)
         merge.check_given_once([run.seed for run in runs], experiment)
@@ -180,7 +180,7 @@ def experiments(results: Sequence[StalenessResult]) -> list[str]:
 
 
 def of_experiment(results: Sequence[StalenessResult], experiment: str) -> list[StalenessResult]:
-    """Its runs by seed, each with the checkpoints that all of them have."""
+    """Runs of the experiment by seed, each with the checkpoints that all of them have."""
     runs = sorted((run for run in results if run.experiment == experiment), key=lambda run: run.seed)
     shared = set.intersection(*({point.iteration for point in run.checkpoints} for run in runs))
     return [
@@ -259,7 +259,7 @@ def by_stage(runs: Sequence[StalenessResult]) -> dict[str, Figure]:
 
 
 def over_checkpoints(values_by_seed: Sequence[Sequence[float | None]], unit: str) -> Figure:
-    """Mean of each seed's checkpoints, then over seeds; checkpoints without contrast have no say."""
+    """Mean over each seed's checkpoints, then over seeds; checkpoints without contrast are left out."""
     known = [[value for value in values if value is not None] for values in values_by_seed]
     return Figure.mean([float(np.mean(values)) for values in known if values], unit)
 

@@ -1,9 +1,9 @@
-"""One seed of one recipe, trained plainly, and how well previews on older weights rank the seeds of a checkpoint.
+"""One seed of one recipe, trained plainly, and rankings of a checkpoint's seeds by previews on older weights.
 
 At checkpoint k the prompts that come next are drawn with the behaviour weights of version k exactly as a rollout draws
 them, and with the weights of version k - lag as previews. Previews start from the noise of the exact sample; noise
-inside an SDE window is drawn anew, as the scheduled loop does. The seeds are never trained on, and measuring changes
-nothing of the training: all noise comes from identity.
+inside an SDE window is new, as in the scheduled loop. The seeds are never trained on, and measuring does not change
+training: all noise comes from identity.
 """
 
 import time
@@ -33,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Measured:
-    """A plain learner that keeps the behaviour weights that some checkpoint will look back at."""
+    """A plain learner that keeps the behaviour weights that later checkpoints need."""
 
     def __init__(self, learner: Learner, settings: StalenessSettings) -> None:
         self.learner = learner
@@ -42,7 +42,7 @@ class Measured:
         self._kept: dict[int, Weights] = {}
 
     def reach(self, version: int) -> None:
-        """The learner has published this version: keep its weights if they are wanted later, drop what is not."""
+        """After publication of this version: keep its weights if they are needed later, drop others."""
         if version in self.settings.versions:
             sets, behaviour = self.learner.trainer.sets, self.learner.trainer.behaviour
             weights = sets.theta if behaviour is None else sets[behaviour]
@@ -95,7 +95,7 @@ class Measured:
 
     @contextmanager
     def _holding(self, version: int) -> Iterator[None]:
-        """The model computes with the behaviour weights of that version inside the block."""
+        """Use the behaviour weights of a version in the model inside the block."""
         theta = self.learner.trainer.sets.theta
         trained = {name: parameter.data for name, parameter in theta.items()}
         try:
@@ -108,7 +108,7 @@ class Measured:
 
 
 def candidate(prompt: Prompt, seed: int, shift: int, sampling: Sampling, version: int) -> Sample:
-    """A sample that starts from the noise of `seed`, whatever noise its steps draw."""
+    """A sample that starts from the noise of `seed`; `shift` changes the noise of its steps."""
     made_on = Version(version)
     return Sample(prompt=prompt.id, seed=seed + shift, sampling=sampling, version=made_on, shared_start=seed)
 

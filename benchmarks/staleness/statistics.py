@@ -1,10 +1,10 @@
-"""How well one column of rewards ranks another: what a choice of seeds by previews is worth in exact rewards.
+"""Ranking of one column of rewards by another: the value of a selection by previews in exact rewards.
 
-Rows are prompts, columns are seeds. Nothing here knows where the rewards came from. Checked on hand-made numbers in
+Rows are prompts, columns are seeds; the source of the rewards does not matter. Checked on hand-made numbers in
 tests/unit/test_staleness.py.
 
 - `spearman` and `kendall` (tau-b) are taken within each prompt and averaged over the prompts whose exact rewards vary;
-  previews without any contrast where there is one rank nothing and count 0.
+  previews without contrast in such a prompt count 0.
 - `hit_rate`: half of the kept seeds are the previews' highest, half their lowest; the share of them that is right.
   Right is a high seed whose exact reward reaches the lowest of the truly highest, and likewise below: seeds that tie
   with these are as good. Over the same prompts.
@@ -23,7 +23,7 @@ from spotlight.control.explore.seeds import Preview, largest_variance, select
 
 
 class AuditedSeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of previews was worth; None where no prompt had a contrast to rank."""
+    """Ranking figures of one kind of previews; None if no prompt had a contrast."""
 
     spearman: float | None
     kendall: float | None
@@ -32,7 +32,7 @@ class AuditedSeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ranking(proxy: Sequence[Floats], exact: Sequence[Floats], kept: int) -> AuditedSeed:
-    """Of `kept` seeds per prompt chosen by `proxy`, judged by `exact`."""
+    """Figures of `kept` seeds per prompt selected by `proxy`, measured by `exact`."""
     pairs = list(zip(proxy, exact, strict=True))
     varied = [(p, e) for p, e in pairs if np.ptp(e) > 0]
     return AuditedSeed(
@@ -46,7 +46,7 @@ def ranking(proxy: Sequence[Floats], exact: Sequence[Floats], kept: int) -> Audi
 
 
 def random_choice(exact: Sequence[Floats], kept: int) -> AuditedSeed:
-    """What is expected of `kept` seeds per prompt taken blindly."""
+    """Expected figures of `kept` random seeds per prompt."""
     varied = [e for e in exact if np.ptp(e) > 0]
     return AuditedSeed(
         spearman=_mean([0.0 for _ in varied]),
@@ -59,18 +59,18 @@ def random_choice(exact: Sequence[Floats], kept: int) -> AuditedSeed:
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Correlation of midranks; 0 where either column is flat."""
-    # The seeds below one less those above it is twice its midrank, but for a constant.
+    """Correlation of midranks; 0 if either column is flat."""
+    # The number of seeds below one minus the number above it is twice its midrank, up to a constant.
     return _cosine(_signs(x).sum(1), _signs(y).sum(1))
 
 
 def kendall(x: Floats, y: Floats) -> float:
-    """Tau-b, which counts ties; 0 where either column is flat."""
+    """Tau-b, which counts ties; 0 if either column is flat."""
     return _cosine(_signs(x), _signs(y))
 
 
 def hit_rate(proxy: Floats, exact: Floats, kept: int) -> float:
-    """Share of the proxy's highest and lowest, half of `kept` each, that the exact rewards would name too."""
+    """Share of the proxy's highest and lowest seeds, half of `kept` each, that are right by exact rewards."""
     half = kept // 2
     order = np.argsort(proxy, kind="stable")
     lowest, highest = _bounds(exact, half)
@@ -79,7 +79,7 @@ def hit_rate(proxy: Floats, exact: Floats, kept: int) -> float:
 
 
 def chosen(proxy: Floats, kept: int) -> list[int]:
-    """Columns that the product's own selection keeps."""
+    """Columns that the product's selection keeps."""
     return list(select([Preview(seed, float(reward)) for seed, reward in enumerate(proxy)], kept))
 
 

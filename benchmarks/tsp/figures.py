@@ -34,19 +34,19 @@ class SizeRun(msgspec.Struct, kw_only=True):
     hardware: str
     settings: Mapping[str, str | float | bool]
     resident_gib: float
-    """Before any forward: weights, their copies, moments, recorded latents."""
+    """Memory before any forward: weights, their copies, moments, recorded latents."""
     seconds: dict[str, list[float]] = {}
-    """Per image-timestep, by round."""
+    """Seconds per image-timestep, by round."""
     warm_up_s: dict[str, float] = {}
-    """Of the whole arm, at first; not counted."""
+    """Seconds of the arm's first batch; not counted."""
     peak_gib: dict[str, float] = {}
     gradient_norm: dict[str, float] = {}
-    """Of the mean over an arm's rows: not zero, since multiplying zeros takes a GPU less time."""
+    """Gradient norm of the mean over an arm's rows: must not be 0, because a GPU multiplies zeros faster."""
     left_out: dict[str, str] = {}
 
 
 def figures(runs: Mapping[int, SizeRun]) -> dict[str, Figure]:
-    """By arm and size; a ratio is of one round, of which later arms may have fewer."""
+    """Figures by arm and size; a ratio is of one round, and later arms may have fewer rounds."""
     found: dict[str, Figure] = {}
     for size, run in runs.items():
         for name, seconds in run.seconds.items():
@@ -59,7 +59,7 @@ def figures(runs: Mapping[int, SizeRun]) -> dict[str, Figure]:
 
 
 def earlier(path: Path) -> dict[int, SizeRun]:
-    """Sizes that an earlier result has."""
+    """Sizes of an earlier result."""
     if not path.is_file():
         return {}
     runs = msgspec.json.decode(path.read_bytes())["runs"]
@@ -67,7 +67,7 @@ def earlier(path: Path) -> dict[int, SizeRun]:
 
 
 def present(found: Mapping[int, SizeRun], out: Path, as_json: bool) -> None:
-    """Print the table, write OUT.json; the stamp is that of this process."""
+    """Print the table, write OUT.json; the provenance is that of this process."""
     runs = dict(sorted(found.items()))
     for size, run in runs.items():
         for name, why in run.left_out.items():

@@ -22,10 +22,10 @@ from spotlight.core.types import PromptId, Sample, SamplerKind, Sampling, Size, 
 
 STEPS = 20
 WIDE = 1024
-"""Pixels of a side from which on a round is long: fewer rounds, and the largest batch once, if there is time for it."""
+"""Side in pixels from which rounds are long: fewer rounds, and the largest batch once, if time allows."""
 LOSS = FlowGrpoConfig(clip=0.2)
-"""A wide clip: in bf16 a replayed step differs from the recorded one by more than the default lets pass, and rows
-without a gradient are multiplications by zero, which a GPU does in less time."""
+"""A wide clip: in bf16 a replayed step differs from the recorded one by more than the default clip, and rows without a
+gradient are multiplications by zero, which a GPU does faster."""
 SMALL = QwenImageShape(
     transformer={
         "num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 4, "joint_attention_dim": 16,
@@ -37,14 +37,14 @@ SMALL = QwenImageShape(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is timed of one size."""
+    """Arms of one size."""
 
     arms: tuple[Arm, ...]
     rounds: int
     least_rows: int
-    """Of an arm: quick batches are timed in twos."""
+    """Least rows per timing of an arm: small batches are timed in pairs."""
     at_last: tuple[Arm, ...] = ()
-    """Tried after the rounds, once."""
+    """Arms timed once, after the rounds."""
 
 
 def plan_of(pixels: int, is_first: bool, rounds: int | None) -> Plan:
@@ -56,7 +56,7 @@ def plan_of(pixels: int, is_first: bool, rounds: int | None) -> Plan:
 
 
 class Bench:
-    """One trainer, pictures of one size, and the time that is left."""
+    """One trainer, pictures of one size, and the remaining time."""
 
     def __init__(self, subject: ProfiledModel, pixels: int, ends_at: float) -> None:
         self._subject = subject
@@ -86,7 +86,7 @@ class Bench:
         return found
 
     def _roll_out(self, plan: Plan) -> None:
-        """One picture with all timesteps that any arm needs; as many with one each as batches over samples need."""
+        """Roll out one picture with all arms' timesteps, and several of one timestep for batches over samples."""
         arms = (*plan.arms, *plan.at_last)
         longest = max(self._rows(arm, plan) for arm in arms if arm.over is BatchesOver.PAIRS)
         most = max((arm.batch for arm in arms if arm.over is BatchesOver.SAMPLES), default=0)
@@ -105,7 +105,7 @@ class Bench:
         return arm.batch if arm.over is BatchesOver.SAMPLES else max(arm.batch, plan.least_rows)
 
     def _experience(self, arm: Arm, plan: Plan) -> Experience:
-        """Its pictures, cut to as many timesteps as the arm trains."""
+        """The arm's pictures, cut to its timesteps."""
         count = arm.batch if arm.over is BatchesOver.SAMPLES else 1
         window, made = self._rows(arm, plan) // count, self._pictures[count]
         device = self._subject.adapter.device
@@ -126,7 +126,7 @@ class Bench:
         )
 
     def _time(self, arm: Arm, plan: Plan) -> BatchReading:
-        """One update's gradient, as a rank accumulates it."""
+        """Time one update's gradient, as a rank accumulates it."""
         trainer, experience = self._subject.trainer, self._experience(arm, plan)
         trainer.train_config = trainer.train_config.model_copy(
             update={"micro_batch": arm.batch, "batches_over": arm.over}
@@ -137,7 +137,7 @@ class Bench:
         return self._meter.stop()
 
     def _warm_up(self, arm: Arm, plan: Plan, found: SizeRun) -> bool:
-        """Whether it fits; its peak, and how long it took at first."""
+        """Whether the arm fits; record its peak memory and its first time."""
         try:
             reading = self._time(arm, plan)
         except torch.OutOfMemoryError:
@@ -176,7 +176,7 @@ class Bench:
 
 
 def with_moments(subject: ProfiledModel) -> ProfiledModel:
-    """As after a step: the optimizer's moments are in memory. Gradients of zero move nothing but by weight decay."""
+    """Take a step with zero gradients, which puts the optimizer's moments in memory and applies only weight decay."""
     for weight in subject.trainer.sets.theta.values():
         weight.grad = torch.zeros_like(weight)
     subject.trainer.optimizer.step()
@@ -185,7 +185,7 @@ def with_moments(subject: ProfiledModel) -> ProfiledModel:
 
 
 def measure(args: Namespace) -> None:
-    """All sizes; the result is written after each, so that a measurement that is cut short leaves what it has."""
+    """Measure all sizes; the result is written after each, so that an interrupted measurement keeps it."""
     device = usable_device(args.device)
     use_threads(8 if args.device == "cuda" else 1)
     use_tf32(not args.no_tf32)

@@ -9,7 +9,7 @@ from spotlight.core.section import Section
 
 
 class BudgetConfig(Section):
-    """What a run may use; None is without limit."""
+    """Limits of a run; None is no limit."""
 
     max_hours: float | None = Field(default=None, gt=0)
     """Hours since the run first started, over all its restarts."""
@@ -18,7 +18,7 @@ class BudgetConfig(Section):
 
 
 class Budget:
-    """Looked at between iterations."""
+    """Checked between iterations."""
 
     def __init__(
         self, config: BudgetConfig, hours: Callable[[], float], dollars: Callable[[], float], name: str
@@ -30,18 +30,18 @@ class Budget:
         self.drain_asked = False
 
     def check(self) -> None:
-        """Raises StopRequested when it is spent, or when the run was asked to drain."""
+        """Raise StopRequested if the budget is spent or a drain was requested."""
         hours = self._hours()
         if self.drain_asked:
-            raise StopRequested(f"the run was asked to drain; `spotlight resume {self._name}` goes on.")
+            raise StopRequested(f"the run was asked to drain; `spotlight resume {self._name}` continues it.")
         if self._config.max_hours is not None and hours >= self._config.max_hours:
             raise StopRequested(
                 f"the run has used {hours:.2f} of its {self._config.max_hours:g} hours (budget.max_hours), so it "
-                f"stops; `spotlight resume {self._name} --set budget.max_hours=H` goes on."
+                f"stops; `spotlight resume {self._name} --set budget.max_hours=H` continues it."
             )
-        # What a run has cost is added up only where somebody wants to know.
+        # The cost is added up only if there is a limit.
         if self._config.max_dollars is not None and (dollars := self._dollars()) >= self._config.max_dollars:
             raise StopRequested(
                 f"the run has cost ${dollars:.2f} of its ${self._config.max_dollars:g} (budget.max_dollars), so it "
-                f"stops; `spotlight resume {self._name} --set budget.max_dollars=D` goes on."
+                f"stops; `spotlight resume {self._name} --set budget.max_dollars=D` continues it."
             )

@@ -1,6 +1,6 @@
 """A run's configuration: recipes in YAML that extend and join one another, dotted overrides, unknown keys refused.
 
-Free of torch, so that a mistake in a recipe is told before anything heavy is loaded.
+Does not import torch, so that a mistake in a recipe is reported before anything heavy is loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,14 +54,14 @@ class RunConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     output: OutputConfig = OutputConfig()
     deterministic: bool = False
-    """Same bits whatever dies: fixed row counts, a fixed preview plan, planned previews awaited. Slower."""
+    """Same bits after any loss: fixed row counts, a fixed preview plan, planned previews awaited. Slower."""
 
     @property
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
 
     def second_judge(self, family_judge: str) -> SecondJudge | None:
-        """The judge of held-out pictures beside the reward; a paced run draws nothing that could be judged."""
+        """The judge of held-out pictures beside the reward; None in a paced run, which draws no pictures."""
         name = self.reward.judge or (family_judge if self.reward.name is None else None)
         if name is None or self.cluster.pace is not None:
             return None
@@ -69,14 +69,14 @@ class RunConfig(Section):
 
     @property
     def samples_per_slot(self) -> int:
-        """Rollouts of an iteration, over all slots that roll out."""
+        """Rollouts per iteration and slot that rolls out, rounded up."""
         cluster = self.cluster
         slots = (cluster.reserved + cluster.spot) * cluster.slots - (0 if self.pipeline.tag else cluster.gang)
         return -(-self.rollout.prompts * self.rollout.group_size // slots)
 
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:
-        """A misspelt name is reported now, not after the model was loaded and a base evaluation was drawn."""
+        """A misspelt name is reported before the model is loaded and the base is evaluated."""
         for reward in (self.reward.name, self.reward.judge):
             if reward is not None:
                 registry.check_name(reward)
@@ -94,8 +94,8 @@ class RunConfig(Section):
         unknown = [name for name in trace.nodes if name not in names] if trace is not None else []
         if unknown:
             raise ConfigError(
-                f"the trace '{self.market.trace}' tells of the node '{unknown[0]}' but the run's spot nodes are "
-                f"{names[0]} to {names[-1]}, so it has nobody to kill; rename its nodes or take another trace."
+                f"the trace '{self.market.trace}' has the node '{unknown[0]}' but the run's spot nodes are "
+                f"{names[0]} to {names[-1]}, so its events have no target; rename its nodes or take another trace."
             )
         return self
 
@@ -148,12 +148,12 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _somebody_rolls_out(self) -> Self:
+    def _some_slot_rolls_out(self) -> Self:
         cluster = self.cluster
         if not self.pipeline.tag and (cluster.reserved + cluster.spot) * cluster.slots <= cluster.gang:
             raise ConfigError(
                 f"pipeline.tag is off but cluster.reserved is {cluster.reserved} with a gang of {cluster.gang} and no "
-                "spot node, so that every slot only trains and none rolls out; set pipeline.tag to true, or add nodes."
+                "spot node, so every slot only trains and none rolls out; set pipeline.tag to true, or add nodes."
             )
         return self
 
@@ -188,9 +188,9 @@ def recipe_names() -> list[str]:
 
 
 def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = False) -> RunConfig:
-    """Shipped recipes by name or YAML files, joined by `+`, the last one wins; `section.key=value` overrides on top.
+    """Load shipped recipes or YAML files, joined by `+` (the last one wins), with `section.key=value` overrides on top.
 
-    The model and the prompt files must exist, unless the settings are those of a run (`is_stored`), which has its own.
+    The model and the prompt files must exist, unless the settings are stored in a run (`is_stored`), which has copies.
     """
     parts = {part: _read_recipe(part, _path_of(part, Path()), seen=()) for part in _parts(recipe)}
     settings = reduce(_merged, parts.values())
@@ -208,7 +208,7 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
 
 
 def _parts(recipe: str) -> list[str]:
-    """`words-nft+spotlight` as its parts; a file may have a plus sign in its own name."""
+    """The parts of `words-nft+spotlight`; a file may have a plus sign in its name."""
     parts = [recipe] if Path(recipe).is_file() else recipe.split("+")
     if not all(parts) or len(set(parts)) < len(parts):
         raise ConfigError(
@@ -219,7 +219,7 @@ def _parts(recipe: str) -> list[str]:
 
 
 def _path_of(recipe: str, folder: Path) -> Path:
-    """A file, found from the folder of the recipe that names it, or a shipped recipe."""
+    """Path of a shipped recipe or of a file, relative to the folder of the recipe that names it."""
     if recipe.endswith((".yaml", ".yml")):
         path = folder / recipe
         if not path.is_file():
@@ -291,7 +291,7 @@ def _nested(override: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _sentence(
     error: ErrorDetails, settings: Mapping[str, Any], parts: Mapping[str, Any], overrides: Sequence[str]
 ) -> str:
-    """One pydantic error as: what is wrong, why, what to do."""
+    """One pydantic error as a sentence: what is wrong, why, what to do."""
     location = [str(part) for part in error["loc"] if part not in LOSSES]
     dotted = ".".join(location)
     given = [override for override in overrides if f"{override.partition('=')[0]}.".startswith(f"{dotted}.")]
@@ -302,13 +302,13 @@ def _sentence(
         return f"{source} sets '{dotted}', which does not exist: {known}"
     if error["type"] == "union_tag_invalid":
         kind = str(found.get("kind")) if isinstance(found, dict) else str(found)
-        return f"{source} asks for the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}"
+        return f"{source} names the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}"
     reason = error["msg"][:1].lower() + error["msg"][1:]
     return f"{source} sets {dotted} to {found!r}, but {reason}; change it, for example with {dotted}=VALUE."
 
 
 def _setter(location: Sequence[str], parts: Mapping[str, Any]) -> str:
-    """The part of a joined recipe that a value comes from: the last one that sets it."""
+    """The last part of a joined recipe that sets a value."""
     setters = [part for part, settings in parts.items() if _sets(settings, location)]
     return setters[-1] if setters else "+".join(parts)
 
@@ -324,7 +324,7 @@ def _sets(settings: Any, location: Sequence[str]) -> bool:
 
 
 def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    """The keys that exist where a wrong one was found."""
+    """The keys of the section at a location."""
     model: type[BaseModel] = RunConfig
     for part in location:
         annotation = model.model_fields[part].annotation

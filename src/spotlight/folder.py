@@ -1,16 +1,16 @@
 """Section `output` of a recipe, and the folder of a run.
 
 RUN/config.json            the resolved recipe
-   /prompts.json           the prompts, as they were when the run started
-   /base.safetensors       the weights that it trains from, unless they ship with the package
-   /journal/               everything that happened
+   /prompts.json           the prompts at the start of the run
+   /base.safetensors       the base weights, unless they ship with the package
+   /journal/               all events
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
-   /weights/               published weights that may still be asked for
+   /weights/               published weights that may still be needed
    /checkpoints/STEP/      the trainer's whole state
    /images/ITERATION/      evaluation pictures
    /logs/                  one file per process
-   /controller.json        the process that works on it, while there is one
-   /store/                 nodes' copies of weights that shared memory has no room for, while the run lives
+   /controller.json        the controller's process, while it runs
+   /store/                 nodes' copies of weights that do not fit into shared memory, while the run lives
    /report.html
 """
 
@@ -33,16 +33,16 @@ from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
 CHANGES_BITS = ("cluster.rows", "cluster.threads")
-"""What kernels are chosen by: fixed for a deterministic run."""
+"""Settings that select kernels: fixed in a deterministic run."""
 FREE_TO_CHANGE = (
     "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s",
     "reward.folder",
 )  # fmt: skip
-"""What a resumed run may change: it does not change what is computed, only where, how long and how dear."""
+"""Settings that a resumed run may change: they affect where, how long and at which cost, not what is computed."""
 
 
 class OutputConfig(Section):
-    """Where a run leaves its files."""
+    """The files of a run."""
 
     folder: str = RUNS
     """Folder of all runs."""
@@ -68,7 +68,7 @@ class RunFolder:
 
     @classmethod
     def planned(cls, output: OutputConfig, recipe: str) -> "RunFolder":
-        """The folder that `create` would make; a name that exists is refused, because a run is never overwritten."""
+        """The folder that `create` would make; refuses an existing one, because a run is never overwritten."""
         runs = Path(output.folder)
         if output.name is None:
             stem = Path(recipe).stem
@@ -96,7 +96,7 @@ class RunFolder:
 
     @classmethod
     def find(cls, run: str, runs: str = RUNS) -> "RunFolder":
-        """By path, or by name below the folder of all runs."""
+        """Find a run by path, or by name in the folder of all runs."""
         path = find_run(run, runs)
         if path is not None:
             return cls(path)
@@ -108,13 +108,13 @@ class RunFolder:
         self.config.write_text(json.dumps(settings, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
-        """The stored settings; the run's own base weights are named where they are now, for a folder may be moved."""
+        """The stored settings, with the present path of the run's own base weights: the folder may have been moved."""
         try:
             content: dict[str, Any] = json.loads(self.config.read_text())
             content["model"].update({"name": str(self.base)} if self.base.is_file() else {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"the settings {self.config} cannot be read ({error}), so the file is damaged or no run's; put it back."
+                f"the settings {self.config} cannot be read ({error}), so it is damaged or not a run's; put it back."
             ) from error
         return content
 
@@ -131,13 +131,13 @@ class RunFolder:
             ) from error
 
     def check_no_links(self) -> None:
-        """A run that goes on writes and deletes in its folders, which a link would have it do somewhere else."""
+        """Refuse links: a resumed run writes and deletes in its folders, and a link would redirect that."""
         for folder, folders, files in os.walk(self.path):
             for name in (*folders, *files):
                 path = Path(folder, name)
                 if path.is_symlink():
                     raise InputError(
-                        f"{path} is a link to {os.readlink(path)}, and a run that goes on would write or delete there; "
+                        f"{path} is a link to {os.readlink(path)}, and a resumed run would write or delete there; "
                         "put the files themselves in its place, or link the whole run folder."
                     )
 
@@ -152,7 +152,7 @@ def config_digest(settings: dict[str, Any]) -> str:
 
 
 def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse to resume another recipe under the same name; names every key that differs."""
+    """Refuse to resume with other settings; the error names every key that differs."""
     changed = [
         f"{key} ({_shown(old)} -> {_shown(new)})"
         for key, old, new in _differences(before, now)
@@ -160,8 +160,8 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"this run was started with other settings: {', '.join(changed)}; what is computed cannot change in the "
-            f"middle, so start a new run, or change only {', '.join(FREE_TO_CHANGE)}."
+            f"this run was started with other settings: {', '.join(changed)}; a run cannot change what it computes, "
+            f"so start a new run, or change only {', '.join(FREE_TO_CHANGE)}."
         )
 
 

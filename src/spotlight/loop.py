@@ -1,8 +1,8 @@
-"""The run, top to bottom: one line per thing that happens in an iteration.
+"""The training loop: one line per stage of an iteration.
 
-Each line is one call on one collaborator and does nothing where the journal shows that it is done, so the same lines
-start a run, resume it, and carry on after any loss. Serial or overlapped, with spot slots or without, exploring or not:
-properties of the collaborators, not branches here.
+Each line is one call on one collaborator, and does nothing if the journal shows that it is done. So the same lines
+start a run, resume it and continue after any loss. Serial or overlapped, with or without spot slots and exploration:
+these are properties of the collaborators, not branches here.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from spotlight.core.work import Policy
 
 
 class Limits(Protocol):
-    """Says when the run must stop although it is not finished."""
+    """Decides when an unfinished run must stop."""
 
     def check(self) -> None:
-        """Raises Stopped when a budget is spent or somebody asked for a drain."""
+        """Raise Stopped if a budget is spent or a drain was requested."""
 
 
 @dataclass
 class Loop:
-    """The collaborators of a run, and the order in which they are called."""
+    """Calls the collaborators of a run in order."""
 
     rollouts: Rollouts
     training: Training
@@ -47,7 +47,7 @@ class Loop:
     iterations: int
 
     async def run(self) -> None:
-        """All iterations that are not done yet."""
+        """Run all remaining iterations."""
         async with self.checkpoints:
             await self.training.ready()
             await self.held_out.begin(self.state.iterations_done)
@@ -58,7 +58,7 @@ class Loop:
             await self.checkpoints.finish()
 
     async def iterate(self, iteration: int) -> None:
-        """Roll out, compare, train while idle slots preview what comes next, publish."""
+        """Roll out, compare, train while idle slots preview the next prompts, publish."""
         began = self.clock.now()
         async with self.training.beside(iteration):
             self.rollouts.issue(iteration, self.state.selected.get(iteration))
@@ -81,7 +81,7 @@ class Loop:
         await self.checkpoints.begin()
 
     async def stop_if_asked(self) -> None:
-        """A run that stops between iterations leaves a checkpoint, so that resuming it repeats nothing."""
+        """Save a checkpoint before stopping between iterations, so that a resume repeats nothing."""
         try:
             self.limits.check()
         except Stopped:
@@ -89,9 +89,9 @@ class Loop:
             raise
 
     def settle(self, iteration: int, compared: Compared, rollout_s: float, train_s: float) -> None:
-        """The iteration is history: from here on nothing of it is done again but steps after a checkpoint.
+        """Record the end of the iteration; from now on only updates after a checkpoint are ever repeated.
 
-        `train_s` is what of training came after the rollouts: the time that previews have.
+        `train_s` is the training time after the last rollout: the time available for previews.
         """
         rewards = [reward for group in compared.rewards for reward in group if reward == reward]
         self.emit(

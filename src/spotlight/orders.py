@@ -1,6 +1,6 @@
-"""Orders to a live run from another terminal: a line of JSON in, one out, on a socket in the run's private folder.
+"""Orders to a live run from another terminal: one line of JSON in, one out, on a socket in the run's private folder.
 
-`spotlight drain RUN` finishes the iteration, saves and stops; `spotlight drill RUN` kills workers, for real.
+`spotlight drain RUN` finishes the iteration, saves and stops; `spotlight drill RUN` kills workers.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ class DrillRun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was done, and to whom."""
+    """Reply to an order, with the workers concerned."""
 
     sentence: str
     workers: tuple[str, ...] = ()
     seq: int = 0
-    """The journal's next record at that moment: what comes of it is written from there on."""
+    """Number of the next journal record when the order arrived; its effects follow from there."""
 
 
 RunOrder = DrainRun | DrillRun
@@ -42,12 +42,12 @@ _ORDER = msgspec.json.Decoder(RunOrder)
 _DONE = msgspec.json.Decoder(Done)
 
 
-async def listen(folder: Path, obey: Callable[[RunOrder], Awaitable[Done]]) -> None:
-    """Serve orders until cancelled; a line that is no order is answered by closing."""
+async def listen(folder: Path, carry_out: Callable[[RunOrder], Awaitable[Done]]) -> None:
+    """Serve orders until cancelled; a line that is not an order closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            done = await obey(_ORDER.decode(await reader.readline()))
+            done = await carry_out(_ORDER.decode(await reader.readline()))
             writer.write(msgspec.json.encode(done) + b"\n")
             await writer.drain()
         except (msgspec.MsgspecError, ConnectionError, ValueError):
@@ -64,7 +64,7 @@ async def listen(folder: Path, obey: Callable[[RunOrder], Awaitable[Done]]) -> N
 
 
 def give(folder: Path, name: str, order: RunOrder) -> Done:
-    """Send one order and wait for the answer."""
+    """Send one order and wait for the reply."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(ANSWER_S)
         try:
@@ -76,9 +76,9 @@ def give(folder: Path, name: str, order: RunOrder) -> Done:
             ) from error
         try:
             sock.sendall(msgspec.json.encode(order) + b"\n")
-            answer = sock.makefile("rb").readline()
+            reply = sock.makefile("rb").readline()
         except OSError:
-            answer = b""
-    if not answer:
-        raise InputError(f"the run {name} did not answer, so it is ending or of another version; look at its status.")
-    return _DONE.decode(answer)
+            reply = b""
+    if not reply:
+        raise InputError(f"the run {name} did not reply, so it is ending or of another version; look at its status.")
+    return _DONE.decode(reply)

@@ -1,9 +1,9 @@
-"""Which process works on a run, and what it waits for: one small file in the run's folder, rewritten every second.
+"""The process that works on a run, and what it waits for: one small file in the run's folder, rewritten every second.
 
-    RUN/controller.json   written by the controller while it lives, removed when it ends; a killed one leaves it behind
+    RUN/controller.json   written by the controller while it lives, removed when it ends; left behind by a kill
 
-A process counts as alive if its id and its start time are those in the file, so that another process with the same id
-is not taken for it. On another machine that cannot be asked, and the age of the file decides.
+A process counts as alive if its id and start time equal those in the file, so that a reused id does not count. For a
+process on another machine the age of the file decides.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ import msgspec
 NAME = "controller.json"
 EVERY_S = 1.0
 OLD_S = 30.0
-"""A file of another machine that is older than this is a dead controller's."""
+"""Age above which a file of another machine belongs to a dead controller."""
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller says of itself."""
+    """The controller's report on itself."""
 
     pid: int
     born: int
@@ -35,7 +35,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     waiting_for: str = ""
     quiet_s: float = 0.0
-    """Since the last sign of progress."""
+    """Seconds since the last progress."""
 
     @property
     def is_alive(self) -> bool:
@@ -45,7 +45,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presence:
-    """Writes the file; a context manager, so that it is removed however the run ends."""
+    """Writes the file; as a context manager, removes it at any end of the run."""
 
     def __init__(self, folder: Path, waiting_for: Callable[[], str], quiet_s: Callable[[], float]) -> None:
         self._path = folder / NAME
@@ -69,7 +69,7 @@ class Presence:
             self.write()
 
     def write(self) -> None:
-        """A full disk must not end the run here: the journal will, with its own words."""
+        """Write the file; a full disk is ignored here, because the journal reports it."""
         beat = Beat(
             pid=os.getpid(),
             born=born_at(os.getpid()) or 0,
@@ -86,7 +86,7 @@ class Presence:
 
 
 def read_beat(folder: Path) -> Beat | None:
-    """None where no controller works on the run, or it ended by itself."""
+    """None if no controller works on the run, or it ended in order."""
     try:
         return msgspec.json.decode((folder / NAME).read_bytes(), type=Beat)
     except (OSError, msgspec.MsgspecError):
@@ -94,7 +94,7 @@ def read_beat(folder: Path) -> Beat | None:
 
 
 def born_at(pid: int) -> int | None:
-    """When the process started; None where there is none, or it is a zombie."""
+    """Start time of a process; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""A run from its recipe to its end: starts the machines, runs the loop, and stops the machines again.
+"""A run from its recipe to its end: starts the machines, runs the loop, stops the machines.
 
     NEW --start--> RUNNING --finished--> DONE
                       | ^
@@ -6,7 +6,7 @@
       Ctrl-C, crash   v |
                     STOPPED
 
-Whatever ends a run, resume is the same: fold the journal, release what was leased, restore the gang, go on.
+Resume is the same after every end: fold the journal, release all leases, restore the gang, continue.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Run:
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
-        """`devices` is what the preflight found, where there was one."""
+        """`devices` are those that the preflight found, if there was one."""
         check(config, prices)
         _check_pace(config, recipe)
         devices = devices or devices_of(config)
@@ -82,10 +82,10 @@ class Run:
     def resume(
         cls, folder: RunFolder, config: RunConfig, prices: PriceTable, devices: DeviceTable | None = None
     ) -> "Run":
-        """With these settings, which are the stored ones from now on."""
+        """Resume with these settings and store them."""
         check(config, prices)
         devices = devices or devices_of(config)
-        # The journal is locked first: where another process works on the run, nothing may be written.
+        # The journal is locked first: if another process works on the run, nothing may be written.
         run = cls(RunLog.reopen(config, folder, RealClock()), prices, devices)
         try:
             _check_checkpoint(run.run_log)
@@ -97,7 +97,7 @@ class Run:
         return run
 
     async def execute(self) -> None:
-        """To the end, or to a reason to stop; either way the journal records which, and every process is ended."""
+        """Run to the end or to a stop; the journal records which, and every process is ended."""
         try:
             await self._live()
         except BaseException as error:
@@ -126,7 +126,7 @@ class Run:
                 keeping.cancel()
 
     def _drain_s(self) -> float:
-        """What two of the longest iterations and the start of a worker take."""
+        """Twice the longest iteration plus the start of a worker."""
         return self.config.cluster.start_s + 2 * self.run_log.state.longest_iteration_s
 
     async def _work(self, wired: Wired, pool: LocalPool, stopping: Stopping) -> None:
@@ -146,7 +146,7 @@ class Run:
         try:
             await wired.loop.run()
             self._record_end(None)
-            # Machines that are released now are no losses.
+            # From now on released machines are not losses.
             hub.fail(Stopped("the run is over"))
         except BaseException as error:
             hub.fail(error)
@@ -159,7 +159,7 @@ class Run:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _record_end(self, error: BaseException | None) -> None:
-        """How this life ended, once; None: all iterations are done."""
+        """Record once how this life ended; None: all iterations are done."""
         if self._is_end_recorded or isinstance(error, asyncio.CancelledError):
             return
         self._is_end_recorded = True
@@ -172,7 +172,7 @@ class Run:
 
     @asynccontextmanager
     async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
-        """The pool with its reserved nodes; everything that was started is ended with it."""
+        """The pool with its reserved nodes; all processes end with it."""
         settings = self.pool_settings(door.token)
         pool = LocalPool(settings)
         try:
@@ -186,7 +186,7 @@ class Run:
             await door.close()
 
     def pool_settings(self, token: str) -> LocalPoolSettings:
-        """What agents and workers of this run are started with."""
+        """Settings of the run's agents and workers."""
         config, facts = self.config, self.run_log.facts
         worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.paced_worker"
         return LocalPoolSettings(
@@ -207,9 +207,9 @@ class Run:
         )
 
     async def _orders(self, pool: LocalPool, hub: Hub, stopping: Stopping) -> None:
-        """Serves requests from other terminals."""
+        """Serve orders from other terminals."""
 
-        async def obey(order: RunOrder) -> Done:
+        async def carry_out(order: RunOrder) -> Done:
             match order:
                 case DrainRun():
                     seconds = stopping.drain()
@@ -217,7 +217,7 @@ class Run:
                 case DrillRun():
                     return await self._drill(order, pool, hub)
 
-        await listen(sockets(self.folder.path), obey)
+        await listen(sockets(self.folder.path), carry_out)
 
     async def _drill(self, order: DrillRun, pool: LocalPool, hub: Hub) -> Done:
         directory = hub.dispatcher.directory
@@ -265,7 +265,7 @@ class Run:
         )
 
     def _rows(self) -> RowsSettings | None:
-        """What workers measure their rows for; None where these are fixed."""
+        """The samples with which workers measure their rows; None if the rows are fixed."""
         if self.config.cluster.rows != AUTO:
             return None
         rollout, world = self.config.rollout, self.run_log.facts.world
@@ -286,7 +286,7 @@ class Run:
 
 
 def check(config: RunConfig, prices: PriceTable) -> None:
-    """Before anything is written: what real machines cannot do yet, and what they could not be billed by."""
+    """Before anything is written: refuse settings that real machines do not support yet, and missing prices."""
     if config.cluster.gang > 1 and config.cluster.pace is None:
         raise ConfigError(
             f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
@@ -294,7 +294,7 @@ def check(config: RunConfig, prices: PriceTable) -> None:
         )
     if config.model.compile:
         raise ConfigError(
-            "model.compile is true, but the workers of a run do not compile yet, so that it would change nothing; set "
+            "model.compile is true, but the workers of a run do not compile yet, so it would change nothing; set "
             "model.compile to false."
         )
     if not config.reward.processes:
@@ -306,25 +306,25 @@ def check(config: RunConfig, prices: PriceTable) -> None:
 
 
 def _check_working_folder() -> None:
-    """Agents import rewards from the working folder, and a run's folder may come from somebody else."""
+    """Agents import rewards from the working folder, and a run's folder may come from an untrusted source."""
     around = run_around(Path.cwd())
     if around is not None:
         raise InputError(
             f"the working folder {Path.cwd()} is inside the run {around}, and modules are imported from the working "
-            "folder, so that files of that run would be run as code; change to a folder of your own and name the run "
+            "folder, so files of that run would be run as code; change to a folder of your own and name the run "
             "by its path."
         )
 
 
 def _check_checkpoint(run_log: RunLog) -> None:
-    """Before any machine starts: the newest checkpoint is there and in a format that is read."""
+    """Before any machine starts: check that the newest checkpoint exists and can be read."""
     newest = run_log.state.checkpoint
     if newest is not None:
         read_index(run_log.folder.path / newest.path)
 
 
 def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The run's own copy of weights that do not ship, so that it can be resumed when the first ones are gone."""
+    """Copy base weights that do not ship, so that the run can be resumed without the original file."""
     if is_shipped(config.model.name):
         return config
     sys.stderr.write(f"copying the base weights from {config.model.name}\n")
@@ -333,14 +333,14 @@ def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 
 def devices_of(config: RunConfig) -> DeviceTable:
-    """The device of every slot, or the reason why the run cannot have them; before anything is written."""
+    """The device of every slot; raises before anything is written if there are too few."""
     weights_bytes = facts_of(config.model.name).bytes
     has_stand_ins = config.market.fallback_s is not None
     return table_for(config.model, config.cluster, weights_bytes, config.train.lora is not None, has_stand_ins)
 
 
 def _check_pace(config: RunConfig, recipe: str) -> None:
-    """Before anything is written: all durations that the workers will wait for are known."""
+    """Before anything is written: check that the profile has all durations of a paced run."""
     if config.cluster.pace is not None:
         profile = Profile.load(config.cluster.pace)
         profile.require(NEEDED, recipe)
@@ -348,7 +348,7 @@ def _check_pace(config: RunConfig, recipe: str) -> None:
 
 
 async def _watch(pool: LocalPool, hub: Hub) -> None:
-    """A reserved node that is given up ends the run: the gang cannot form without it. A spot node is noted."""
+    """End the run if a reserved node is given up, because the gang needs it; note a spot node."""
     async for event in pool.events():
         if not isinstance(event, NodeDown) or event.returns or event.departure is not Departure.CRASHED:
             continue
@@ -361,7 +361,7 @@ async def _watch(pool: LocalPool, hub: Hub) -> None:
 
 
 async def _guarded(job: Coroutine[None, None, None], hub: Hub) -> None:
-    """A background task that dies takes the run with it, instead of leaving it to hang."""
+    """Run a background job; its failure fails the run, which would hang without it."""
     try:
         await job
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""A run's journal and everything that is a fold of it: state, ledger, planner, meter.
+"""A run's journal and its folds: state, ledger, planner, meter.
 
-Invariant: an event is in the journal before anything else knows of it; so whatever the process was doing when it died,
-`reopen` gives the same folds that it had (tests/storm checks it at every restart).
+Invariant: an event is in the journal before anything else sees it. So after a death at any point, `reopen` gives the
+same folds that the dead process had (tests/storm checks it at every restart).
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from spotlight.folder import RunFolder, config_digest
 
 Observer = Callable[[Record], None]
 Projection = Callable[[], bytes]
-"""What an observer has become, as bytes that it understands."""
+"""Returns an observer's state as bytes."""
 
 
 class RunLog:
-    """Use `begin` or `reopen`."""
+    """Journal and folds of one life of a run; use `begin` or `reopen`."""
 
     def __init__(
         self, config: RunConfig, folder: RunFolder, journal: Journal, clock: Clock, prompts: RunPrompts
@@ -38,11 +38,11 @@ class RunLog:
         self.prompts = prompts
         self.facts: ModelFacts = facts_of(config.model.name)
         self.observers: list[Observer] = []
-        """See every record."""
+        """Called with every record."""
         self.watchers: list[Observer] = []
-        """See all but those of `BULK`, which are most."""
+        """Called with every record except those of `BULK`, which are most."""
         self.projections: dict[str, Projection] = {}
-        """Kept by name after every iteration, so that readers of a long run need not begin at its first record."""
+        """Snapshot after every iteration, by name, so that readers need not start at the first record."""
         self.state = RunState()
         self.ledger = Ledger(self.emit)
         self._meter: CostMeter | None = None
@@ -53,7 +53,7 @@ class RunLog:
     def begin(
         cls, config: RunConfig, recipe: str, folder: RunFolder, clock: Clock, disk: Disk | None = None
     ) -> "RunLog":
-        """The first record of a new run."""
+        """Start a new run and write its first record."""
         settings, prompts = config.model_dump(mode="json"), run_prompts(config.data, facts_of(config.model.name).world)
         folder.write_prompts(prompts)
         folder.write_config(settings)
@@ -74,18 +74,18 @@ class RunLog:
 
     @classmethod
     def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "RunLog":
-        """The run as its journal left it; what was leased is free again."""
+        """Reopen a run from its journal; all leases are released."""
         prompts = folder.read_prompts()
         journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
         run_log = cls(config, folder, journal, clock, prompts)
         try:
-            run_log._take_up()
+            run_log._restore()
         except BaseException:
             run_log.close()
             raise
         return run_log
 
-    def _take_up(self) -> None:
+    def _restore(self) -> None:
         records = list(read(self.folder.journal))
         for record in records:
             self._fold(record)
@@ -93,7 +93,7 @@ class RunLog:
         if self.state.started is None:
             raise InputError(
                 f"the journal of {self.folder.name} has no first record, so the run never began; delete its folder and "
-                "start it anew."
+                "start it again."
             )
         if self.state.started.base_digest != self.facts.digest:
             raise InputError(
@@ -109,7 +109,7 @@ class RunLog:
     def emit(self, event: AnyEvent) -> None:
         record = self._journal.append(event)
         if type(event) in BULK and self._meter is None and not self.observers:
-            # Nobody wants to know of it, as in a long simulation, where these are nearly all.
+            # Nothing observes it, as in a long simulation, where nearly all records are of this kind.
             return
         self._fold(record)
         if self.projections and isinstance(event, IterationDone):
@@ -117,7 +117,7 @@ class RunLog:
 
     @property
     def meter(self) -> CostMeter:
-        """Added up from the journal when it is first asked for, and kept up to date from then on."""
+        """Added up from the journal at the first access, then kept up to date."""
         if self._meter is None:
             self._journal.sync()
             self._meter = CostMeter.replay(read(self.folder.journal))
@@ -128,12 +128,12 @@ class RunLog:
         return self._journal.next_seq
 
     def run_time(self, at: float | None = None) -> float:
-        """Seconds since the run first started, now or at a reading of the clock."""
+        """Seconds since the run first started, now or at a reading of the clock `at`."""
         now = self._journal.now()
         return now if at is None else now - (self.clock.now() - at)
 
     async def sync_forever(self) -> None:
-        """Keep the journal's promise when nothing durable is appended for a while."""
+        """Sync the journal in time even if no durable event is appended."""
         while True:
             await asyncio.sleep(1.0)
             self._journal.tick()
@@ -142,7 +142,7 @@ class RunLog:
         self._journal.close()
 
     def _fold(self, record: Record) -> None:
-        # A meter that a watcher asks for now is read from the journal, which has this record already.
+        # A meter that a watcher first accesses now is read from the journal, which has this record already.
         event, meter = record.event, self._meter
         if type(event) not in BULK:
             self.state.apply(event)

@@ -1,10 +1,10 @@
-"""How a live run is asked to stop, by a signal or from another terminal; every way is bounded and resumable.
+"""Stops of a live run, by a signal or from another terminal; each is bounded and resumable.
 
     RUNNING --SIGINT, SIGTERM, `spotlight drain`--> DRAINING --the iteration ends--> stopped, with a checkpoint
                                                        `--a second signal, or the bound--> stopped at once
 
-The bound of a drain is what two of the longest iterations so far and the start of a worker take. A run that is stopped
-at once loses no accepted sample: they are on disk until a checkpoint covers them (tests/processes/test_stopping.py).
+The bound of a drain is twice the longest iteration so far plus the start of a worker. A run that is stopped at once
+loses no accepted sample: they are on disk until a checkpoint covers them (tests/processes/test_stopping.py).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """A context manager around a run's life, entered by the task that lives it."""
+    """Context manager around a run's life, entered by the task that runs it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Stopping:
         bound_s: Callable[[], float],
         fail: Callable[[StopRequested], None],
     ) -> None:
-        """`fail` ends every wait of the loop; until `started`, the task itself is cancelled."""
+        """`fail` ends every wait of the loop; before `started`, the task itself is cancelled."""
         self._name = name
         self._budget = budget
         self._presence = presence
@@ -41,7 +41,7 @@ class Stopping:
         self._starting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.stopped: StopRequested | None = None
-        """Set when it was stopped at once."""
+        """Set if the run was stopped at once."""
 
     def __enter__(self) -> Self:
         self._starting = asyncio.current_task()
@@ -58,11 +58,11 @@ class Stopping:
             self._timer.cancel()
 
     def started(self) -> None:
-        """From now on everything is waited for in the hub."""
+        """From now on every wait is in the hub."""
         self._starting = None
 
     def drain(self) -> float:
-        """Stop at the end of the iteration; the seconds after which it is stopped at once."""
+        """Stop at the end of the iteration; return the seconds after which the run is stopped at once."""
         seconds = self._bound_s()
         if self._timer is None:
             self._budget.drain_asked = self._presence.is_draining = True
@@ -72,7 +72,7 @@ class Stopping:
         return seconds
 
     def at_once(self, why: str) -> None:
-        self.stopped = self.stopped or StopRequested(f"{why}; `spotlight resume {self._name}` goes on.")
+        self.stopped = self.stopped or StopRequested(f"{why}; `spotlight resume {self._name}` continues it.")
         self._fail(self.stopped)
         if self._starting is not None:
             self._starting.cancel()

@@ -1,4 +1,4 @@
-"""Puts the collaborators of a run together; the simulator puts the same ones together over simulated machines."""
+"""Builds the collaborators of a run; the simulator uses the same over simulated machines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ from spotlight.run_log import RunLog
 
 @dataclass(frozen=True)
 class Wired:
-    """What a run consists of, ready to go."""
+    """The hub and the loop of a run."""
 
     hub: Hub
     loop: Loop
 
 
 def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
-    """The collaborators over what the chronicle says was done already."""
+    """Build the collaborators, with the state of the run log."""
     config, facts, emit = run_log.config, run_log.facts, run_log.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
@@ -86,7 +86,7 @@ def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, li
         emit=emit,
         iterations=config.iterations,
     )
-    _take_up(run_log, dispatcher, storage, samples, held_out_prompts)
+    _restore(run_log, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
 
 
@@ -144,10 +144,10 @@ def _ahead(run_log: RunLog, hub: Hub, rollouts: Rollouts, explorer: Explorer, sc
     return Asynchrony(hub, rollouts, explorer, run_log.state, lead)
 
 
-def _take_up(
+def _restore(
     run_log: RunLog, dispatcher: Dispatcher, storage: Storage, samples: Samples, held_out: list[Prompt]
 ) -> None:
-    """After a restart: the ledger back to the checkpoint, lost tensors made again, open work queued."""
+    """After a restart: return the ledger to the checkpoint, reopen samples with lost tensors, queue open work."""
     ledger, state, config = run_log.ledger, run_log.state, run_log.config
     step = state.checkpoint.step if state.checkpoint is not None else 0
     if ledger.steps > step:

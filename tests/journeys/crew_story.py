@@ -2,7 +2,7 @@
 
 with CrewStory() as story:
     leader, *followers = story.until_crew(4)
-    story.strike(Moment.TOGETHER, followers[0])
+    story.strike(CrashPoint.IN_FORWARD, followers[0])
     story.until_crew(3)
     story.end()
 """
@@ -16,8 +16,8 @@ from spotlight.control.ledger.tally import AuditReport
 from spotlight.core.events import Accepted, Crewing, Evaluated, Leased, Released, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, SlotClass
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.moments import Moment
 from spotlight.sim.setting import SPEED_UPS
 from spotlight.sim.sim_node import SimNode
 from spotlight.sim.sim_worker import Pace, SimWorker
@@ -98,7 +98,7 @@ class CrewStory(Story):
 
     def steps_taken(self, *workers: WorkerId) -> int:
         """Denoising steps that these completed, whether they counted or not."""
-        return sum(self.policy.passed[Moment.AT_BOUNDARY, worker] for worker in workers)
+        return sum(self.policy.passed[CrashPoint.AT_BOUNDARY, worker] for worker in workers)
 
     def lost(self) -> set[WorkerId]:
         return {event.worker for event in self.said(WorkerLost)}

@@ -29,10 +29,10 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.invariants import Broken, Invariants
 from spotlight.sim.message_trace import MessageTrace
-from spotlight.sim.moments import Moment
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop
@@ -48,12 +48,12 @@ class Scripted(NoFaults):
 
     def __init__(self, tempo: Tempo) -> None:
         super().__init__(tempo)
-        self.strikes: Counter[Moment] = Counter()
-        self.addressed: list[tuple[Moment, WorkerId]] = []
+        self.strikes: Counter[CrashPoint] = Counter()
+        self.addressed: list[tuple[CrashPoint, WorkerId]] = []
         """Strikes that wait for one worker."""
-        self.freezes: dict[tuple[Moment, WorkerId], Callable[[], None]] = {}
-        self.passed: Counter[tuple[Moment, WorkerId]] = Counter()
-        """How often a worker came through a moment alive."""
+        self.freezes: dict[tuple[CrashPoint, WorkerId], Callable[[], None]] = {}
+        self.passed: Counter[tuple[CrashPoint, WorkerId]] = Counter()
+        """How often a worker came through a point alive."""
         self.kinds: dict[int, str] = {}
         """Of GPUs, by slot."""
         self.unscorable: set[str] = set()
@@ -63,15 +63,15 @@ class Scripted(NoFaults):
         self.confused: set[WorkerId] = set()
         """Workers that use other weights than they claim to hold."""
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
-        if (moment, worker) in self.addressed:
-            self.addressed.remove((moment, worker))
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
+        if (point, worker) in self.addressed:
+            self.addressed.remove((point, worker))
             return True
-        if self.strikes[moment]:
-            self.strikes[moment] -= 1
+        if self.strikes[point]:
+            self.strikes[point] -= 1
             return True
-        self.freezes.pop((moment, worker), lambda: None)()
-        self.passed[moment, worker] += 1
+        self.freezes.pop((point, worker), lambda: None)()
+        self.passed[point, worker] += 1
         return False
 
     def kind(self, worker: WorkerId) -> str:
@@ -214,16 +214,16 @@ class Story:
         assert report.finished
         return report
 
-    def strike(self, moment: Moment, worker: WorkerId | None = None) -> None:
+    def strike(self, point: CrashPoint, worker: WorkerId | None = None) -> None:
         """Whoever gets there next dies there, or this worker when it gets there."""
         if worker is None:
-            self.policy.strikes[moment] += 1
+            self.policy.strikes[point] += 1
         else:
-            self.policy.addressed.append((moment, worker))
+            self.policy.addressed.append((point, worker))
 
-    def freeze_at(self, moment: Moment, worker: WorkerId, seconds: float) -> None:
+    def freeze_at(self, point: CrashPoint, worker: WorkerId, seconds: float) -> None:
         """This worker stops there, neither dead nor alive."""
-        self.policy.freezes[moment, worker] = lambda: self.world.freeze(worker, seconds)
+        self.policy.freezes[point, worker] = lambda: self.world.freeze(worker, seconds)
 
     def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
         """The controller dies around the n-th record of this kind from now."""
@@ -239,7 +239,7 @@ class Story:
         self._loop.run_until_complete(start())
 
     def stop(self) -> None:
-        """Somebody asks for it; the run is resumed a moment later."""
+        """Somebody asks for it; the run is resumed a point later."""
         self._wish.is_open = True
         self.expects = "somebody asked"
 

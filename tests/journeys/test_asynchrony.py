@@ -22,8 +22,8 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.work import Request, Work
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.moments import Moment
 from spotlight.surface.cli.report import verdict
 
 LONG: dict[str, Any] = {"rollout": {"prompts": 4, "group_size": 3, "steps": 6}}
@@ -305,8 +305,8 @@ def test_tensors_of_a_stale_sample_lost_with_the_controller_are_made_again_with_
         assert story.theta == undisturbed()
 
 
-@pytest.mark.parametrize("window", [Moment.STEPPED, Moment.SAVED, Moment.PUBLISHED])
-def test_gang_dies_in_a_window_after_groups_went_ahead(window: Moment) -> None:
+@pytest.mark.parametrize("window", [CrashPoint.STEPPED, CrashPoint.SAVED, CrashPoint.PUBLISHED])
+def test_gang_dies_in_a_window_after_groups_went_ahead(window: CrashPoint) -> None:
     with Story(**AHEAD) as story:
         story.until(lambda: is_ahead(story))
         story.strike(window)

@@ -21,7 +21,7 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.work import Request, Work
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 
 EXPLORE = {"enabled": "on", "seeds": 12, "steps": 2, "audit_share": 0.5}
 ROLLOUT = {"prompts": 4, "group_size": 3, "steps": 6}
@@ -148,7 +148,7 @@ def test_worker_that_dies_with_an_audit_leaves_it_to_another_and_the_weights_are
     with tale(PIPELINES[name]) as story:
         story.until(lambda: [event for event in story.said(Leased) if event.request.startswith("audit")])
         (first, *_) = [event for event in story.said(Leased) if event.request.startswith("audit")]
-        story.strike(Moment.AT_BOUNDARY, first.worker)
+        story.strike(CrashPoint.AT_BOUNDARY, first.worker)
         story.end()
         assert first.request in {event.request for event in story.said(Released)}
         assert story.theta == undisturbed(name)

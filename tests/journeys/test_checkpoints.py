@@ -8,7 +8,7 @@ from story import Story, When
 from spotlight.core.events import AnyEvent, Checkpointed, IterationDone, Restored, RunStopped, StepCommitted
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.sim_worker import Pace
 
 ITERATIONS = 5
@@ -103,14 +103,14 @@ def test_gang_lost_while_a_checkpoint_is_written_goes_back_to_the_one_before_and
         assert story.theta == undisturbed()
 
 
-@pytest.mark.parametrize("window", [Moment.SAVING, Moment.SAVED])
-def test_gang_struck_at_the_end_of_writing_loses_the_checkpoint_though_it_may_be_whole(window: Moment) -> None:
+@pytest.mark.parametrize("window", [CrashPoint.SAVING, CrashPoint.SAVED])
+def test_gang_struck_at_the_end_of_writing_loses_the_checkpoint_though_it_may_be_whole(window: CrashPoint) -> None:
     with story_of() as story:
         story.strike(window)
         story.until(lambda: story.said(Restored))
         assert steps(story, Restored) == [0]
         assert not story.said(Checkpointed)
-        assert ("checkpoints/step_000002" in story.storage.checkpoints) is (window is Moment.SAVED)
+        assert ("checkpoints/step_000002" in story.storage.checkpoints) is (window is CrashPoint.SAVED)
         story.end()
         assert not [path for path in story.storage.checkpoints if path.endswith(".part")]
         assert story.theta == undisturbed()

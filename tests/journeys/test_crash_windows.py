@@ -18,7 +18,7 @@ from spotlight.core.events import (
     Selected,
     StepCommitted,
 )
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 
 STEPS = 3
 
@@ -32,7 +32,7 @@ def undisturbed() -> str:
 
 def test_before_accept_worker_dies_with_the_finished_sample_which_is_made_again() -> None:
     with Story() as story:
-        story.strike(Moment.BEFORE_RESULT)
+        story.strike(CrashPoint.BEFORE_RESULT)
         report = story.end()
         assert report.workers_lost == 1
         assert story.theta == undisturbed()
@@ -71,10 +71,13 @@ def test_accepted_group_incomplete_only_the_missing_samples_are_made_after_the_r
 
 
 @pytest.mark.parametrize(
-    "window", [Moment.ACCUMULATING, Moment.STEPPED, Moment.STEP_TOLD, Moment.PUBLISHING, Moment.PUBLISHED]
+    "window",
+    [CrashPoint.ACCUMULATING, CrashPoint.STEPPED, CrashPoint.REPLY_SENT, CrashPoint.PUBLISHING, CrashPoint.PUBLISHED],
 )
 @pytest.mark.parametrize("steps_before", [0, 1])
-def test_gang_dies_in_a_window_and_steps_are_taken_again_from_kept_samples(window: Moment, steps_before: int) -> None:
+def test_gang_dies_in_a_window_and_steps_are_taken_again_from_kept_samples(
+    window: CrashPoint, steps_before: int
+) -> None:
     with Story() as story:
         story.until(lambda: len(story.said(StepCommitted)) == steps_before and story.said(Issued))
         story.strike(window)
@@ -94,8 +97,8 @@ def test_gang_dies_after_two_steps_without_checkpoint_and_the_ledger_takes_both_
         assert story.theta == undisturbed()
 
 
-@pytest.mark.parametrize("window", [Moment.SAVING, Moment.SAVED])
-def test_checkpoint_half_written_is_never_restored_from(window: Moment) -> None:
+@pytest.mark.parametrize("window", [CrashPoint.SAVING, CrashPoint.SAVED])
+def test_checkpoint_half_written_is_never_restored_from(window: CrashPoint) -> None:
     with Story() as story:
         story.strike(window)
         story.until(lambda: story.said(Checkpointed))

@@ -41,13 +41,13 @@ def replan_after_a_death_ignored(patch: pytest.MonkeyPatch) -> None:
 @caught_by(layouts.test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew)
 def token_check_dropped_in_the_worker(patch: pytest.MonkeyPatch) -> None:
     """Whatever is ordered is taken for an order of the newest token."""
-    obey = SimMembership.obey
+    apply = SimMembership.apply
 
     async def lax(self: Any, order: Any, seconds: float) -> None:
         self._token = order.token
-        await obey(self, order, seconds)
+        await apply(self, order, seconds)
 
-    patch.setattr(SimMembership, "obey", lax)
+    patch.setattr(SimMembership, "apply", lax)
 
 
 @caught_by(layouts.test_words_of_an_old_token_agent_refuses_them_and_nothing_changes)

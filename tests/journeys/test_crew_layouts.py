@@ -30,8 +30,8 @@ from spotlight.core.events import (
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.moments import Moment
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.timeline_chart import crew_share
 from spotlight.surface.status import as_json
@@ -50,7 +50,7 @@ def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
     with CrewStory() as story:
         leader, victim, *_ = members = story.until_crew(4)
         request, old, zombie = story.sample_of(leader), old_token(story.said(Crewing)[-1]), story.sim_worker(victim)
-        story.strike(Moment.TOGETHER, victim)
+        story.strike(CrashPoint.IN_FORWARD, victim)
         crew = story.until_crew(3)
         told, refused = len(story.said(Crewing)), story.node.crews.refused
         late = [
@@ -61,7 +61,7 @@ def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
             (story.sim_worker(leader), ForwardDone(token=old, number=0)),
         ]
         for worker, word in late:
-            story.node.say(worker.id, word)
+            story.node.send_from(worker.id, word)
         assert story.node.crews.refused == refused + len(late)
         story.wait(1.0)
         assert story.crew == crew
@@ -74,13 +74,13 @@ def test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew() -> N
     with CrewStory() as story:
         leader, victim, *_ = members = story.until_crew(4)
         request, old = story.sample_of(leader), old_token(story.said(Crewing)[-1])
-        story.strike(Moment.TOGETHER, victim)
+        story.strike(CrashPoint.IN_FORWARD, victim)
         crew = story.until_crew(3)
         told, follower = len(story.said(Crewing)), story.sim_worker(crew[1])
         before = follower.crew.refused
         late = [Form(token=old, members=members, store=""), Disband(token=old), Prepare(token=old, members=members)]
         for order in late:
-            follower.tell(order, b"")
+            follower.deliver(order, b"")
         story.wait(1.0)
         assert follower.crew.refused == before + len(late)
         assert follower.crew.degree == len(crew)
@@ -125,7 +125,7 @@ def test_newcomer_without_the_weights_is_not_taken_in_and_keeps_nobody_waiting_u
         request = story.sample_of(leader)
         newcomer = WorkerId(f"{victim.rpartition('.')[0]}.2")
         story.loads_slowly[newcomer] = 1.5
-        story.strike(Moment.TOGETHER, victim)
+        story.strike(CrashPoint.IN_FORWARD, victim)
         story.until(lambda: story.said(WorkerJoined, worker=newcomer))
         began, before = story.world.now, story.steps_taken(leader)
         story.until_crew(4)
@@ -178,11 +178,11 @@ def test_deterministic_run_with_crews_and_losses_ends_with_the_weights_of_the_un
         calm.end()
     with CrewStory(tempo=QUICK_RETURN) as story:
         leader, first, second, third = story.until_crew(4)
-        story.strike(Moment.TOGETHER, first)
-        story.strike(Moment.PREPARED, second)
+        story.strike(CrashPoint.IN_FORWARD, first)
+        story.strike(CrashPoint.PREPARED, second)
         story.until_crew(2)
-        story.strike(Moment.TOGETHER, leader)
-        story.strike(Moment.DISBANDING, third)
+        story.strike(CrashPoint.IN_FORWARD, leader)
+        story.strike(CrashPoint.DISBANDING, third)
         story.end()
         assert {leader, first, second, third} <= story.lost()
     assert story.theta == calm.theta

@@ -20,8 +20,8 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.moments import Moment
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.45, 1.2])
@@ -34,7 +34,7 @@ def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the
         request, epoch, before = story.sample_of(leader), story.said(Crewing)[-1].epoch, story.steps_taken(leader)
         story.wait(after_s)
         victim = others.pop(rank - 1)
-        story.strike(Moment.TOGETHER, victim)
+        story.strike(CrashPoint.IN_FORWARD, victim)
         story.until_crew(3)
         regrouped = story.said(Crewing)[-1]
         story.until_accepted(request)
@@ -52,8 +52,8 @@ def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.15, 0.25, 0.35])
-@pytest.mark.parametrize("moment", [Moment.TOGETHER, Moment.AT_BOUNDARY])
-def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(moment: Moment, after_s: float) -> None:
+@pytest.mark.parametrize("moment", [CrashPoint.IN_FORWARD, CrashPoint.AT_BOUNDARY])
+def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(moment: CrashPoint, after_s: float) -> None:
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
         request = story.sample_of(leader)
@@ -74,7 +74,7 @@ def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(moment:
 def test_survivors_of_a_leader_form_the_next_crew_without_waiting_for_the_layout_to_settle() -> None:
     with CrewStory(elastic={"hysteresis_s": 4.0}) as story:
         leader, *_ = story.until_crew(4)
-        story.strike(Moment.TOGETHER, leader)
+        story.strike(CrashPoint.IN_FORWARD, leader)
         story.until(lambda: story.said(WorkerLost, worker=leader))
         lost_at = story.world.now
         story.until_crew(3)
@@ -89,7 +89,7 @@ def test_two_followers_killed_at_once_leader_goes_on_with_the_last_one(ranks: tu
         crew = story.until_crew(4)
         request = story.sample_of(crew[0])
         for rank in ranks:
-            story.strike(Moment.TOGETHER, crew[rank])
+            story.strike(CrashPoint.IN_FORWARD, crew[rank])
         story.until_crew(2)
         assert story.crew == tuple(member for rank, member in enumerate(crew) if rank not in ranks)
         assert story.is_undisturbed(request, story.end())
@@ -111,8 +111,8 @@ def test_kill_while_survivors_form_next_epoch_forms_without_the_dead() -> None:
     with CrewStory() as story:
         leader, first, second, third = story.until_crew(4)
         request, epoch = story.sample_of(leader), story.said(Crewing)[-1].epoch
-        story.strike(Moment.TOGETHER, first)
-        story.strike(Moment.PREPARED, second)
+        story.strike(CrashPoint.IN_FORWARD, first)
+        story.strike(CrashPoint.PREPARED, second)
         story.until_crew(2)
         regrouped = story.said(Crewing)[-1]
         assert regrouped.crews == ((leader, third),)
@@ -125,8 +125,8 @@ def test_leader_killed_while_it_forms_again_sample_goes_on_elsewhere() -> None:
     with CrewStory() as story:
         leader, first, *others = story.until_crew(4)
         request = story.sample_of(leader)
-        story.strike(Moment.TOGETHER, first)
-        story.strike(Moment.PREPARED, leader)
+        story.strike(CrashPoint.IN_FORWARD, first)
+        story.strike(CrashPoint.PREPARED, leader)
         story.until_crew(2)
         assert set(story.crew) == set(others)
         assert story.sample_of(story.crew[0]) == request
@@ -158,7 +158,7 @@ def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> 
     with CrewStory() as story:
         leader, first, hung, third = story.until_crew(4)
         request = story.sample_of(leader)
-        story.freeze_at(Moment.TOGETHER, hung, FOR_EVER_S)
+        story.freeze_at(CrashPoint.IN_FORWARD, hung, FOR_EVER_S)
         began = story.world.now
         story.until_crew(3)
         assert story.world.now - began < 5.0
@@ -174,7 +174,7 @@ def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplo
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
         request = story.sample_of(leader)
-        story.freeze_at(Moment.TOGETHER, leader, FOR_EVER_S)
+        story.freeze_at(CrashPoint.IN_FORWARD, leader, FOR_EVER_S)
         began = story.world.now
         story.until_crew(3)
         assert story.world.now - began < 5.0
@@ -190,7 +190,7 @@ def test_leader_hung_between_forwards_is_fenced_and_its_followers_are_freed() ->
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
         request = story.sample_of(leader)
-        story.freeze_at(Moment.AT_BOUNDARY, leader, FOR_EVER_S)
+        story.freeze_at(CrashPoint.AT_BOUNDARY, leader, FOR_EVER_S)
         story.until(lambda: story.said(WorkerLost, worker=leader, cause="silent"))
         story.until(lambda: story.said(Leased, request=request, attempt=2))
         assert story.said(Leased, request=request, attempt=2)[0].worker in others

@@ -22,8 +22,8 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.work import NoticeKind
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.moments import Moment
 
 SPOT = 2
 GAP = {"pipeline": {"gap": True}}
@@ -42,7 +42,7 @@ def undisturbed(spot: int = SPOT, tag: bool = True) -> str:
 
 def parts(story: Story) -> int:
     """Parts but the last of their steps that were accumulated so far."""
-    return sum(count for (moment, _), count in story.policy.passed.items() if moment is Moment.ACCUMULATED)
+    return sum(count for (moment, _), count in story.policy.passed.items() if moment is CrashPoint.ACCUMULATED)
 
 
 def is_between_parts(story: Story) -> bool:
@@ -74,9 +74,13 @@ def test_weights_do_not_depend_on_who_is_there_or_on_who_finishes_first(tag: boo
     assert len({undisturbed(spot, tag) for spot in (1, 2, 3)} | {undisturbed()}) == 1
 
 
-@pytest.mark.parametrize("window", [Moment.ACCUMULATING, Moment.ACCUMULATED, Moment.STEP_TOLD, Moment.STEPPED])
+@pytest.mark.parametrize(
+    "window", [CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.REPLY_SENT, CrashPoint.STEPPED]
+)
 @pytest.mark.parametrize("parts_before", [0, 1])
-def test_gang_lost_between_two_parts_begins_the_step_anew_from_kept_samples(window: Moment, parts_before: int) -> None:
+def test_gang_lost_between_two_parts_begins_the_step_anew_from_kept_samples(
+    window: CrashPoint, parts_before: int
+) -> None:
     with Story(**LONG, **GAP) as story:
         story.until(lambda: len(story.said(StepCommitted)) == 1 and parts(story) >= PARTS + parts_before)
         story.strike(window)
@@ -91,7 +95,7 @@ def test_gang_lost_while_it_waits_for_a_group_is_restored_before_the_group_is_th
     with Story(**LONG, pipeline={"gap": True, "tag": False}, tempo=slow) as story:
         story.until(lambda: is_between_parts(story))
         story.kill("reserved-1")
-        story.until(lambda: sum(moment is Moment.RESTORING for moment, _ in story.policy.passed) == 2)
+        story.until(lambda: sum(moment is CrashPoint.RESTORING for moment, _ in story.policy.passed) == 2)
         assert len(story.said(Compared)) == 1
         story.end()
         assert made_once(story)

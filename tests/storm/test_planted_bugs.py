@@ -31,7 +31,7 @@ from spotlight.node.judge import Judge
 from spotlight.run_log import RunLog
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.storage import SimStorage
-from spotlight.sim.storm import StormFailed, weather_one
+from spotlight.sim.storm import StormFailed, run_seed
 
 SEEDS = range(60)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -349,7 +349,7 @@ def test_planted_bug_is_caught_by_some_seed(
     BUGS[name](monkeypatch)
     for seed in SEEDS:
         try:
-            weather_one(seed)
+            run_seed(seed)
         except StormFailed as caught:
             record_property("caught by", str(caught).splitlines()[0])
             return

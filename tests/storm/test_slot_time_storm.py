@@ -17,7 +17,7 @@ from spotlight.core.journal import read
 from spotlight.core.work import Activity
 from spotlight.sim.faults import Storm
 from spotlight.sim.setting import draw_setting
-from spotlight.sim.storm import Tempest
+from spotlight.sim.storm import StormRun
 from spotlight.sim.virtual_loop import run_virtually
 
 SEEDS = range(12)
@@ -31,7 +31,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory):
 
         async def main() -> None:
             setting = draw_setting(seed)
-            await Tempest(setting, Storm(seed, setting.tempo), folder).run()
+            await StormRun(setting, Storm(seed, setting.tempo), folder).run()
 
         run_virtually(main())
         return list(read(folder / "journal"))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from spotlight.sim.storm import StormTally, weather_one
+from spotlight.sim.storm import StormTally, run_seed
 
 SEEDS = range(60)
 MORE_SEEDS = range(60, 300)
@@ -17,8 +17,8 @@ CHUNK = 10
 
 FINGERPRINT = """
 import sys
-from spotlight.sim.storm import weather_one
-print([(outcome.trace, outcome.theta) for outcome in map(weather_one, (3, 17))])
+from spotlight.sim.storm import run_seed
+print([(outcome.trace, outcome.theta) for outcome in map(run_seed, (3, 17))])
 print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modules))
 """
 
@@ -27,13 +27,13 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
 @pytest.mark.parametrize("first", MORE_SEEDS[::CHUNK])
 def test_storm_of_more_seeds_leaves_nothing_lost_or_doubled(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        assert weather_one(seed).theta
+        assert run_seed(seed).theta
 
 
 def test_storms_leave_nothing_lost_or_doubled_and_try_every_fault_and_every_edge() -> None:
     tally = StormTally()
     for seed in SEEDS:
-        tally.add(weather_one(seed))
+        tally.add(run_seed(seed))
     assert tally.untried() == []
     assert tally.restarts > len(SEEDS) / 2
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_is_told(curves, words):
 
 def test_asking_for_what_was_not_compared_names_what_was():
     told = compare([curve("plain", [0, 1])], "plain")
-    with pytest.raises(InputError, match=r"'quick' at 0\.5 of the gain; ask for one of the setups plain at 0\.25"):
+    with pytest.raises(InputError, match=r"'quick' at 0\.5 of the gain; name one of the setups plain at 0\.25"):
         told.of("quick", 0.5)
 
 

@@ -13,7 +13,7 @@ from spotlight.core.journal import Journal, JournalConfig, JournalUnwritable, Sy
 from spotlight.core.segments import list_segments
 from spotlight.core.types import WorkerId
 from spotlight.sim import simulate as gathered
-from spotlight.sim.simulate import GATHERED, Gathering
+from spotlight.sim.simulate import BUFFER_BYTES, BufferedDisk
 
 NEVER = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
 LONG = JournalConfig(sync=Sync.NEVER)
@@ -31,7 +31,7 @@ def content(folder: Path) -> list[bytes]:
 
 def test_gathered_journal_closed_after_several_segments_has_the_bytes_of_a_plain_one(tmp_path: Path) -> None:
     plain = Journal.create(tmp_path / "plain", lambda: 0.0, NEVER)
-    waiting = Journal.create(tmp_path / "gathered", lambda: 0.0, NEVER, Gathering().disk())
+    waiting = Journal.create(tmp_path / "gathered", lambda: 0.0, NEVER, BufferedDisk().disk())
     for number in range(300):
         plain.append(lost(number))
         waiting.append(lost(number))
@@ -42,7 +42,7 @@ def test_gathered_journal_closed_after_several_segments_has_the_bytes_of_a_plain
 
 
 def test_gathered_journal_kept_by_a_snapshot_can_be_read_up_to_it_while_it_is_written(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, lambda: 0.0, NEVER, Gathering().disk())
+    journal = Journal.create(tmp_path, lambda: 0.0, NEVER, BufferedDisk().disk())
     journal.append(lost(0))
     journal.append(lost(1))
     assert list(read(tmp_path)) == []
@@ -84,23 +84,23 @@ def check_beginning(folder: Path) -> int:
     """What is there is a beginning of what was written, and the journal goes on from it; how many records that is."""
     found = [record.event for record in read(folder)]
     assert found == [lost(number) for number in range(len(found))]
-    with Journal.open(folder, lambda: 0.0, LONG, Gathering().disk()) as journal:
+    with Journal.open(folder, lambda: 0.0, LONG, BufferedDisk().disk()) as journal:
         assert journal.append(lost(len(found))).seq == len(found)
     assert [record.event for record in read(folder)] == [*found, lost(len(found))]
     return len(found)
 
 
-@pytest.mark.parametrize("room", [0, 1, 5000, GATHERED - 1, GATHERED])
+@pytest.mark.parametrize("room", [0, 1, 5000, BUFFER_BYTES - 1, BUFFER_BYTES])
 @pytest.mark.parametrize(
     ("failure", "told"), [(FULL, JournalUnwritable), (KeyboardInterrupt(), KeyboardInterrupt)], ids=["full", "stopped"]
 )
 def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, failure: BaseException, told: type[BaseException]
 ) -> None:
-    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
     monkeypatch.setattr(os, "write", failing_after(room, failure))
     taken = append_until(journal, told)
-    if room < GATHERED - 100:
+    if room < BUFFER_BYTES - 100:
         with pytest.raises(JournalUnwritable, match="resume the run"):
             journal.append(lost(taken))
     journal.close()
@@ -118,9 +118,9 @@ class Interrupting:
 def test_gathered_journal_interrupted_while_a_record_is_gathered_does_not_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
     with monkeypatch.context() as patch:
-        patch.setattr(gathered, "GATHERED", Interrupting())
+        patch.setattr(gathered, "BUFFER_BYTES", Interrupting())
         with pytest.raises(KeyboardInterrupt):
             journal.append(lost(1))
     journal.append(lost(0))
@@ -131,7 +131,7 @@ def test_gathered_journal_interrupted_while_a_record_is_gathered_does_not_have_i
 def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_would_follow_the_hole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
     for number in range(20):
         journal.append(lost(number))
     monkeypatch.setattr(os, "write", failing_after(100, KeyboardInterrupt()))
@@ -146,7 +146,7 @@ def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_woul
 def test_gathered_journal_that_cannot_be_flushed_when_closed_says_so_and_lets_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal.create(tmp_path, lambda: 0.0, LONG, Gathering().disk())
+    journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
     for number in range(20):
         journal.append(lost(number))
     monkeypatch.setattr(os, "write", failing_after(100, FULL))

@@ -214,9 +214,9 @@ def test_model_without_a_profile_needs_one():
     [
         (["--set", "market.spot_price=aws-p5-h101"], "no row 'aws-p5-h101'.*did you mean 'aws-p5-h100'"),
         (["--set", "market.spot_price=lambda-h100"], "'lambda-h100' has no spot price"),
-        (["--set", "cluster.gang=3"], "cluster.gang is 3, but the profile 'h200-qwen-image-512' knows an optimizer"),
+        (["--set", "cluster.gang=3"], "cluster.gang is 3, but the profile 'h200-qwen-image-512' has an optimizer"),
         (["--prices", "nowhere.csv"], "nowhere.csv does not exist"),
-        (["7"], "'7' is no option of plan; numbers of spot nodes follow --spot"),
+        (["7"], "'7' is not an option of plan; numbers of spot nodes follow --spot"),
         (["--spot", "0", "--", "-3"], "--spot -3 is below 0"),
     ],
 )

@@ -86,7 +86,7 @@ def test_page_of_a_run_tells_the_story_in_words(tmp_path: Path):
         "Held-out exact match rose from 0.40 to 0.67 in 5 iterations and 1 min 24 s, through 4 preemptions "
         "(3 without notice); no sample was lost or trained twice."
     ) in made.text
-    for said in ("Who did what when", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
+    for said in ("Timeline of the slots", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
         assert said in made.text
     assert "list-2026-08, 2026-08, digest" in made.text
     assert "each of 80 rollouts is in exactly one step <ok>" in made.text

@@ -151,4 +151,4 @@ def test_resume_with_fewer_iterations_than_are_done_is_refused(told_run: RunFold
     done = len(json.loads(spotlight("status", told_run.name, "--json").out)["iterations"])
     told = spotlight("resume", told_run.name, "--set", f"iterations={done - 1}")
     assert told.code == 2
-    assert f"but the run has done {done}, which cannot be taken back" in told.err
+    assert f"but the run has done {done}, which cannot be undone" in told.err

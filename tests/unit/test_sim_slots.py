@@ -11,7 +11,7 @@ from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.sim.fault_policy import NoFaults
-from spotlight.sim.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, SlowRooms, replay
+from spotlight.sim.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
@@ -114,14 +114,14 @@ def test_fixed_crew_never_works_with_a_slot_that_is_away(kind, slots):
         assert len(working) == max((degree for degree in LEGAL if degree <= len(present)), default=0)
 
 
-def test_slow_rooms_let_members_in_together_after_their_time():
+def test_slow_rendezvous_connects_members_together_after_its_delay():
     members = (WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1"))
     token = GroupToken(NodeId("spot-1.1"), 1)
 
     async def story():
-        rooms = SlowRooms(0.25)
-        rooms.open(token)
-        await asyncio.gather(*(rooms.connect(token, member, members, bound_s=0.1) for member in members))
+        rendezvous = SlowRendezvous(0.25)
+        rendezvous.open(token)
+        await asyncio.gather(*(rendezvous.connect(token, member, members, bound_s=0.1) for member in members))
         return asyncio.get_running_loop().time()
 
     assert run_virtually(story()) == pytest.approx(0.25)

@@ -11,9 +11,9 @@ from spotlight.compute.profiling.pace import Pace
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.numerics import HashNumerics
-from spotlight.sim.rooms import Rooms
+from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
@@ -33,19 +33,19 @@ class Node:
     def __init__(self) -> None:
         self.said: list[tuple[float, m.AnyMessage]] = []
 
-    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send_from(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.said.append((asyncio.get_running_loop().time(), message))
 
     def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
         result = m.Result(
             request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=row.step - row.began
         )
-        self.say(worker.id, result, blob)
+        self.send_from(worker.id, result, blob)
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return load.digest
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         return False
 
     def fails(self, request: Request, attempt: int) -> bool:
@@ -72,7 +72,7 @@ def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
         trainer=None,
         numerics=HashNumerics(),
         latent_salt="",
-        rooms=Rooms(),
+        rendezvous=SimRendezvous(),
     )
 
 
@@ -83,9 +83,9 @@ def heard_of(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: f
         node = Node()
         worker = worker_on(node, heartbeat_s)
         life = asyncio.create_task(worker.live())
-        worker.tell(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
+        worker.deliver(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
         grant = m.Grant(leases=(m.Granted(request=REQUEST, attempt=1, prompt=PROMPT),))
-        worker.tell(grant, msgspec.msgpack.encode({}))
+        worker.deliver(grant, msgspec.msgpack.encode({}))
         asyncio.get_running_loop().call_later(100.0, orders, worker)
         await asyncio.sleep(seconds)
         life.cancel()
@@ -107,7 +107,7 @@ def test_worker_that_runs_ahead_finishes_when_all_steps_are_done():
 
 
 def test_recalled_worker_that_runs_ahead_hands_back_at_the_next_boundary():
-    node = heard_of(lambda worker: worker.tell(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
+    node = heard_of(lambda worker: worker.deliver(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
     ((when, back),) = node.heard(m.HandBack)
     assert when == pytest.approx(4 * STEP_S)
     assert back.step == 4
@@ -144,7 +144,7 @@ def saved_by(orders: list[m.AnyMessage], seconds: float) -> tuple[Node, SimStora
         worker.pace = Pace(STEP_S, 0.0, 1.0, 0.0, 1000.0, save_s=10.0)
         life = asyncio.create_task(worker.live())
         for order in orders:
-            worker.tell(order, b"")
+            worker.deliver(order, b"")
         await asyncio.sleep(seconds)
         life.cancel()
         await asyncio.sleep(1000.0)

@@ -1,4 +1,4 @@
-"""Package data: tiny weights, the reading models, recipes, word lists. Found by name, never by path."""
+"""Package data by name: tiny weights, OCR models, recipes, word lists."""
 
 from pathlib import Path
 

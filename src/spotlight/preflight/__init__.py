@@ -1,8 +1,8 @@
-"""What can be known to be wrong with a run before anything is written or started; free of torch.
+"""Checks of a run before anything is written or started; does not import torch.
 
-`spotlight train`, `resume` and `train --dry-run` call `preflight`. Checks run in order of cost, and the first that
-fails raises: an InputError (exit code 2), or an EnvironmentProblem (3). A paced run has no model that reads prompts, no
-real reward and no checkpoints to speak of, so only the checks of its processes apply; to a simulation none do.
+`spotlight train`, `resume` and `train --dry-run` call `preflight`. Checks run in order of cost, and the first failure
+raises: an InputError (exit code 2) or an EnvironmentProblem (3). A paced run has no model, no real reward and no large
+checkpoints, so only the checks of its processes apply. A simulation has no checks.
 """
 
 import threading
@@ -17,15 +17,15 @@ from spotlight.run import devices_of
 
 __all__ = ["Check", "PlannedRun", "preflight"]
 
-PATIENCE_S = 2.0
+ANNOUNCE_AFTER_S = 2.0
 """A check that takes longer is announced."""
 
-OF_PROCESSES: tuple[Check, ...] = (
+PROCESS_CHECKS: tuple[Check, ...] = (
     Check("the run folder", check_folder),
     Check("the sockets", check_sockets),
     Check("the limit on open files", check_open_files),
 )
-OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
+COMPUTE_CHECKS: tuple[Check, ...] = (
     Check("the free disk space", check_disk),
     Check("the prompts", check_prompts),
     Check("the reward", check_prompts_and_reward),
@@ -34,26 +34,26 @@ OF_WHAT_IS_COMPUTED: tuple[Check, ...] = (
 
 def checks_of(subject: PlannedRun) -> tuple[Check, ...]:
     is_paced = subject.config.cluster.pace is not None
-    return OF_PROCESSES if is_paced else (*OF_PROCESSES, *OF_WHAT_IS_COMPUTED)
+    return PROCESS_CHECKS if is_paced else (*PROCESS_CHECKS, *COMPUTE_CHECKS)
 
 
-def preflight(subject: PlannedRun, tell: Callable[[str], None]) -> DeviceTable:
-    """Raise for the first thing that is wrong; `tell` gets a line for every remark, and for checks that take long.
+def preflight(subject: PlannedRun, report: Callable[[str], None]) -> DeviceTable:
+    """Run all checks and raise the first failure; `report` receives every remark and a line for slow checks.
 
-    Returns the devices of the run's slots, which it had to find.
+    Returns the devices of the run's slots.
     """
-    with _announced("the devices", tell):
+    with _announced("the devices", report):
         devices = devices_of(subject.config)
     for check in checks_of(subject):
-        with _announced(check.label, tell):
+        with _announced(check.label, report):
             for remark in check.run(subject):
-                tell(remark)
+                report(remark)
     return devices
 
 
 @contextmanager
-def _announced(label: str, tell: Callable[[str], None]) -> Iterator[None]:
-    timer = threading.Timer(PATIENCE_S, tell, [f"checking {label} ..."])
+def _announced(label: str, report: Callable[[str], None]) -> Iterator[None]:
+    timer = threading.Timer(ANNOUNCE_AFTER_S, report, [f"checking {label} ..."])
     timer.daemon = True
     timer.start()
     try:

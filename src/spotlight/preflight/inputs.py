@@ -1,4 +1,4 @@
-"""Whether model and reward can take the run's prompts, and whether the reward scores at all."""
+"""Checks that model and reward accept the run's prompts, and that the reward scores."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,13 +13,13 @@ from spotlight.core.types import Prompt, Size
 from spotlight.preflight.planned_run import PlannedRun
 
 SPELT_OUT, NAMED = 3, 10
-"""Bad prompts whose problem is told in full, and those whose place is told."""
+"""Number of bad prompts reported in full, and number reported with at least their place."""
 SCORED = 3
-"""Prompts of each set that a picture is scored for."""
+"""Prompts of each set for which a picture is scored."""
 
 
 def check_prompts(subject: PlannedRun) -> Iterator[str]:
-    """The model's text encoder can take every prompt."""
+    """The model's text encoder accepts every prompt."""
     vocabulary = subject.facts.world.vocabulary
 
     def problem_with(prompt: Prompt) -> str | None:
@@ -41,27 +41,27 @@ def check_prompts(subject: PlannedRun) -> Iterator[str]:
     if shared:
         evaluated = len(set(subject.prompts.evaluated(count)))
         yield (
-            f"{len(shared)} of the {evaluated} held-out prompts are also trained on, so that held-out scores say less "
+            f"{len(shared)} of the {evaluated} held-out prompts are also trained on, so held-out scores say less "
             "about new prompts; name others with data.held_out."
         )
 
 
 def check_prompts_and_reward(subject: PlannedRun) -> Iterator[str]:
-    """The reward can be loaded, takes every prompt, and gives a finite number for pictures of the first ones; so does
-    the second judge, of held-out prompts."""
+    """The reward can be loaded, accepts every prompt, and gives finite scores for the first ones; so does the second
+    judge for held-out prompts."""
     settings, size = subject.config.reward, subject.facts.world.size
     with named_tracebacks(), RewardPool(min(1, settings.processes), settings.timeout_s) as pool:
-        told = f"reward {_checked(pool, subject.reward, (subject.training, subject.held_out), size)}"
+        judges = f"reward {_checked(pool, subject.reward, (subject.training, subject.held_out), size)}"
         if subject.judge is not None:
-            told += f", judge {_checked(pool, subject.judge, (subject.held_out,), size)}"
+            judges += f", judge {_checked(pool, subject.judge, (subject.held_out,), size)}"
     yield (
         f"checked: {len(subject.training.prompts)} training and {len(subject.held_out.prompts)} held-out prompts, "
-        f"{told}."
+        f"{judges}."
     )
 
 
 def _checked(pool: RewardPool, name: str, sets: Sequence[PromptSet], size: Size) -> str:
-    """Its name and version."""
+    """Check one reward; return its name and version."""
     version = pool.version(name)
     for prompts in sets:
         problems = pool.problems_with(name, prompts.prompts)
@@ -72,23 +72,23 @@ def _checked(pool: RewardPool, name: str, sets: Sequence[PromptSet], size: Size)
 
 
 def noise_picture(size: Size) -> Image:
-    """Pixels without meaning; not a blank picture, whose contrast of 0 some rewards divide by."""
+    """Random pixels; not a blank picture, because some rewards divide by the contrast."""
     return np.random.default_rng(0).integers(0, 256, (size.height, size.width, 3), dtype=np.uint8)
 
 
 def _refuse(prompts: PromptSet, problems: list[str | None], by: str) -> None:
-    """One PromptError for all prompts with a problem: the first ones in full, further ones by place, then a count."""
+    """Raise one PromptError for all bad prompts: the first ones in full, further ones by place, then a count."""
     bad = [(index, problem) for index, problem in enumerate(problems) if problem]
     if not bad:
         return
     place: Callable[[int], str] = prompts.place
-    told = [f"{place(index)}: {str(problem).rstrip('.')}" for index, problem in bad[:SPELT_OUT]]
+    problems_shown = [f"{place(index)}: {str(problem).rstrip('.')}" for index, problem in bad[:SPELT_OUT]]
     further = [place(index) for index, _ in bad[SPELT_OUT:NAMED]]
     if len(bad) > NAMED:
         further.append(f"{len(bad) - NAMED} more")
     if further:
-        told.append(f"the same kind of problem at {', '.join(further)}")
+        problems_shown.append(f"the same kind of problem at {', '.join(further)}")
     raise PromptError(
         f"{len(bad)} of the {len(prompts.prompts)} prompts of {prompts.source} cannot be used by {by}: "
-        f"{'; '.join(told)}."
+        f"{'; '.join(problems_shown)}."
     )

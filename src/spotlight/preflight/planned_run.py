@@ -1,4 +1,4 @@
-"""What is checked: a run that is to start or to go on, with its prompts."""
+"""The subject of the checks: a run before its start or resume, with its prompts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class PlannedRun:
     config: RunConfig
     facts: ModelFacts
     folder: RunFolder
-    """Of a new run it does not exist yet."""
+    """For a new run the folder does not exist yet."""
     training: PromptSet
     held_out: PromptSet
 
@@ -34,7 +34,7 @@ class PlannedRun:
 
     @classmethod
     def resumed(cls, config: RunConfig, folder: RunFolder) -> "PlannedRun":
-        """With the prompts that the run started with."""
+        """A run to be resumed, with its stored prompts."""
         kept, source = folder.read_prompts(), str(folder.prompts)
         return cls(
             config=config,
@@ -60,8 +60,8 @@ class PlannedRun:
 
 
 class Check(NamedTuple):
-    """One thing that may be wrong."""
+    """One check of a planned run."""
 
     label: str
     run: Callable[[PlannedRun], Iterator[str]]
-    """Raises what is wrong; yields remarks on what is not, but should be known."""
+    """Raises if the check fails; yields remarks for the user."""

@@ -1,4 +1,4 @@
-"""Whether this machine can hold the run: its folder, sockets, open files and disk."""
+"""Checks that this machine can hold the run: folder, sockets, open files and disk."""
 
 import os
 import resource
@@ -20,9 +20,9 @@ SOCKET_PATH_BYTES = 107
 OPEN_BEFORE_NODES = 64
 """Files that a process has open before any node, worker or reward process; 14 were counted in a controller."""
 OPEN_PER_NODE = 4
-"""In the controller: connection, pidfd, pipe of the agent, and one that is just being replaced."""
+"""Files of the controller per node: connection, pidfd, pipe of the agent, and one that is being replaced."""
 OPEN_PER_SLOT = 4
-"""In an agent: socket of the worker, its connection to the group store, and the same of its successor."""
+"""Files of an agent per slot: the worker's socket, its connection to the group store, and both of its successor."""
 OPEN_PER_REWARD_PROCESS = 8
 FLOAT_BYTES = 4
 
@@ -57,14 +57,14 @@ def check_sockets(subject: PlannedRun) -> Iterator[str]:
             sock.bind(f"{scratch}/s")
     except OSError as error:
         raise EnvironmentProblem(
-            f"no unix socket can be made in {place} ({error.strerror}), and the processes of a run talk over them; "
+            f"no unix socket can be made in {place} ({error.strerror}), and the processes of a run need them; "
             f"make {place} writable, or mount a tmpfs there."
         ) from error
     yield from ()
 
 
 def check_open_files(subject: PlannedRun) -> Iterator[str]:
-    """Controller, nursery and agents may open what they need; the soft limit is raised where the hard one permits."""
+    """Controller, nursery and agents may open enough files; the soft limit is raised up to the hard one."""
     process, needed = max(open_files(subject.config).items(), key=lambda item: item[1])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
@@ -80,7 +80,7 @@ def check_open_files(subject: PlannedRun) -> Iterator[str]:
 
 
 def open_files(config: RunConfig) -> dict[str, int]:
-    """Files that each kind of process has open at most."""
+    """Largest number of open files by kind of process."""
     cluster = config.cluster
     nodes = cluster.reserved + cluster.spot + (cluster.spot if config.market.fallback_s is not None else 0)
     return {
@@ -91,27 +91,27 @@ def open_files(config: RunConfig) -> dict[str, int]:
 
 
 def check_disk(subject: PlannedRun) -> Iterator[str]:
-    """There is room for what the run keeps on disk at its fullest, less what is there already."""
+    """The disk has room for the largest size of the run folder, less its present size."""
     parts = disk_bytes(subject)
     needed = max(0, sum(parts.values()) - _size(subject.folder.path))
     place = _nearest_folder(subject.folder.path)
     free = shutil.disk_usage(place).free
-    told = (
+    summary = (
         f"the run needs about {_gigabytes(needed)} in {place} ("
         + ", ".join(f"{name} {_gigabytes(size)}" for name, size in parts.items())
         + f"), and {_gigabytes(free)} are free there"
     )
     if free < needed:
         raise EnvironmentProblem(
-            f"{told}; free {_gigabytes(needed - free)}, set output.folder to another disk, or lower "
+            f"{summary}; free {_gigabytes(needed - free)}, set output.folder to another disk, or lower "
             "output.checkpoint_every."
         )
     if free < 2 * needed:
-        yield f"{told}: little more than the run needs."
+        yield f"{summary}: little more than the run needs."
 
 
 def disk_bytes(subject: PlannedRun) -> dict[str, int]:
-    """Bytes on disk at the fullest, by what they are; pictures, journal and logs are small beside these."""
+    """Largest bytes on disk by kind; pictures, journal and logs are small beside these."""
     config, facts = subject.config, subject.facts
     lora = config.train.lora
     trained = FLOAT_BYTES * (facts.parameters if lora is None else lora.rank * facts.matrix_edges)
@@ -120,9 +120,9 @@ def disk_bytes(subject: PlannedRun) -> dict[str, int]:
     tensors = 1 + (2 * rollout.window_size + 1 if rollout.window_size else 0)
     sample = FLOAT_BYTES * 3 * size.height * size.width * tensors
     return {
-        # One more than are kept, while it is written.
+        # One more than are kept, for the one being written.
         "checkpoints": (CHECKPOINTS_KEPT + 1) * trained * copies_kept(config),
-        # Those since the last checkpoint and the one before them, for evaluations too.
+        # All since the last checkpoint and the one before, those for evaluations included.
         "published weights": trained * (every + 2 + every // config.eval.every + 2),
         "samples": sample * rollout.prompts * rollout.group_size * (every + 1),
     }

@@ -1,7 +1,7 @@
-"""One life of the real controller over simulated machines: chronicle, wiring, hub, loop; as `spotlight.run` does it.
+"""One life of the real controller over simulated machines: run log, wiring, hub, loop, as in `spotlight.run`.
 
 A life ends in one of three ways: the run is finished; it stopped for a reason and can be resumed; the process died,
-which is a `PowerCut` raised where the disk is written or where an event was just recorded.
+which is a `PowerCut` raised where the disk is written or an event was just recorded.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from spotlight.wiring import Wired, wire
 
 
 class PowerCut(BaseException):
-    """The controller's process is gone, in the middle of whatever it was doing."""
+    """The controller's process dies at this point."""
 
 
 class Ending(StrEnum):
@@ -32,14 +32,14 @@ class Ending(StrEnum):
 
 
 class NoLimits:
-    """Neither a budget nor somebody who wants the run to drain."""
+    """No budget and no order to drain."""
 
     def check(self) -> None:
         pass
 
 
 class Controller:
-    """Use once: begins or reopens the run in `folder`, runs it to an ending, lets go of everything."""
+    """Use once: begins or reopens the run in `folder`, runs it to an ending, releases everything."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Controller:
         self._world = world
         self.limits: Limits = NoLimits()
         self.reason = ""
-        """Why it stopped."""
+        """Why the run stopped."""
         if folder.config.exists():
             self.run_log = RunLog.reopen(config, folder, clock, disk)
         else:
             self.run_log = RunLog.begin(config, recipe, folder, clock, disk)
 
     async def live(self, specs: Sequence[NodeSpec], ready: Callable[[Wired], None]) -> Ending:
-        """`ready` is called with everything in place, before the first message."""
+        """Run to an ending; `ready` is called when everything is wired, before the first message."""
         world, run_log = self._world, self.run_log
         try:
             wired = wire(run_log, world.send, world.storage, self.limits)
@@ -70,7 +70,7 @@ class Controller:
             try:
                 await _first(wired.loop.run(), wired.hub.tick_forever())
             finally:
-                # Whoever still waits for something in the background waits no more.
+                # Ends every wait in the background.
                 wired.hub.fail(Stopped("this life of the controller is over"))
             run_log.emit(RunStopped(reason="all iterations are done", finished=True))
             return Ending.FINISHED
@@ -89,7 +89,7 @@ class Controller:
 
 
 async def _first(*jobs: Coroutine[None, None, None]) -> None:
-    """Until one of them ends, well or not; nothing is left running."""
+    """Wait until one job ends, with or without an error; cancel the others."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

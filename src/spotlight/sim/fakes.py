@@ -1,8 +1,8 @@
-"""Stand-ins for numbers: latents, rewards, weights and steps as hashes of what they depend on.
+"""Hashes in place of latents, rewards, weights and optimizer steps.
 
-A latent hashes the sample, the weights and the steps taken; theta hashes the step before, and every tensor and
-advantage that the step used, in their order. So two runs end with the same theta only if they trained on the same
-things in the same order, once (tests/storm/test_storm.py).
+A latent hashes the sample, the weights and the steps taken. Theta hashes the previous theta and every tensor and
+advantage of the update, in order. So two runs end with the same theta only if they trained on the same samples in the
+same order, once (tests/storm/test_storm.py).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _SIZE = struct.Struct("<I")
 
 
 def mark(*parts: object) -> str:
-    """16 hex digits that stand for these parts."""
+    """16 hex digits: a hash of the parts."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -32,7 +32,7 @@ def next_latent(latent: str, step: int, weights_digest: str) -> str:
 
 
 def latent_at(sample: Sample, step: int, weights_digest: str) -> str:
-    """What the latent must be after so many steps, whoever takes them."""
+    """The latent after `step` steps, on any worker."""
     latent = first_latent(sample)
     for taken in range(step):
         latent = next_latent(latent, taken, weights_digest)
@@ -40,7 +40,7 @@ def latent_at(sample: Sample, step: int, weights_digest: str) -> str:
 
 
 class FlightPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit brings: here every one builds on the one before, as if each step recorded something."""
+    """The content of one commit; each builds on the one before, as if every step recorded tensors."""
 
     request: RequestId
     step: int
@@ -54,7 +54,7 @@ class FlightPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_flight(data: bytes) -> list[FlightPart]:
-    """The parts of a flight, one after the other."""
+    """The parts of a flight, in order."""
     parts, at = [], 0
     while at < len(data):
         (size,) = _SIZE.unpack_from(data, at)
@@ -64,12 +64,12 @@ def read_flight(data: bytes) -> list[FlightPart]:
 
 
 def reward_of(sample: Sample, weights_digest: str) -> float:
-    """In [0, 1), with few distinct values, so that flat groups occur."""
+    """A reward in [0, 1) with few distinct values, so that flat groups occur."""
     return int(mark("reward", sample.prompt, sample.seed, repr(sample.sampling), weights_digest)[:4], 16) % 64 / 64
 
 
 class Streams:
-    """Named sources of chance: one more name changes nothing for the others."""
+    """Random generators by name; a new name does not change the others."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

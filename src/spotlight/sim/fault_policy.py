@@ -1,7 +1,6 @@
-"""What may go wrong, as questions that the simulated machines ask; `NoFaults` answers that nothing does.
+"""The faults and durations of simulated machines, as methods that the machines call; `NoFaults` injects none.
 
-A storm answers by chance (`faults.py`), a story by what it wants to tell (tests/journeys). Durations are part of it:
-how fast a worker is, and how long a message takes.
+Storms override them with random faults (`faults.py`), stories with chosen ones (tests/journeys).
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from spotlight.compute.profiling.pace import Pace
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, SlotClass
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +24,16 @@ class Tempo:
     heartbeat_s: float = 1.0
     latency_s: float = 0.01
     return_s: float = 3.0
-    """Until a node that is wanted comes back."""
+    """Time until a wanted node comes back."""
     restart_s: float = 0.5
-    """Until an agent starts another worker on a slot."""
+    """Time until an agent starts the next worker on a slot."""
 
 
 class NoFaults:
-    """Nothing goes wrong, and everybody is equally fast."""
+    """No fault, and equal durations for all workers."""
 
-    is_calm = False
-    """Whether that is so by nature: of a fate that may have other answers everybody asks, every time."""
+    never_faults = False
+    """True if no method ever reports a fault, so that machines may skip the calls."""
 
     def __init__(self, tempo: Tempo | None = None) -> None:
         self.tempo = tempo or Tempo()
@@ -44,18 +43,18 @@ class NoFaults:
         return Pace(tempo.step_s, tempo.start_s, tempo.load_s, tempo.train_s, tempo.heartbeat_s)
 
     def kind(self, worker: WorkerId) -> str:
-        """Of the worker's GPU."""
+        """The kind of the worker's GPU."""
         return ""
 
     def latency_s(self, node: NodeId) -> float:
-        """Of the next message on this node's connection; messages stay in order."""
+        """Latency of the next message on this node's connection; messages stay in order."""
         return self.tempo.latency_s
 
     def score_s(self, request: Request, node: NodeId) -> float:
-        """Until the node's judges have seen the picture."""
+        """Seconds until the node's judges have scored the sample."""
         return self.tempo.score_s
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         """Whether the worker dies at this point."""
         return False
 
@@ -64,21 +63,21 @@ class NoFaults:
         return False
 
     def is_unscorable(self, request: Request) -> bool:
-        """Whether the judge finds no reward: by identity, so that every run has the same ones."""
+        """Whether the judge finds no reward; depends on the sample's identity, so that it is the same in every run."""
         return False
 
     def late_result_delay(self, worker: WorkerId) -> float | None:
-        """Seconds after which a result comes of an attempt that was handed back; None: never."""
+        """Seconds after which a handed-back attempt still sends a result; None: never."""
         return None
 
     def misread(self, digest: str, worker: WorkerId) -> str:
-        """The digest of the weights that a worker really applied."""
+        """The digest of the weights that a worker actually applied."""
         return digest
 
     def misused(self, digest: str, worker: WorkerId) -> str:
-        """The digest of the weights that a sample was really made with."""
+        """The digest of the weights that a sample was actually made with."""
         return digest
 
     def copies(self, message: m.AnyMessage) -> tuple[float, ...]:
-        """Seconds after which the message arrives once more."""
+        """Delays after which the message arrives again, in seconds."""
         return ()

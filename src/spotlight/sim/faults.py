@@ -1,8 +1,8 @@
-"""Faults by chance: the seed draws which kinds a storm has and how often, then when and where each one strikes.
+"""Random faults: the seed draws the kinds of a storm and their rates, then the time and place of each fault.
 
-Every kind draws from a stream of its own, so that a new kind leaves the others where they were. Faults stop at the end
-of the safety phase; from then on the run must finish. What is a matter of identity (a sample that can never be made, a
-picture without a reward) does not stop: an undisturbed run of the seed has the same.
+Every kind draws from its own stream, so a new kind does not change the others. Faults stop at the end of the safety
+phase; from then on the run must finish. Faults by identity (a sample that always fails, a sample without a reward) do
+not stop: an undisturbed run of the seed has the same ones.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from spotlight.core.journal import Disk
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass
 from spotlight.sim.controller import PowerCut
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fakes import Streams, mark
 from spotlight.sim.fault_policy import NoFaults, Tempo
-from spotlight.sim.moments import Moment
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 
 
 class Fault(StrEnum):
-    """Kinds of faults; those of `Moment` are kinds too, each crash window by itself."""
+    """Kinds of faults; every `CrashPoint` is a kind too. Values name random streams: a new one changes its draws."""
 
     WORKER_KILLED = "worker killed"
     NODE_KILLED = "node killed"
@@ -47,7 +47,7 @@ class Fault(StrEnum):
     REWARD_KILLED = "reward process killed"
     DOUBLED = "message doubled"
     REPLAYED = "message replayed late"
-    HAUNTED = "result of an attempt that had ended"
+    LATE_RESULT = "result of an attempt that had ended"
     ATTEMPT_FAILED = "attempt failed"
     POISON = "sample that always fails"
     UNSCORABLE = "no reward"
@@ -62,7 +62,7 @@ class Fault(StrEnum):
     PAYLOAD_DAMAGED = "payload damaged"
 
 
-KINDS = (*Fault, *Moment)
+KINDS = (*Fault, *CrashPoint)
 MACHINES = (
     Fault.WORKER_KILLED,
     Fault.NODE_KILLED,
@@ -78,37 +78,37 @@ MACHINES = (
     Fault.STALL,
     Fault.REWARD_KILLED,
 )
-"""Those that strike at a time, not at an occasion."""
-PRESENT = 0.4
-"""Share of storms that a kind is part of."""
+"""Faults at random times; the others happen at an occasion, such as a message."""
+KIND_SHARE = 0.4
+"""Share of storms that contain a kind."""
 MEAN_GAP_S = 8.0
-"""Between two occasions for a fault of one kind."""
+"""Mean time between two occasions for a fault of one kind."""
 SLOWNESS = 20.0
-FREQUENT = {
-    Moment.AT_BOUNDARY: 0.04,
-    Moment.BEFORE_RESULT: 0.04,
-    Moment.TOGETHER: 0.2,
-    Moment.SAVING: 0.8,
-    Moment.SAVED: 0.8,
+SHARES = {
+    CrashPoint.AT_BOUNDARY: 0.04,
+    CrashPoint.BEFORE_RESULT: 0.04,
+    CrashPoint.IN_FORWARD: 0.2,
+    CrashPoint.SAVING: 0.8,
+    CrashPoint.SAVED: 0.8,
 }
-"""Shares of occasions that differ from the usual one: rollouts have many, checkpoints few."""
-FAILURES_FORGIVEN = 2
-"""Attempts of one sample that fail by chance: one less than make the dispatcher give it up."""
-ORDERS = (
-    (Moment.ACCUMULATING, Moment.ACCUMULATED, Moment.STEPPED, Moment.STEP_TOLD),
-    (Moment.PUBLISHING, Moment.PUBLISHED),
-    (Moment.SAVING, Moment.SAVED),
-    (Moment.RESTORING,),
+"""Share of occasions with a fault, where it differs from the default: rollouts have many occasions, checkpoints few."""
+MAX_FAILURES = 2
+"""Random failures per sample: one less than the number at which the dispatcher drops it."""
+WINDOWS = (
+    (CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.STEPPED, CrashPoint.REPLY_SENT),
+    (CrashPoint.PUBLISHING, CrashPoint.PUBLISHED),
+    (CrashPoint.SAVING, CrashPoint.SAVED),
+    (CrashPoint.RESTORING,),
 )
-"""Crash windows of each kind of order to the gang."""
-DEATHS_FORGIVEN = DEATHS_ALLOWED - 4
-"""By chance over one kind of order: so many, and a few that die of something else, are not blamed on the order."""
-REPEATABLE = (m.Pull, m.Commit, m.HandBack, m.Result, m.Held, m.Failed, m.Gone)
-"""What a worker that tries again might say twice; the training worker's replies and greetings are said once."""
+"""Crash points of each kind of order to the gang."""
+MAX_DEATHS = DEATHS_ALLOWED - 4
+"""Random deaths per kind of order: together with a few of other causes, fewer than make the gang give up."""
+MAY_REPEAT = (m.Pull, m.Commit, m.HandBack, m.Result, m.Held, m.Failed, m.Gone)
+"""Messages that a worker may send twice when it retries; greetings and replies of the training worker are sent once."""
 
 
 class Storm(NoFaults):
-    """Answers by chance until it is over."""
+    """Random faults until `is_over`."""
 
     def __init__(self, seed: int, tempo: Tempo) -> None:
         super().__init__(tempo)
@@ -122,27 +122,27 @@ class Storm(NoFaults):
 
     @staticmethod
     def _rate(mix: random.Random) -> float:
-        """Most kinds are absent from most storms, so that each is also seen among few others."""
-        return mix.uniform(0.2, 1.0) if mix.random() < PRESENT else 0.0
+        """Most kinds are absent from most storms, so that each also occurs among few others."""
+        return mix.uniform(0.2, 1.0) if mix.random() < KIND_SHARE else 0.0
 
     def stream(self, name: str) -> random.Random:
         return self._streams[name]
 
-    def happens(self, kind: Fault | Moment, scale: float) -> bool:
-        """Whether this occasion is one; counted if so."""
+    def happens(self, kind: Fault | CrashPoint, scale: float) -> bool:
+        """Whether a fault happens at this occasion; counts it if so."""
         rate = self._rates[kind]
         if self.is_over or not rate or self._streams[kind].random() >= rate * scale:
             return False
         self.fired[kind] += 1
         return True
 
-    # -- what machines ask ---------------------------------------------------------------------------------------------
+    # -- called by machines --------------------------------------------------------------------------------------------
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
         pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
-        # Up to eight steps: steps are taken while it is written, and it may be under way when the next is due.
+        # Up to eight updates: they continue during the write, and it may still run when the next save is due.
         pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x2000
         return pace
 
@@ -152,24 +152,24 @@ class Storm(NoFaults):
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
-        deaths = sum(self.fired[each] for order in ORDERS if moment in order for each in order)
-        return deaths < DEATHS_FORGIVEN and self.happens(moment, FREQUENT.get(moment, 0.4))
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
+        deaths = sum(self.fired[each] for order in WINDOWS if point in order for each in order)
+        return deaths < MAX_DEATHS and self.happens(point, SHARES.get(point, 0.4))
 
     def fails(self, request: Request, attempt: int) -> bool:
-        if self._is_cursed(Fault.POISON, request, 0.03):
+        if self._is_by_identity(Fault.POISON, request, 0.03):
             return True
-        if self._failures[request.id] < FAILURES_FORGIVEN and self.happens(Fault.ATTEMPT_FAILED, 0.05):
+        if self._failures[request.id] < MAX_FAILURES and self.happens(Fault.ATTEMPT_FAILED, 0.05):
             self._failures[request.id] += 1
             return True
         return False
 
     def is_unscorable(self, request: Request) -> bool:
-        return self._is_cursed(Fault.UNSCORABLE, request, 0.08)
+        return self._is_by_identity(Fault.UNSCORABLE, request, 0.08)
 
     def late_result_delay(self, worker: WorkerId) -> float | None:
         delay_s = self._streams["haunting"].uniform(0.0, 6.0)
-        return delay_s if self.happens(Fault.HAUNTED, 0.6) else None
+        return delay_s if self.happens(Fault.LATE_RESULT, 0.6) else None
 
     def misread(self, digest: str, worker: WorkerId) -> str:
         return mark("misread", digest) if self.happens(Fault.MISREAD, 0.05) else digest
@@ -178,14 +178,14 @@ class Storm(NoFaults):
         return mark("misused", digest) if self.happens(Fault.MISUSED, 0.15) else digest
 
     def copies(self, message: m.AnyMessage) -> tuple[float, ...]:
-        if not isinstance(message, REPEATABLE):
+        if not isinstance(message, MAY_REPEAT):
             return ()
         late = self._streams["replay delay"].uniform(0.1, 8.0)
         doubled = (0.0,) if self.happens(Fault.DOUBLED, 0.25) else ()
         return (*doubled, late) if self.happens(Fault.REPLAYED, 0.1) else doubled
 
-    def _is_cursed(self, kind: Fault, request: Request, share: float) -> bool:
-        """By identity: also when the storm is over, and in the undisturbed run."""
+    def _is_by_identity(self, kind: Fault, request: Request, share: float) -> bool:
+        """Whether the sample's identity has this fault; also after the storm and in the undisturbed run."""
         if not self._rates[kind] or int(mark(kind, self._seed, request.id)[:4], 16) >= share * 0x10000:
             return False
         self.fired[kind] += 1
@@ -193,7 +193,7 @@ class Storm(NoFaults):
 
 
 class Undisturbed(Storm):
-    """The same run without faults, but for those that are a matter of identity."""
+    """The seed's run without faults, except those by identity."""
 
     def __init__(self, seed: int, tempo: Tempo) -> None:
         super().__init__(seed, tempo)
@@ -201,18 +201,20 @@ class Undisturbed(Storm):
 
 
 class MachineFaults:
-    """Strikes machines at times."""
+    """Injects machine faults at random times."""
 
     def __init__(self, storm: Storm, world: SimWorld) -> None:
         self._storm = storm
         self._world = world
-        self._acts: dict[Fault, Callable[[random.Random], None]] = {
+        self._actions: dict[Fault, Callable[[random.Random], None]] = {
             Fault.WORKER_KILLED: self._kill_worker,
             Fault.NODE_KILLED: lambda chance: self._on_node(chance, world.kill),
             Fault.CONNECTION_LOST: lambda chance: self._on_node(chance, lambda name: world.kill(name, True)),
             Fault.ADVISED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.ADVISORY, 60)),
-            Fault.NOTICED: lambda chance: self._on_spot(chance, lambda name: self._doom(name, chance, 1.0)),
-            Fault.KILLED_EARLY: lambda chance: self._on_spot(chance, lambda name: self._doom(name, chance, 0.3)),
+            Fault.NOTICED: lambda chance: self._on_spot(chance, lambda name: self._warn_and_kill(name, chance, 1.0)),
+            Fault.KILLED_EARLY: lambda chance: self._on_spot(
+                chance, lambda name: self._warn_and_kill(name, chance, 0.3)
+            ),
             Fault.SPARED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.IMMINENT, 5)),
             Fault.ALL_SPOT_KILLED: self._kill_all_spot,
             Fault.FLAPPING: self._flap,
@@ -224,13 +226,13 @@ class MachineFaults:
             Fault.REWARD_KILLED: lambda chance: self._on_node(chance, world.kill_reward_process),
         }
 
-    async def rage(self, kind: Fault) -> None:
-        """One kind, at times of its own, until cancelled."""
+    async def inject(self, kind: Fault) -> None:
+        """Inject faults of one kind until cancelled."""
         chance = self._storm.stream(f"when {kind}")
         while True:
             await asyncio.sleep(chance.expovariate(1 / MEAN_GAP_S))
             if self._storm.happens(kind, 1.0):
-                self._acts[kind](chance)
+                self._actions[kind](chance)
 
     def _on_node(self, chance: random.Random, act: Callable[[str], None]) -> None:
         if names := self._world.names():
@@ -250,7 +252,7 @@ class MachineFaults:
     def _warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
         self._world.warn(name, kind, seconds)
 
-    def _doom(self, name: str, chance: random.Random, share: float) -> None:
+    def _warn_and_kill(self, name: str, chance: random.Random, share: float) -> None:
         seconds = chance.uniform(0.5, 15.0)
         node = self._world.nodes[name]
         self._world.warn(name, NoticeKind.IMMINENT, seconds)
@@ -262,7 +264,7 @@ class MachineFaults:
         asyncio.get_running_loop().call_later(seconds * share, kill)
 
     def _kill_all_spot(self, chance: random.Random) -> None:
-        """No spot capacity at all for a while, or only until the nodes are back."""
+        """Take all spot nodes, for 30 s or only until they restart."""
         world, away_s = self._world, chance.choice((0.0, 30.0))
         for name in world.names(SlotClass.SPOT):
             spec = world.nodes[name].spec
@@ -272,30 +274,30 @@ class MachineFaults:
             world.kill(name)
 
     def _flap(self, chance: random.Random) -> None:
-        """Up and down a few times in a row."""
+        """Kill spot nodes 2 to 5 times in a row."""
         delay = 0.0
         for _ in range(chance.randint(2, 5)):
             delay += chance.uniform(0.2, 4.0)
             asyncio.get_running_loop().call_later(delay, self._on_spot, chance, self._world.kill)
 
 
-class StormyDisk:
-    """The controller's disk: dies, tears and fills up at some records; one per life of the controller."""
+class FaultyDisk:
+    """The controller's disk: crashes, torn records and a full disk at some records; one per life of the controller."""
 
     def __init__(self, storm: Storm, is_new: bool, unplug: Callable[[], None]) -> None:
         self._storm = storm
         self._unplug = unplug
         self._is_dead = False
         self._is_first = is_new
-        """A run that dies before its first record has never been."""
+        """The first record of a run is always written: without it there is no run."""
         self.torn = b""
-        """What a crash left of a record."""
+        """The part of a record that a crash wrote."""
 
     def disk(self) -> Disk:
         return Disk(write=self._write)
 
     def record_written(self, record: Record) -> None:
-        """An observer: the process dies right after the record, before anything is done about it."""
+        """Observer: the process may die right after the record, before anything acts on it."""
         if self._storm.happens(Fault.CRASH_AFTER, 0.005):
             self._die()
 
@@ -313,18 +315,18 @@ class StormyDisk:
         return os.write(handle, data)
 
     def _die(self) -> NoReturn:
-        """At once: whatever is still on its way finds nobody."""
+        """Disconnect at once: messages in transit are lost."""
         self._is_dead = True
         self._unplug()
         raise PowerCut
 
 
-def spoil(storm: Storm, storage: SimStorage, chance: random.Random) -> list[str]:
-    """What a crash may do to files; returns their names."""
-    spoilt = []
+def damage_files(storm: Storm, storage: SimStorage, chance: random.Random) -> list[str]:
+    """Lose or damage payload files after a crash; return their names."""
+    damaged = []
     for kind, act in ((Fault.PAYLOAD_LOST, storage.lose), (Fault.PAYLOAD_DAMAGED, storage.damage)):
-        names = [name for name in storage.payloads() if name not in spoilt]
+        names = [name for name in storage.payloads() if name not in damaged]
         if names and storm.happens(kind, 1.0):
-            spoilt.append(chance.choice(names))
-            act(spoilt[-1])
-    return spoilt
+            damaged.append(chance.choice(names))
+            act(damaged[-1])
+    return damaged

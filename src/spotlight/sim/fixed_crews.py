@@ -1,15 +1,15 @@
-"""Slots of simulated nodes that come and go one by one, and three ways to work with those that are left.
+"""Slots of simulated nodes that come and go one by one, and three ways to use the remaining ones.
 
-A trace of slots is a trace whose nodes are named `spot-1/3`: slot 3 of the node `spot-1`. Whoever follows it is told of
-each slot in turn; a node whose slots all go at one instant is a loss in bulk.
+A trace of slots names nodes such as `spot-1/3`: slot 3 of the node `spot-1`. A listener receives each slot's events in
+order; a node that loses all slots at one instant is a loss in bulk.
 
-    Elastic     one worker per slot; the node's own crews regroup (runtime.crews), nothing else is done
-    Relaunched  fixed crews, each one worker here: a loss ends the crew, and it starts anew on the slots that are left
-    Idled       fixed crews as well: a loss ends the crew, and it starts anew when all of its slots are back
+    Elastic     one worker per slot; the node's own crews regroup (node.crews), nothing else is done
+    Relaunched  fixed crews, each one worker here: a loss ends the crew, and it restarts on the remaining slots
+    Idled       fixed crews as well: a loss ends the crew, and it restarts when all of its slots are back
 
-Relaunched and idle crews are spared what real ones pay to find each other. Their samples are not lost with them: the
-scheduler gives them on from their last commit, as it does for everybody. Invariant: a fixed crew never works with a
-slot that is away (tests/unit/test_sim_slots.py).
+Relaunched and idled crews do not pay the time that real ones need to connect. Their samples are not lost: the scheduler
+continues them from their last commit. Invariant: a fixed crew never works with a slot that is away
+(tests/unit/test_sim_slots.py).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from spotlight.control.market.traces import Happening, Trace
 from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import WorkerId
-from spotlight.sim.rooms import Rooms
+from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_world import SimWorld
 
 
@@ -36,44 +36,44 @@ class CrewSlot(NamedTuple):
         node, _, number = name.rpartition("/")
         if not node or not number.isdecimal():
             raise ConfigError(
-                f"the trace tells of '{name}', which names no slot; write the node and the slot's number, as in "
+                f"the trace has the node '{name}', which names no slot; write the node and the slot's number, as in "
                 "spot-1/3."
             )
         return cls(node, int(number))
 
     @classmethod
     def of_worker(cls, worker: WorkerId) -> "CrewSlot":
-        """Slot 3 of `spot-1` is that of `spot-1.2/3.4`."""
+        """The slot of a worker: that of `spot-1.2/3.4` is slot 3 of `spot-1`."""
         node, _, life = worker.rpartition("/")
         return cls(node.rpartition(".")[0], int(life.partition(".")[0]))
 
 
-class Follower(Protocol):
-    """Whoever makes something of the slots that there are."""
+class SlotListener(Protocol):
+    """Receives the losses and returns of slots."""
 
     def lost(self, slot: CrewSlot) -> None: ...
 
     def back(self, slot: CrewSlot) -> None: ...
 
 
-async def replay(trace: Trace, follower: Follower) -> None:
-    """From now on, until the trace ends; slots that it names are away before they first come. Notices are not given."""
+async def replay(trace: Trace, listener: SlotListener) -> None:
+    """Play the trace from now to its end, without notices; its slots are away until they first come."""
     slots = {name: CrewSlot.named(name) for name in trace.nodes}
     for name in trace.nodes:
-        follower.lost(slots[name])
+        listener.lost(slots[name])
     clock = asyncio.get_running_loop().time
     start = clock()
     for event in trace.events:
         if event.time_s > clock() - start:
             await asyncio.sleep(start + event.time_s - clock())
         if event.event is Happening.UP:
-            follower.back(slots[event.node])
+            listener.back(slots[event.node])
         elif event.event is Happening.KILL:
-            follower.lost(slots[event.node])
+            listener.lost(slots[event.node])
 
 
-class SlowRooms(Rooms):
-    """Members need so many seconds to connect: what a profile says of regrouping."""
+class SlowRendezvous(SimRendezvous):
+    """Members take `connect_s` to connect, as a profile measured."""
 
     def __init__(self, connect_s: float) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class SlowRooms(Rooms):
 
 
 class Elastic:
-    """As the product is: slots are taken and given, and that is all."""
+    """As the product: slots are taken and given, nothing else."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -105,19 +105,19 @@ class FixedCrews(ABC):
         self._size = size
         self._legal = sorted(legal)
         self._present: dict[CrewSlot, set[int]] = {}
-        """Slots that are there, by crew."""
+        """Slots that are present, by crew."""
         self._used: dict[CrewSlot, tuple[int, ...]] = {}
-        """Slots that the crew works with, or starts on."""
+        """Slots that a crew works with or starts on."""
 
     def crew_of(self, slot: CrewSlot) -> CrewSlot:
         return CrewSlot(slot.node, slot.number // self._size)
 
     def degree(self, worker: WorkerId) -> int:
-        """Of the crew that this worker stands for."""
+        """Degree of the crew that this worker represents."""
         return len(self._used.get(CrewSlot.of_worker(worker), ())) or self._size
 
     def slots_used(self) -> list[CrewSlot]:
-        """By crews that work or start, in order."""
+        """Slots of crews that work or start, in order."""
         return sorted(CrewSlot(crew.node, number) for crew, used in self._used.items() for number in used)
 
     def lost(self, slot: CrewSlot) -> None:
@@ -134,7 +134,7 @@ class FixedCrews(ABC):
             self._launch(crew)
 
     def _launch(self, crew: CrewSlot) -> None:
-        """Whatever runs ends; what there is to start with starts."""
+        """End the crew's worker; start one on the usable slots, if any."""
         self._used[crew] = self._usable(self._present[crew])
         self._world.take_slot(*crew)
         if self._used[crew]:
@@ -142,11 +142,11 @@ class FixedCrews(ABC):
 
     @abstractmethod
     def _usable(self, present: set[int]) -> tuple[int, ...]:
-        """Slots that a crew starts with when these are there; none: it does not start."""
+        """Slots that a crew starts with when these are present; empty: it does not start."""
 
 
 class Relaunched(FixedCrews):
-    """Starts anew at the largest legal degree whenever it must or can have another one."""
+    """Restarts at the largest legal degree whenever its degree must fall or can rise."""
 
     def _usable(self, present: set[int]) -> tuple[int, ...]:
         degree = max((degree for degree in self._legal if degree <= len(present)), default=0)

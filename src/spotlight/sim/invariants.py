@@ -1,8 +1,8 @@
-"""What must hold in a simulated run: looked at after every event, at every restart, and at the end.
+"""Invariants of a simulated run, checked after every event, at every restart and at the end.
 
-From the records, as they are written: the audit, and what only a simulator can know (what a worker was told, which
-files were damaged). From the live objects, after every event: ledger, scheduler and machines agree on who makes what.
-At a restart: the journal alone gives the ledger, the state, the planner and the meter that the dead controller had.
+Records, as they are written: the audit, and what only a simulator has (messages in transit, damaged files).
+Live objects, after every event: ledger, scheduler and machines agree on the worker of each sample.
+Restarts: the journal alone gives the ledger, state, planner and meter of the dead controller.
 """
 
 import math
@@ -47,7 +47,7 @@ from spotlight.sim.sim_world import SimWorld
 Edge = tuple[SampleState, SampleState]
 OUTSTANDING = (SampleState.QUEUED, SampleState.LEASED)
 ONCE = (Compared, Selected, Evaluated, Fidelity, IterationDone)
-"""Told once per iteration, whatever is repeated."""
+"""Events recorded once per iteration, also when the iteration is repeated."""
 
 
 class Broken(AssertionError):
@@ -63,13 +63,13 @@ class Invariants:
         self._seen = -1
         self._hub: Hub | None = None
         self._meter: CostMeter | None = None
-        """Of this life of the controller, which keeps it up to date."""
+        """The live controller's meter."""
         self.problems: list[str] = []
         self.edges: Counter[Edge] = Counter()
         self.theta = ""
-        """Digest of the newest surviving step."""
+        """Digest of the newest update that was not undone."""
         self.damaged: set[str] = set()
-        """Files that were taken or altered on purpose."""
+        """Files that a fault removed or altered."""
         self._requests: dict[RequestId, Request] = {}
         self._states: dict[RequestId, SampleState] = {}
         self._counts: Counter[SampleState] = Counter()
@@ -78,23 +78,23 @@ class Invariants:
         self._published: dict[WeightsId, str] = {}
         self._holds: dict[WorkerId, dict[WeightsId, str]] = {}
         self._advised: set[WorkerId] = set()
-        self._doomed: set[WorkerId] = set()
+        self._imminent: set[WorkerId] = set()
         self._refused: list[RequestId] = []
-        """Of the event in progress."""
-        self._told: set[tuple[type[object], int]] = set()
+        """Refused requests since the last check."""
+        self._emitted: set[tuple[type[object], int]] = set()
 
     def watch(self, run_log: RunLog, hub: Hub) -> None:
-        """From now on, this life of the controller; what it told while it opened the journal is made up for."""
+        """Observe this life of the controller, including the records from opening its journal."""
         for record in read(run_log.folder.journal, after=self._seen):
-            self.see(record)
-        run_log.observers.append(self.see)
+            self.observe(record)
+        run_log.observers.append(self.observe)
         self._meter = run_log.meter
         self._hub = hub
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def see(self, record: Record) -> None:
-        """Never raises: the controller must not be disturbed; `check` does."""
+    def observe(self, record: Record) -> None:
+        """Collect problems; `check` raises them, because an observer must not disturb the controller."""
         self._seen = record.seq
         self.problems += [str(finding) for finding in self._auditor.check(record)]
         event = record.event
@@ -106,22 +106,22 @@ class Invariants:
                 self._counts[SampleState.QUEUED] += len(event.requests)
             case Leased():
                 self._leased(event)
-                self._go(event.request, SampleState.LEASED)
+                self._move(event.request, SampleState.LEASED)
             case Released():
-                self._go(event.request, SampleState.QUEUED)
+                self._move(event.request, SampleState.QUEUED)
             case Accepted():
                 self._accepted[event.request] = event
-                self._go(event.request, SampleState.ACCEPTED)
+                self._move(event.request, SampleState.ACCEPTED)
             case Dropped():
-                self._go(event.request, SampleState.DROPPED)
+                self._move(event.request, SampleState.DROPPED)
             case Reopened():
                 self._reopened(event)
-                self._go(event.request, SampleState.QUEUED)
+                self._move(event.request, SampleState.QUEUED)
             case StepCommitted():
                 self._committed(event)
             case Restored():
                 for undone in [request for step in self._steps[event.step :] for request in step.requests]:
-                    self._go(undone, SampleState.ACCEPTED)
+                    self._move(undone, SampleState.ACCEPTED)
                 del self._steps[event.step :]
                 self.theta = self._steps[-1].digest if self._steps else ""
             case Refused():
@@ -135,15 +135,15 @@ class Invariants:
             case Holding():
                 self._holds.setdefault(event.worker, {})[event.weights] = event.digest
             case NoticeGiven():
-                # After an imminent one a worker may have what it finishes before the deadline; the audit checks that.
-                (self._advised if event.kind is NoticeKind.ADVISORY else self._doomed).add(event.worker)
+                # After an imminent notice a worker may hold leases that end before the deadline; the audit checks that.
+                (self._advised if event.kind is NoticeKind.ADVISORY else self._imminent).add(event.worker)
             case _:
                 pass
         if isinstance(event, ONCE):
             key = (type(event), event.iteration)
-            if key in self._told:
-                self.problems.append(f"{type(event).__name__} of iteration {event.iteration} is told again")
-            self._told.add(key)
+            if key in self._emitted:
+                self.problems.append(f"{type(event).__name__} of iteration {event.iteration} is recorded again")
+            self._emitted.add(key)
 
     def _leased(self, event: Leased) -> None:
         request = self._requests[event.request]
@@ -152,7 +152,7 @@ class Invariants:
             self.problems.append(f"{event.request} is leased to {event.worker}, which is not there")
         elif held.get(request.weights) != self._published.get(request.weights):
             self.problems.append(f"{event.request} is leased to {event.worker}, which does not hold {request.weights}")
-        if event.worker in self._advised - self._doomed and request.work is not Work.PREVIEW:
+        if event.worker in self._advised - self._imminent and request.work is not Work.PREVIEW:
             self.problems.append(f"{event.request} is leased to {event.worker}, which may only preview")
 
     def _reopened(self, event: Reopened) -> None:
@@ -166,12 +166,12 @@ class Invariants:
         self._steps.append(event)
         self.theta = event.digest
         for request in event.requests:
-            self._go(request, SampleState.TRAINED)
+            self._move(request, SampleState.TRAINED)
             accepted = self._accepted[request]
             if not self._world.storage.is_whole(accepted.payload or "", accepted.payload_digest or ""):
                 self.problems.append(f"step {event.step} trains {request} on other tensors than were accepted")
 
-    def _go(self, request: RequestId, state: SampleState) -> None:
+    def _move(self, request: RequestId, state: SampleState) -> None:
         before = self._states[request]
         self.edges[before, state] += 1
         self._counts[before] -= 1
@@ -181,7 +181,7 @@ class Invariants:
     # -- live objects --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Broken with the first problem there is."""
+        """Raise Broken with the first problem."""
         if not self.problems and self._hub is not None:
             self._check_ledger(self._hub.dispatcher.ledger)
             self._check_leases(self._hub)
@@ -190,17 +190,17 @@ class Invariants:
             raise Broken(self.problems[0])
 
     def _check_ledger(self, ledger: Ledger) -> None:
-        """What the ledger counts is what it holds, and what it told."""
+        """The ledger's counts agree with the records."""
         counts = ledger.counts()
-        told = self._counts
-        previews = {state: counts[state] - told[state] for state in SampleState}
+        recorded = self._counts
+        previews = {state: counts[state] - recorded[state] for state in SampleState}
         if any(count < 0 for count in previews.values()):
-            self.problems.append(f"the ledger counts {dict(counts)}, but told of {dict(told)}")
+            self.problems.append(f"the ledger counts {dict(counts)}, but the records give {dict(recorded)}")
         if previews[SampleState.TRAINED]:
             self.problems.append(f"{previews[SampleState.TRAINED]} samples are trained that no step names")
 
     def _check_refused(self) -> None:
-        """A reply that was refused has changed nothing."""
+        """A refused reply changes no file."""
         for request in self._refused:
             if self._states.get(request) is not SampleState.ACCEPTED:
                 continue
@@ -210,7 +210,7 @@ class Invariants:
         self._refused.clear()
 
     def _check_leases(self, hub: Hub) -> None:
-        """Everything that is leased is leased to a worker that is there, and that was told and has not answered."""
+        """Every lease belongs to a present worker that was sent the grant and has not replied."""
         dispatcher = hub.dispatcher
         ledger, workers = dispatcher.ledger, sorted(dispatcher.directory.workers)
         leased = 0
@@ -220,7 +220,7 @@ class Invariants:
                 leased += 1
                 if owed.get(request) != ledger.attempt(request):
                     self.problems.append(
-                        f"{request} attempt {ledger.attempt(request)} is leased to {worker}, which knows nothing of it"
+                        f"{request} attempt {ledger.attempt(request)} is leased to {worker}, which has no grant for it"
                     )
         counts = ledger.counts()
         if leased != counts[SampleState.LEASED]:
@@ -229,12 +229,12 @@ class Invariants:
         if waiting != counts[SampleState.QUEUED]:
             self.problems.append(f"{counts[SampleState.QUEUED]} samples are queued, but {waiting} wait for a worker")
         if dispatcher.scheduler.workers() != workers:
-            self.problems.append(f"the scheduler knows {dispatcher.scheduler.workers()}, the directory {workers}")
+            self.problems.append(f"the scheduler has {dispatcher.scheduler.workers()}, the directory {workers}")
 
     # -- restarts ------------------------------------------------------------------------------------------------------
 
     def compare(self, run_log: RunLog) -> None:
-        """The folds of a controller that is gone against those that its journal gives."""
+        """Compare the state of an ended controller with the state that its journal gives."""
         meter, self._meter, self._hub = self._meter, None, None
         records = list(read(run_log.folder.journal))
         events = [record.event for record in records]
@@ -247,7 +247,7 @@ class Invariants:
         if meter is not None and meter != CostMeter.replay(records):
             self.problems.append("the journal gives other slot-seconds than the meter had")
         live = self._facts(run_log.ledger, run_log.ledger)
-        # A process that dies between telling and doing has told one event more than it has done.
+        # A process that dies between recording and applying an event has recorded one more than it applied.
         replays = [Ledger.replay(events), Ledger.replay(events[:-1])]
         if live not in [self._facts(replay, run_log.ledger) for replay in replays]:
             found = self._facts(replays[0], run_log.ledger)
@@ -257,9 +257,9 @@ class Invariants:
             raise Broken(self.problems[0])
 
     def _facts(self, ledger: Ledger, known_to: Ledger) -> list[object]:
-        """All that the journal can tell of it; what was retired is forgotten."""
+        """Everything that the journal determines about the requests still in the ledger."""
         facts: list[object] = [ledger.steps, ledger.frontier]
-        for request in self._followed(known_to):
+        for request in self._known_requests(known_to):
             if request not in ledger:
                 facts.append((request, None))
                 continue
@@ -269,14 +269,14 @@ class Invariants:
                 facts.append(repr(ledger.accepted(request)))
         return facts
 
-    def _followed(self, ledger: Ledger) -> Iterable[RequestId]:
+    def _known_requests(self, ledger: Ledger) -> Iterable[RequestId]:
         return [request for request in self._requests if request in ledger]
 
     def finish(self) -> None:
-        """The whole journal was looked at, record by record; nothing may have been found."""
+        """Raise Broken if the audit of the whole journal has findings or a request is unfinished."""
         report = self._auditor.report()
         if not report.clean:
             raise Broken("\n".join(report.sentences()))
         unfinished = [request for request, state in self._states.items() if state in OUTSTANDING]
         if unfinished:
-            raise Broken(f"the run is over, but these are not made: {unfinished[:3]}")
+            raise Broken(f"the run is over, but these requests are unfinished: {unfinished[:3]}")

@@ -1,12 +1,12 @@
-"""Rewards without a model: what a run learns, as a few figures fitted to a real one.
+"""A statistical model of learning: rewards drawn from a few figures that were fitted to a real run.
 
-The mean reward m rises with progress p from `base` to `limit`, m(p) = limit - (limit - base) exp(-rate p). A sample's
-reward is m, moved by its prompt (`prompt_std`) and its seed (`seed_std`); both spreads shrink as sqrt(m (1 - m)) does
-when a bounded reward nears its end. A preview sees the seed's part with correlation rho(steps): fewer steps see less,
-and older weights less than all of it. An iteration's progress is the mean variance of its groups over what unselected
-groups of that moment would have, so that groups of twice the variance are worth two iterations. Measured: 2.4 times
+The mean reward m rises with progress p from `base` to `limit`: m(p) = limit - (limit - base) exp(-rate p). A sample's
+reward is m plus a part of its prompt (`prompt_std`) and a part of its seed (`seed_std`). Both spreads shrink with
+sqrt(m (1 - m)), as a bounded reward's do near its bound. A preview has the seed's part with correlation rho(steps),
+lower for fewer steps and older weights. An iteration's progress is the mean variance of its groups, divided by that of
+unselected groups at the same progress: groups of twice the variance are worth two iterations. Measured: 2.4 times
 fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes (docs/results/explore.json). Real curves
-begin slower than this one, since averaged weights lag behind (benchmarks/learning_fit/ prints by how much).
+begin slower, because averaged weights lag behind (benchmarks/learning_fit/ prints by how much).
 """
 
 import math
@@ -29,27 +29,27 @@ SCORER = "learning-model"
 _MASK = (1 << 53) - 1
 ROLLOUT = Work.ROLLOUT
 PROMPTS_KEPT = 1 << 14
-"""Whose draws are kept, for all of their samples; a sample's own is asked for once, and would only fill memory."""
+"""Prompts whose draws are cached, because all samples of a prompt use them; a sample's own draw is used once."""
 
 
 class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Figures of one recipe's learning, and where they come from."""
+    """Learning figures of one recipe, with their source."""
 
     name: str
     source: str
     base: float
     limit: float
     rate: float
-    """Of the gap to the limit that one plain iteration closes, as -log(1 - share)."""
+    """-log(1 - share), where share is the part of the gap to the limit that one unselected iteration closes."""
     prompt_std: float
     seed_std: float
-    """Within a group, at the base."""
+    """Standard deviation within a group, at the base."""
     fidelity: Mapping[int, float]
     """Correlation of a preview's reward with the exact one within a prompt, by steps."""
 
     @classmethod
     def load(cls, name_or_path: str) -> "LearningModel":
-        """A shipped fit by name, or a JSON file of the same fields by path."""
+        """Load a shipped fit by name, or a JSON file with the same fields by path."""
         known = learning_names()
         path = asset(f"learning/{name_or_path}.json") if name_or_path in known else Path(name_or_path)
         if not path.is_file():
@@ -68,7 +68,7 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return model
 
     def check(self) -> None:
-        """Figures outside these bounds would give rewards that never end, or correlations that no preview has."""
+        """Refuse figures that give unbounded rewards or impossible correlations."""
         correlations = sorted(self.fidelity.items())
         wrong = next(
             (
@@ -91,32 +91,32 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         )
         if wrong:
             raise ConfigError(
-                f"the learning model '{self.name}' is not one that rewards could follow: {wrong}; correct that figure, "
-                "or fit it anew with `python -m benchmarks.learning_fit`."
+                f"the learning model '{self.name}' is impossible: {wrong}; correct that figure, "
+                "or fit the model again with `python -m benchmarks.learning_fit`."
             )
 
     def mean(self, progress: float) -> float:
         return self.limit - (self.limit - self.base) * math.exp(-self.rate * progress)
 
     def spread(self, progress: float) -> float:
-        """Of rewards, relative to the base's."""
+        """Standard deviation of rewards, relative to that at the base."""
         now, then = self.mean(progress), self.base
         return math.sqrt(max(0.0, now * (1 - now)) / (then * (1 - then)))
 
     def rho(self, steps: int, full_steps: int) -> float:
-        """Between known step counts linearly; the exact step count is exact unless the fit knows better."""
+        """Correlation by steps, linear between the fitted counts; 1 at `full_steps` unless the fit has a value."""
         known = {full_steps: 1.0} | {count: rho for count, rho in self.fidelity.items() if count <= full_steps}
         counts = sorted(known)
         return float(np.interp(steps, counts, [known[count] for count in counts]))
 
 
 def learning_names() -> list[str]:
-    """Fits that ship."""
+    """Names of the shipped fits."""
     return sorted(path.stem for path in asset("learning").glob("*.json"))
 
 
 class ModelNumerics:
-    """Draws instead of pictures; costs microseconds."""
+    """Random draws instead of pictures; microseconds per sample."""
 
     counts_bits = False
 
@@ -125,15 +125,15 @@ class ModelNumerics:
         self._run_seed = run_seed
         self._full_steps = full_steps
         self._progress: dict[str, float] = {"base": 0.0}
-        """By the name of a set of weights."""
+        """Progress by weights digest."""
         self._levels: dict[float, tuple[float, float]] = {}
         """Mean and spread of rewards by progress."""
         self._gains: list[float] = []
-        """Of the groups that this iteration's updates have used."""
+        """Progress of each group that this iteration's updates have used."""
         self._scored: dict[RequestId, tuple[str, float]] = {}
-        """Of rollouts that were not trained on yet: the weights, and the reward, which training asks for once more."""
+        """Weights digest and reward of rollouts that are not trained on yet; training needs the reward again."""
 
-    def attend(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued) -> None:
         self._gains.clear()
         self._scored.clear()
 
@@ -174,7 +174,7 @@ class ModelNumerics:
         return level[0] + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
 
     def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
-        """The last update of an iteration moves the weights on by what all of its groups were worth."""
+        """The last update of an iteration adds the mean progress of the iteration's groups."""
         progress = self._progress[before.behaviour]
         groups: dict[int, list[float]] = {}
         for item in order.items:
@@ -182,7 +182,7 @@ class ModelNumerics:
                 reward = self._reward_again(item.request, before.drew(item.request.sample, order.iteration))
                 groups.setdefault(item.request.group, []).append(reward)
         plain = (self._model.seed_std * self._model.spread(progress)) ** 2
-        # Of the whole the group is a sample of: otherwise a plain iteration of small groups would be worth less than 1.
+        # The unbiased variance (ddof=1): otherwise an unselected iteration of small groups would be worth less than 1.
         self._gains += [
             float(np.var(rewards, ddof=1)) / plain if plain and len(rewards) > 1 else 0.0 for rewards in groups.values()
         ]
@@ -200,7 +200,7 @@ def _prompt_part(run_seed: int, prompt: str) -> float:
 
 
 def _drawn(run_seed: int, *identity: str | int) -> float:
-    """By Box and Muller from the identity's key: a generator for one number would cost ten times as much."""
+    """A normal draw by Box-Muller from the identity's key; a generator per number would cost ten times as much."""
     key = derive_key(Purpose.DATA, run_seed, *identity)
     radius = ((key & _MASK) + 1) / (_MASK + 1)
     return math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * (key >> 64 & _MASK) / (_MASK + 1))

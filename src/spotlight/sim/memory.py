@@ -1,8 +1,8 @@
-"""What was computed once need not be computed again: verdicts and steps by what they depend on.
+"""A cache of the numbers of co-simulation: verdicts and optimizer steps, by everything that they depend on.
 
-A verdict is known by its sample and the name of the weights, and weights are named by everything that was trained into
-them. So runs that differ in their machines alone share one learning curve, and runs that differ from some iteration on
-share what comes before it. Kept in a file, it lets another machine repeat a run without its accelerator.
+A verdict's key is its sample and the weights digest, and a digest covers everything that was trained into the weights.
+So runs that differ only in their machines share all numbers, and runs that diverge at some iteration share the numbers
+before it. With the cache in a file, another machine can repeat a run without an accelerator.
 """
 
 import hashlib
@@ -18,39 +18,39 @@ from spotlight.core.errors import InputError
 from spotlight.core.work import Request, Work
 
 
-class Remembered(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of one verdict."""
+class StoredVerdict(msgspec.Struct, frozen=True, array_like=True):
+    """One verdict of the reward."""
 
     reward: float
     components: dict[str, float]
 
 
 class Memory(msgspec.Struct):
-    """Grows with every computation; of one recipe's numerics and one run seed."""
+    """The numbers of one recipe and run seed; grows with every computation."""
 
     subject: str = ""
-    """Digest of the settings that numbers depend on."""
-    verdicts: dict[bytes, Remembered] = {}
+    """Digest of the settings that the numbers depend on."""
+    verdicts: dict[bytes, StoredVerdict] = {}
     steps: dict[str, dict[str, float]] = {}
-    """Figures of an optimizer step, by the name of theta after it."""
+    """Figures of an optimizer step, by the digest of theta after it."""
     misses: int = 0
     """Verdicts that had to be computed."""
 
     @classmethod
     def load(cls, path: Path, subject: str) -> "Memory":
-        """What the file holds, if there is one; of another subject it is refused."""
+        """Read the file, or start empty if there is none; refuse a file of another subject."""
         if not path.exists() and path.parent.is_dir():
             return cls(subject=subject)
         try:
             found = msgspec.msgpack.decode(path.read_bytes(), type=cls)
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(
-                f"{path} holds no remembered numbers and none can be kept there ({error}); choose another file."
+                f"{path} holds no cached numbers and cannot be used as a cache ({error}); choose another file."
             ) from error
         if found.subject != subject:
             raise InputError(
-                f"{path} remembers numbers of other settings ({found.subject}, not {subject}), which mean nothing "
-                "here; choose another file."
+                f"{path} holds numbers of other settings ({found.subject}, not {subject}), which are wrong for this "
+                "run; choose another file."
             )
         return found
 
@@ -66,28 +66,28 @@ class Memory(msgspec.Struct):
             return None
         return m.Score(known.reward, known.components, "co-simulated")
 
-    def knows(self, request: Request, weights_digest: str) -> bool:
+    def has(self, request: Request, weights_digest: str) -> bool:
         return key_of(request, weights_digest) in self.verdicts
 
     def keep(self, request: Request, weights_digest: str, reward: float, components: dict[str, float]) -> None:
-        self.verdicts[key_of(request, weights_digest)] = Remembered(reward, components)
+        self.verdicts[key_of(request, weights_digest)] = StoredVerdict(reward, components)
 
 
 def key_of(request: Request, weights_digest: str) -> bytes:
-    """Of a picture: not of what it is for, save that evaluations draw their noise from a seed of their own."""
+    """Key of a sample; independent of the kind of work, except that evaluations draw their noise from another seed."""
     sample = request.sample
     parts = (weights_digest, request.work is Work.EVALUATION, sample.prompt, sample.seed, sample.start, sample.sampling)
     return hashlib.blake2b(repr(parts).encode(), digest_size=12).digest()
 
 
-HOW_IT_IS_BATCHED = frozenset({"micro_batch", "batches_over", "gradient_checkpointing", "timeout_s"})
-"""Settings of `train` that change the last bits of a step at most."""
+BATCHING = frozenset({"micro_batch", "batches_over", "gradient_checkpointing", "timeout_s"})
+"""Settings of `train` that change at most the last bits of a step."""
 
 
 def subject_of(config: RunConfig) -> str:
-    """All that a verdict or a step depends on beside identity and weights, up to its last bits: no device, no batch."""
+    """Digest of the settings that numbers depend on beyond the last bits; device and batching are excluded."""
     settings = config.model_dump(mode="json")
     parts = {name: settings[name] for name in ("seed", "data", "algorithm")}
-    parts["train"] = {name: value for name, value in settings["train"].items() if name not in HOW_IT_IS_BATCHED}
+    parts["train"] = {name: value for name, value in settings["train"].items() if name not in BATCHING}
     parts |= {"model": facts_of(config.model.name).digest, "reward": settings["reward"]["name"], "code": __version__}
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()

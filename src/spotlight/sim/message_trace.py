@@ -1,4 +1,4 @@
-"""What happened in a simulated run, event by event: a line each for people, and one hash for all of them."""
+"""The events of a simulated run: one readable line each, and one hash of all lines."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class MessageTrace:
 
     lines: list[str] = field(default_factory=list)
     is_kept: bool = True
-    """Off where nobody will read it: saying what happened costs more than most things that happen."""
+    """Off in long simulations: formatting a line costs more than most events."""
 
     def add(self, now: float, what: str) -> None:
         if self.is_kept:
@@ -32,7 +32,7 @@ class MessageTrace:
 
 
 def line_of(message: m.AnyMessage) -> str:
-    """A message in a few words."""
+    """One line that describes a message."""
     name = type(message).__name__
     match message:
         case m.Grant():

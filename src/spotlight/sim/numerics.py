@@ -1,7 +1,7 @@
-"""What simulated machines compute: hashes (storms), draws from a statistical model, or a tiny model's real numbers.
+"""The numbers of simulated machines: hashes (storms), draws from a statistical model, or a tiny model's real numbers.
 
-The machines ask for latents, verdicts and tensors of samples by identity and weights, and tell of every optimizer step;
-when they ask, and which of them, changes nothing. A weights digest names everything that was ever trained into them.
+Machines request latents, verdicts and tensors by sample identity and weights, and report every optimizer step. The
+machine and time of a request change nothing. A weights digest covers everything that was trained into the weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,51 +19,51 @@ Issued: TypeAlias = Callable[[int, Work], list[Request]]
 
 
 class TrainedState(msgspec.Struct, frozen=True):
-    """All that a checkpoint of a simulated trainer holds: names of weights."""
+    """Content of a simulated trainer's checkpoint: weights digests."""
 
     steps: int = 0
     theta: str = "base"
     behaviour: str = "base"
     average: str = "base"
     before: str = "base"
-    """`behaviour` of the version before."""
+    """`behaviour` of the previous version."""
 
     def drew(self, sample: Sample, iteration: int) -> str:
-        """The weights of a sample that the iteration trains on."""
+        """Digest of the weights that drew a sample of the iteration."""
         return self.behaviour if sample.version == iteration else self.before
 
 
 class Numerics(Protocol):
-    """Everything that is a number in a simulated run."""
+    """Source of all numbers in a simulated run."""
 
     counts_bits: bool
-    """Whether weights have another name when the parts of a step came in another order: their last bits differ."""
+    """Whether digests depend on the last bits, and so on the order of a step's parts."""
 
-    def attend(self, issued: Issued) -> None:
-        """A run begins; `issued` tells what else its machines will ask for."""
+    def begin_run(self, issued: Issued) -> None:
+        """Start a run; `issued` gives the other requests of an iteration."""
 
     def first_latent(self, sample: Sample) -> str: ...
 
     def next_latent(self, latent: str, step: int, weights_digest: str) -> str: ...
 
     def latent_at(self, sample: Sample, step: int, weights_digest: str) -> str:
-        """What the latent must be after so many steps, whoever takes them."""
+        """The latent after `step` steps, on any worker."""
 
     def tensors(self, request: Request, weights_digest: str, salt: str) -> bytes:
-        """What a finished sample is kept as; `salt` is what its last bits depend on outside of deterministic mode."""
+        """Content of a finished sample; `salt` stands for the last bits, which vary outside of deterministic mode."""
 
     def score(self, request: Request, weights_digest: str) -> m.Score: ...
 
     def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
-        """One optimizer step was taken; its figures."""
+        """Record one optimizer step; return its figures."""
 
 
 class HashNumerics:
-    """Stand-ins that differ where anything differs that they depend on."""
+    """Hashes of everything that a number depends on."""
 
     counts_bits = True
 
-    def attend(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued) -> None:
         pass
 
     def first_latent(self, sample: Sample) -> str:

@@ -1,4 +1,4 @@
-"""Simulated machines with the durations of a profile: the pace of every worker, and judges with a queue per node."""
+"""Simulated machines with the durations of a profile: the pace of every worker, and a queue of judges per node."""
 
 import asyncio
 import heapq
@@ -12,13 +12,13 @@ from spotlight.sim.fault_policy import NoFaults, Tempo
 
 LATENCY_S = 0.001
 REWARD = Operation.REWARD
-"""Looked up once, because every picture needs it."""
+"""Looked up once, because every sample needs it."""
 
 
 class ProfiledPolicy(NoFaults):
-    """Nothing goes wrong but what the market does, and everything takes as long as the profile says."""
+    """Durations of a profile and no faults except the market's."""
 
-    is_calm = True
+    never_faults = True
 
     def __init__(self, profile: Profile, config: RunConfig) -> None:
         heartbeat_s = config.cluster.heartbeat_s
@@ -29,7 +29,7 @@ class ProfiledPolicy(NoFaults):
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = max(1, config.reward.processes)
         self._busy: dict[NodeId, list[float]] = {}
-        """When each judge of a node is free again, a heap."""
+        """Time at which each judge of a node is free, as a heap."""
         self._loop = asyncio.get_running_loop()
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
@@ -50,7 +50,7 @@ class ProfiledPolicy(NoFaults):
         )
 
     def score_s(self, request: Request, node: NodeId) -> float:
-        """Pictures wait for a judge of their node."""
+        """Seconds until the sample is scored, including the wait for a judge of its node."""
         now = self._loop.time()
         judges = self._busy.get(node)
         if judges is None:

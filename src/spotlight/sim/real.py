@@ -1,9 +1,9 @@
-"""Co-simulation: the numbers are real, the time is not.
+"""Co-simulation: real numbers in virtual time.
 
-A tiny model of the recipe really draws, is really judged and really trains, in this process, whenever simulated
-machines finish something. Samples are drawn in large batches when the first of them is asked for, because a sample
-depends on its identity and weights alone. Invariant: verdicts and weights are those that a real run of the recipe with
-the same selections would have, up to the last bits (tests/unit/test_co_simulation.py).
+The recipe's tiny model draws, is judged and trains in this process when simulated machines finish work. A sample
+depends on its identity and weights alone, so samples are drawn in large batches when the first one is needed.
+Invariant: verdicts and weights equal those of a real run of the recipe with the same selections, up to the last bits
+(tests/unit/test_co_simulation.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,22 +33,22 @@ from spotlight.sim.numerics import Issued, TrainedState
 
 BASE = TrainedState().theta
 KEPT_EVERY, KEPT_LAST = 5, 2
-"""Iterations whose trainer is kept, to start from where another run takes another way; in between it is taken again."""
+"""Every fifth iteration's trainer state is kept, and the last two: runs that diverge continue from the nearest one."""
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _SampleTensors:
     """Tensors of one sample."""
 
     iteration: int
-    """That will train on it."""
+    """Iteration that trains on the sample."""
     rollout: Rollout
 
 
 class RealNumerics:
     """One model, its trainer and its judge, for any number of simulated runs of one recipe and seed.
 
-    A step that came in parts is taken as a whole: what that changes are last bits.
+    A step that arrives in parts is taken as a whole, which changes only the last bits.
     """
 
     counts_bits = False
@@ -63,29 +63,29 @@ class RealNumerics:
         self._reward = config.reward.name or world.reward
         prompts = run_prompts(config.data, world)
         self._prompts: dict[PromptId, Prompt] = {each.id: each for each in (*prompts.training, *prompts.held_out)}
-        # Any of the runs may be asynchronous; fresh samples are trained on just as without.
+        # Some runs may be asynchronous; training on fresh samples is the same with keeps_before.
         self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, keeps_before=True)
         if config.model.compile:
             self._adapter.transformer.compile(dynamic=False)
         self._held = BASE
-        """Name of what the trainer holds."""
+        """Digest of the theta that the trainer holds."""
         self._snapshots: dict[str, dict[str, Tensor]] = {BASE: state_copy(self._trainer)}
-        """The trainer after an iteration's last step, by name; of some iterations."""
-        self._passing: list[str] = []
-        """Snapshots that are kept for a while only, oldest first."""
+        """Trainer states after the last step of some iterations, by theta."""
+        self._temporary: list[str] = []
+        """Snapshots to be deleted when newer ones exist, oldest first."""
         self._orders: dict[str, tuple[TrainedState, m.Train]] = {}
-        """How each theta came about."""
+        """State before, and order of, the step that made each theta."""
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
-        """Which theta, and which copy beside it, each published set is."""
+        """Theta and weight set of each published digest."""
         self._issued: Issued = lambda iteration, work: []
         self._has_stale = False
-        """Whether a sample of this run was one version old."""
-        self._drawn: dict[bytes, _Drawn] = {}
-        """Tensors of one sample each, by the bytes that stand for them."""
+        """Whether this run trained on a sample that was one version old."""
+        self._drawn: dict[bytes, _SampleTensors] = {}
+        """Tensors by the bytes that name them."""
 
-    # -- what machines ask for -----------------------------------------------------------------------------------------
+    # -- called by machines --------------------------------------------------------------------------------------------
 
-    def attend(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued) -> None:
         self._issued = issued
         self._drawn.clear()
         self._has_stale = False
@@ -100,7 +100,7 @@ class RealNumerics:
         return ""
 
     def tensors(self, request: Request, weights_digest: str, salt: str) -> bytes:
-        """A name: the tensors stay here."""
+        """A name; the tensors themselves stay in this process."""
         return f"{weights_digest}/{request.id}".encode()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
@@ -119,19 +119,19 @@ class RealNumerics:
         if after.theta not in self.memory.steps:
             self.memory.steps[after.theta] = self._step(before, order, after.theta)
         if order.last:
-            # Only another run could ask for these tensors, and it draws them again.
+            # Only another run could need these tensors, and it draws them again.
             self._drawn = {name: one for name, one in self._drawn.items() if one.iteration > order.iteration}
-        return self._told(order, self.memory.steps[after.theta])
+        return self._reported(order, self.memory.steps[after.theta])
 
-    def _told(self, order: m.Train, figures: Mapping[str, float]) -> Mapping[str, float]:
-        """Of a run without stale samples, what one that cannot have them tells."""
+    def _reported(self, order: m.Train, figures: Mapping[str, float]) -> Mapping[str, float]:
+        """The figures, without those of staleness until the run has trained on a stale sample."""
         self._has_stale |= any(item.request.sample.version < order.iteration for item in order.items)
         return {name: value for name, value in figures.items() if self._has_stale or name not in OF_STALENESS}
 
     # -- pictures ------------------------------------------------------------------------------------------------------
 
     def _batch(self, request: Request, weights_digest: str) -> list[Request]:
-        """The request and others of its kind that nobody has asked for yet, in the order of issue."""
+        """The request and others like it that have no verdict yet, in the order of issue."""
         sampling, batch = request.sample.sampling, [request]
         for other in self._issued(request.iteration, request.work):
             if len(batch) == self._config.train.rows_per_forward:
@@ -139,7 +139,7 @@ class RealNumerics:
             theirs = other.sample.sampling
             alike = (theirs.steps, theirs.window.size) == (sampling.steps, sampling.window.size)
             fits = alike and other.weights == request.weights
-            if fits and other.id != request.id and not self.memory.knows(other, weights_digest):
+            if fits and other.id != request.id and not self.memory.has(other, weights_digest):
                 batch.append(other)
         return batch
 
@@ -157,7 +157,7 @@ class RealNumerics:
     def _rollout(self, requests: Sequence[Request], weights_digest: str) -> Rollout:
         samples, count = [request.sample for request in requests], len(requests)
         if self._config.model.compile:
-            # Every new row count would be compiled anew.
+            # A new row count would cause a new compilation.
             samples += samples[-1:] * (self._config.train.rows_per_forward - count)
         seed = EVALUATION_SEED if requests[0].work is Work.EVALUATION else self._config.seed
         cond = self._adapter.collate(self._adapter.encode([self._prompts[sample.prompt] for sample in samples]))
@@ -175,7 +175,7 @@ class RealNumerics:
 
     @contextmanager
     def _using(self, weights_digest: str) -> Iterator[None]:
-        """The model computes with that published set inside the block."""
+        """Use the published weights in the model inside the block."""
         theta, which = self._published[weights_digest]
         if theta not in self._snapshots:
             self._go_to(theta)
@@ -194,7 +194,7 @@ class RealNumerics:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _go_to(self, theta: str) -> None:
-        """Bring the trainer there: from a copy, or step by step from the nearest one."""
+        """Bring the trainer to this theta: from a snapshot, or step by step from the nearest one."""
         if theta == self._held:
             return
         if theta in self._snapshots:
@@ -205,7 +205,7 @@ class RealNumerics:
         self._step(before, order, theta)
 
     def _step(self, before: TrainedState, order: m.Train, theta: str) -> dict[str, float]:
-        # Tensors first: where they are gone they are drawn again, with other weights than the step begins from.
+        # Tensors first: those that are gone are drawn again, with other weights than the step starts from.
         experience = self._experience(order, before)
         self._go_to(before.theta)
         report = self._trainer.update(experience, range(len(experience)))
@@ -216,13 +216,13 @@ class RealNumerics:
         return {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
 
     def _keep(self, theta: str, iteration: int) -> None:
-        """For good, or until there are newer ones."""
+        """Keep a snapshot, for every KEPT_EVERY-th iteration permanently."""
         self._snapshots[theta] = state_copy(self._trainer)
         if iteration % KEPT_EVERY:
-            self._passing.append(theta)
-        for old in self._passing[:-KEPT_LAST]:
+            self._temporary.append(theta)
+        for old in self._temporary[:-KEPT_LAST]:
             del self._snapshots[old]
-        self._passing = self._passing[-KEPT_LAST:]
+        self._temporary = self._temporary[-KEPT_LAST:]
 
     def _rows(self, order: m.Train, before: TrainedState) -> list[Rollout]:
         """Tensors of the order's samples; those that are gone are drawn again."""
@@ -241,7 +241,7 @@ class RealNumerics:
         return [self._drawn[name].rollout for name in names]
 
     def _remember(self, request: Request, weights_digest: str, rollout: Rollout, row: int) -> None:
-        self._drawn[self.tensors(request, weights_digest, "")] = _Drawn(request.iteration, _row(rollout, row))
+        self._drawn[self.tensors(request, weights_digest, "")] = _SampleTensors(request.iteration, _row(rollout, row))
 
     def _experience(self, order: m.Train, before: TrainedState) -> Experience:
         requests = [item.request for item in order.items]

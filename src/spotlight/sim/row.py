@@ -19,27 +19,27 @@ _ACTIVITY = {
 
 @lru_cache(maxsize=1 << 12)
 def prompt_id(prompt: Prompt) -> PromptId:
-    """Its hash, which is asked for again with each of its samples."""
+    """The prompt's hash, cached for all of its samples."""
     return prompt.id
 
 
 @dataclass(eq=False, slots=True)
 class SimRow:
-    """Where it is, and what the controller knows of that."""
+    """State of one sample in flight, and of its last commit."""
 
     granted: m.Granted
     request: Request
     digest: str
-    """Of the weights that it is made with."""
+    """Digest of the weights in use."""
     latent: str
     steps: int
-    """Of the whole sample."""
+    """Steps of the whole sample."""
     passes: int
-    """Rows of a forward that it takes: two with guidance."""
+    """Rows per forward: two with guidance."""
     step: int = 0
     began: int = 0
-    """The step that this worker took it up at."""
-    told: int = 0
+    """Step at which this worker started."""
+    committed: int = 0
     """Step of its last commit."""
 
     def advance(self, steps: int, numerics: Numerics) -> None:
@@ -49,8 +49,8 @@ class SimRow:
         else:
             self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
 
-    def go_on(self, blob: bytes, numerics: Numerics) -> str:
-        """From where this flight ends, or say what is wrong with it."""
+    def resume_from(self, blob: bytes, numerics: Numerics) -> str:
+        """Continue from the end of this flight; return what is wrong with it, or nothing."""
         request, parts = self.request, read_flight(blob)
         steps = [part.step for part in parts]
         for part, since in zip(parts, [0, *steps], strict=False):
@@ -59,12 +59,12 @@ class SimRow:
                 return f"the flight of {request.id} has {part} after step {since}"
         if steps[-1] != self.granted.step:
             return f"the flight of {request.id} ends at {steps[-1]}, not at {self.granted.step}"
-        self.step = self.began = self.told = self.granted.step
+        self.step = self.began = self.committed = self.granted.step
         self.latent = parts[-1].latent
         return ""
 
     def flight(self, since: int = 0) -> bytes:
-        """What is new of it since that step."""
+        """The flight part since that step."""
         part = FlightPart(request=self.request.id, step=self.step, since=since, digest=self.digest, latent=self.latent)
         return part.to_bytes()
 
@@ -74,26 +74,26 @@ class SimRow:
 
     @property
     def owes_commit(self) -> bool:
-        return bool(self.granted.commit_every) and self.step - self.told >= self.granted.commit_every
+        return bool(self.granted.commit_every) and self.step - self.committed >= self.granted.commit_every
 
     @property
     def steps_ahead(self) -> int:
-        """Until there is something to tell of it: its end, or a commit."""
+        """Steps until the next commit or the end."""
         ahead, every = self.steps - self.step, self.granted.commit_every
-        commit = self.told + every - self.step
+        commit = self.committed + every - self.step
         return commit if every and commit < ahead else ahead
 
 
-def taken_up(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> SimRow | str:
-    """The row of a sample that was granted, at the end of its flight, if one came along; or what is wrong."""
+def start_row(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> SimRow | str:
+    """The row of a granted sample, continued from its flight if there is one; or what is wrong."""
     request = granted.request
     if prompt_id(granted.prompt) != request.sample.prompt:
         return f"{request.id} came with another prompt"
     if granted.step and blob is None:
-        raise LookupError(f"{request.id} is to go on from step {granted.step}, but its flight did not come along")
+        raise LookupError(f"{request.id} continues from step {granted.step}, but the grant has no flight")
     sample = request.sample
     sampling = sample.sampling
     passes = 1 if sampling.guidance == 1.0 else 2
     row = SimRow(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
-    problem = row.go_on(blob, numerics) if blob is not None else ""
+    problem = row.resume_from(blob, numerics) if blob is not None else ""
     return problem or row

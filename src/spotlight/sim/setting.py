@@ -1,4 +1,4 @@
-"""What a storm's seed decides beside the faults: the recipe, the machines and how fast they are."""
+"""The recipe, machines and speeds that a storm's seed draws, beside the faults."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from spotlight.sim.fault_policy import Tempo
 
 SLOTS = 4
 SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
-"""So that crews form wherever slots are idle."""
+"""High enough that crews form wherever slots are idle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +93,12 @@ def _reserved(machines: int, gang: int, rows: int) -> list[NodeSpec]:
 
 
 def _draw_gang(seed: int, machines: int) -> int:
-    """One of the reserved machines or all of them; from a stream of its own as well."""
+    """One of the reserved machines or all of them; from its own stream."""
     return machines if Streams(seed)["ranks"].random() < 0.5 else 1
 
 
 def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:
-    """Half of all fixed plans choose among more prompts, half of those with scouts; from a stream of its own too."""
+    """Half of all fixed plans choose among more prompts, half of those with scouts; from their own stream."""
     chance = Streams(seed)["candidates"]
     if explore.plan is not PlanKind.FIXED or chance.random() < 0.5:
         return explore
@@ -107,13 +107,13 @@ def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:
 
 
 def _with_baseline(explore: ExploreConfig, seed: int, explores: bool) -> ExploreConfig:
-    """Half of all runs that explore measure advantages from the prompt's mean; from a stream of its own too."""
+    """Half of all runs that explore measure advantages from the prompt's mean; from their own stream."""
     is_audited = explores and Streams(seed)["baseline"].random() < 0.5
     return explore.model_copy(update={"baseline": Baseline.AUDITED}) if is_audited else explore
 
 
 def _draw_pipeline(seed: int) -> dict[str, object]:
-    """From streams of their own, so that the rest of a seed's setting is what it was without."""
+    """From their own streams, so that the rest of a seed's setting does not change."""
     chance, ahead = Streams(seed)["overlap"], Streams(seed)["ahead"]
     return {
         "asynchrony": ahead.random() < 0.5,

@@ -1,7 +1,7 @@
-"""A simulated node: the agent's part of the protocol, one connection, and a worker on every slot, life after life.
+"""A simulated node: the agent's part of the protocol, one connection, and a series of workers on every slot.
 
-Invariant, as of the real agent: what a worker said is sent in order; `Gone` follows all of it, the verdicts on what
-the worker had finished included; when the controller is gone, so is the node.
+Invariants, as of the real agent: a worker's messages are sent in order; `Gone` follows all of them, including the
+verdicts on its finished samples; the node ends with the controller.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from spotlight.core.work import Request, WeightsId, Work
 from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge, Verdict
 from spotlight.node.leases import Leases
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame
-from spotlight.sim.moments import Moment
 from spotlight.sim.numerics import Numerics
-from spotlight.sim.rooms import Rooms
+from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
 from spotlight.sim.sim_rewards import SimPicture, SimRewardProcess
 from spotlight.sim.sim_trainer import SimTrainer
@@ -38,19 +38,19 @@ from spotlight.sim.storage import SimStorage
 
 PREVIEW = Work.PREVIEW
 REWARD_PROCESSES = 2
-"""Of a node, where anything can happen to them."""
+"""Reward processes per node where faults may happen."""
 HEADS, TOKEN_PIXELS = 12, 64
-"""Of `words`, which the simulated models stand for."""
+"""Figures of `words`, which the simulated models represent."""
 
 
 class Pipe:
-    """One direction of a connection: late, but in order; what is on its way when it is cut is lost."""
+    """One direction of a connection: delayed, in order; `cut` loses the messages in transit."""
 
     def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._delay = delay
         self._deliver = deliver
-        self._on_their_way: deque[tuple[Frame, bytes]] = deque()
+        self._in_transit: deque[tuple[Frame, bytes]] = deque()
         self._last = 0.0
         self._is_cut = False
 
@@ -61,85 +61,85 @@ class Pipe:
         arrives_at = loop.time() + self._delay()
         if arrives_at > self._last:
             self._last = arrives_at
-        self._on_their_way.append((frame, blob))
+        self._in_transit.append((frame, blob))
         loop.call_at(self._last, self._next)
 
     def stall(self, seconds: float) -> None:
-        """What is sent from now on arrives after that."""
+        """Delay messages from now on by at least `seconds`."""
         self._last = max(self._last, self._loop.time() + seconds)
 
     def drop_all(self) -> None:
-        self._on_their_way.clear()
+        self._in_transit.clear()
 
     def cut(self) -> None:
         self.drop_all()
         self._is_cut = True
-        self._deliver = _to_nobody
+        self._deliver = _discard
 
     def _next(self) -> None:
-        if self._on_their_way:
-            self._deliver(*self._on_their_way.popleft())
+        if self._in_transit:
+            self._deliver(*self._in_transit.popleft())
 
 
-def _to_nobody(frame: Frame, blob: bytes) -> None:
+def _discard(frame: Frame, blob: bytes) -> None:
     pass
 
 
-class Surface(Protocol):
-    """What a node needs of the world."""
+class NodeWorld(Protocol):
+    """The part of the world that a node uses."""
 
     policy: NoFaults
     storage: SimStorage
     numerics: Numerics
     elastic: ElasticConfig
-    rooms: Callable[[], Rooms]
-    """Makes those of a node."""
+    rendezvous: Callable[[], SimRendezvous]
+    """Makes the rendezvous of a node."""
     is_exact: bool
-    """Whether samples and steps are the same bits whoever makes them."""
+    """Whether samples and updates have the same bits on every worker."""
 
     carry: Carry | None
-    """What a message goes through on its way; None: nothing."""
+    """Encodes and decodes messages; None: they are passed on as they are."""
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
 
-    def broke(self, error: BaseException) -> None:
-        """A simulated machine did what no machine does."""
+    def machine_failed(self, error: BaseException) -> None:
+        """Report a defect of the simulation."""
 
 
 class SimNode:
-    """Alive from its making until `die`."""
+    """Alive from its construction until `die`."""
 
-    def __init__(self, node: NodeId, spec: NodeSpec, world: Surface, away: Collection[int] = ()) -> None:
-        """`away` are slots that it comes without."""
+    def __init__(self, node: NodeId, spec: NodeSpec, world: NodeWorld, away: Collection[int] = ()) -> None:
+        """`away` are slots that are absent at the start."""
         self.id = node
         self.spec = spec
         self._world = world
         self._policy = world.policy
         self._loop = asyncio.get_running_loop()
         policy = world.policy
-        # Of a calm fate always the same, which `repeat` tells without a call of Python.
-        latency_s = repeat(policy.tempo.latency_s).__next__ if policy.is_calm else partial(policy.latency_s, node)
+        # Constant without faults; `repeat` avoids a Python call per message.
+        latency_s = repeat(policy.tempo.latency_s).__next__ if policy.never_faults else partial(policy.latency_s, node)
         self.up = Pipe(latency_s, partial(world.arrived, node))
-        self.down = Pipe(latency_s, self._hear)
+        self.down = Pipe(latency_s, self._receive)
         self._loads: dict[WeightsId, m.Load] = {}
         self._copied: dict[WeightsId, tuple[str, str]] = {}
-        """Of each set: the announced digest, and that of the bytes that were copied."""
+        """Announced digest and digest of the copied bytes, by weights."""
         self.workers: dict[int, SimWorker] = {}
-        """By slot."""
+        """Workers by slot."""
         self._by_name: dict[WorkerId, SimWorker] = {}
-        """The same."""
+        """Workers by id."""
         self._lives: dict[int, asyncio.Task[str]] = {}
         self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
-        count = 0 if policy.is_calm else REWARD_PROCESSES
+        count = 0 if policy.never_faults else REWARD_PROCESSES
         self._reward_processes = [SimRewardProcess(policy.tempo.start_s) for _ in range(count)]
         self._judge = Judge[SimPicture](self._reward_processes) if count else None
-        """None where nothing can happen to it: a score then takes a timer, not three tasks."""
+        """None without faults: a score then takes one timer, not three tasks."""
         self.is_alive = True
         self._leases = Leases()
-        self._rooms = world.rooms()
+        self._rendezvous = world.rendezvous()
         self._may_crew = len(world.elastic.legal_degrees(HEADS, spec.slots)) > 1
-        """Whether there is a layout to choose; where there is none, nobody need think about it."""
+        """Whether there is more than one layout; if not, crews are skipped."""
         self.crews = NodeCrews(
             node,
             world.elastic,
@@ -147,7 +147,7 @@ class SimNode:
             TOKEN_PIXELS,
             "",
             self,
-            self._rooms,
+            self._rendezvous,
             self._leases.of,
             world.policy.tempo.heartbeat_s,
         )
@@ -164,12 +164,12 @@ class SimNode:
         self._present = [asyncio.Event() for _ in range(spec.slots)]
         for number in sorted(set(range(spec.slots)) - set(away)):
             self.give(number)
-        self._slots = [asyncio.create_task(self._keep(number)) for number in range(spec.slots)]
+        self._slots = [asyncio.create_task(self._run_slot(number)) for number in range(spec.slots)]
 
     def die(self) -> None:
-        """At once and with all its workers; what it has sent may still arrive.
+        """End the node and all its workers at once; sent messages may still arrive.
 
-        It lets go of all that leads back to it, and so is freed when the last of that has arrived.
+        Drops all references that lead back to the node, so that it is freed when the last message has arrived.
         """
         self.is_alive = False
         self.down.cut()
@@ -182,25 +182,25 @@ class SimNode:
             known.clear()
 
     async def drain(self, seconds: float) -> None:
-        """Workers hand back and exit, and none follows them; waits for that so long at most."""
+        """Order workers to hand back and exit, start no others, and wait at most `seconds`."""
         self._draining.set()
         for _, worker in sorted(self.workers.items()):
-            worker.tell(m.Drain(), b"")
+            worker.deliver(m.Drain(), b"")
         await asyncio.wait(self._slots, timeout=seconds)
 
-    def strike(self, number: int) -> None:
-        """One worker is killed."""
+    def kill_on(self, number: int) -> None:
+        """Kill the worker on a slot."""
         life = self._lives.get(number)
         if life is not None:
             life.cancel()
 
     def take(self, number: int) -> None:
-        """One slot is away until it is given back, and its worker is dead."""
+        """Remove a slot until `give`, and kill its worker."""
         self._present[number].clear()
-        self.strike(number)
+        self.kill_on(number)
 
     def give(self, number: int) -> None:
-        """The slot is there: its next worker starts."""
+        """Return a slot: its next worker starts."""
         self._present[number].set()
 
     def warn(self, warned: m.Warned) -> None:
@@ -215,19 +215,19 @@ class SimNode:
     def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         for known in self.workers.values():
             if known.id == worker:
-                known.tell(message, b"")
+                known.deliver(message, b"")
 
     def kill_worker(self, worker: WorkerId, why: str) -> None:
         for number, known in sorted(self.workers.items()):
             if known.id == worker:
-                self.strike(number)
+                self.kill_on(number)
 
     def report(self, crewed: Crewed) -> None:
         self._send(None, crewed)
 
     # -- for workers ---------------------------------------------------------------------------------------------------
 
-    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send_from(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
         if self._may_crew and self.is_alive:
             if self.crews.receive(worker, message):
                 return
@@ -263,15 +263,15 @@ class SimNode:
         self._send(worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors)
 
     def kill_reward_process(self) -> None:
-        """Idle or busy, as it happens to be."""
+        """Kill every reward process, idle or busy."""
         for process in self._reward_processes:
             process.kill()
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.policy.misread(self._copied[load.weights][1], worker)
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool:
-        return self._world.policy.should_crash(moment, worker)
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
+        return self._world.policy.should_crash(point, worker)
 
     def fails(self, request: Request, attempt: int) -> bool:
         return self._world.policy.fails(request, attempt)
@@ -284,8 +284,8 @@ class SimNode:
 
     # -- the agent -----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, number: int) -> None:
-        """Worker after worker on one slot, from the end of the machine's boot on, until drained."""
+    async def _run_slot(self, number: int) -> None:
+        """Run one worker after another on a slot, from the end of the boot until drained."""
         if self.spec.boot_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._draining.wait(), self.spec.boot_s)
@@ -296,15 +296,15 @@ class SimNode:
             worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
             self.workers[number] = self._by_name[worker.id] = worker
             for load in self._loads.values():
-                worker.tell(load, b"")
+                worker.deliver(load, b"")
             life = self._lives[number] = asyncio.create_task(worker.live())
             await asyncio.wait({life})
             del self.workers[number], self._by_name[worker.id]
-            worker.crew.gone()
+            worker.crew.process_ended()
             self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
             self._leases.gone(worker.id)
             if not life.cancelled() and (error := life.exception()) is not None:
-                self._world.broke(error)
+                self._world.machine_failed(error)
             cause = "killed" if life.cancelled() or life.exception() else life.result()
             while self._judging.get(worker.id):
                 await asyncio.sleep(self._world.policy.tempo.score_s)
@@ -323,12 +323,12 @@ class SimNode:
             trainer=SimTrainer(world.storage, salt, world.numerics) if self.spec.trains else None,
             numerics=world.numerics,
             latent_salt=salt,
-            rooms=self._rooms,
+            rendezvous=self._rendezvous,
             kind=world.policy.kind(worker),
-            is_calm=world.policy.is_calm,
+            never_faults=world.policy.never_faults,
         )
 
-    def _hear(self, frame: Frame, blob: bytes) -> None:
+    def _receive(self, frame: Frame, blob: bytes) -> None:
         assert frame is not None
         message = frame.message
         if isinstance(message, m.Load):
@@ -356,21 +356,21 @@ class SimNode:
         if not self._may_crew and worker is not None:
             alone = self._by_name.get(worker)
             if alone is not None:
-                alone.tell(message, blob)
+                alone.deliver(message, blob)
             return
         if not self._may_crew:
             for known in self._addressed(worker):
-                known.tell(message, blob)
+                known.deliver(message, blob)
             return
         for known in self._addressed(worker):
             self._leases.observe(known.id, message)
             if isinstance(message, m.Load):
                 self.crews.dropped((message.weights, *message.keep))
-            known.tell(message, blob)
+            known.deliver(message, blob)
         self.crews.changed()
 
     def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
-        """All of them, or the one of that name, if it is still there."""
+        """All workers, or the one of that id if it is alive."""
         if worker is None:
             return [known for _, known in sorted(self.workers.items())]
         known = self._by_name.get(worker)
@@ -382,7 +382,7 @@ class SimNode:
         envelope, carry = m.Envelope(worker, message), self._world.carry
         frame = envelope if carry is None else carry(envelope)
         self.up.put(frame, blob)
-        if self._policy.is_calm:
+        if self._policy.never_faults:
             return
         for delay in self._policy.copies(message):
             if delay:

@@ -1,4 +1,4 @@
-"""A simulated reward process: takes time, may be killed at any moment, and starts anew after that."""
+"""A simulated reward process: takes time, may be killed at any time, and restarts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from spotlight.node.judge import Scored
 
 @dataclass(frozen=True)
 class SimPicture:
-    """A finished sample on its way through the judge."""
+    """A finished sample in the judge's queue."""
 
     request: Request
     score: Score | None
-    """None: the reward raises at this picture, every time."""
+    """None: the reward always raises for this picture."""
     seconds: float
 
 
@@ -34,7 +34,7 @@ class SimRewardProcess:
         self._busy: asyncio.Future[None] | None = None
 
     def kill(self) -> None:
-        """An idle process is missed by the next batch; a busy one takes its batch with it."""
+        """An idle process fails at the next batch, a busy one fails its batch."""
         self._is_dead = True
         if self._busy is not None and not self._busy.done():
             self._busy.set_result(None)

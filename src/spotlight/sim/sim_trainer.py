@@ -1,7 +1,7 @@
-"""The simulated training role: theta is named by a hash chain over everything that it was trained on.
+"""The simulated training role: theta's digest is a hash chain over everything that it was trained on.
 
-Answers as `compute.train.role.TrainingRole` does, and refuses what that refuses. `nonce` is what the real trainer's
-last bits depend on outside of deterministic mode: nothing in it, who computes without.
+Replies and refuses as `compute.train.role.TrainingRole` does. `nonce` stands for the last bits of the real trainer: the
+worker's id, or empty in deterministic mode.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +14,14 @@ from spotlight.compute.profiling.pace import Pace
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
 from spotlight.core.work import Policy, RequestId
-from spotlight.sim.beside import Beside
+from spotlight.sim.background_writes import BackgroundWrites
+from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fakes import mark
-from spotlight.sim.moments import Moment
 from spotlight.sim.numerics import Numerics, TrainedState
 from spotlight.sim.storage import SimStorage
 
 Used: TypeAlias = tuple[RequestId, str, float, bool]
-"""A sample, its tensors, its advantage, and whether it is trained on."""
+"""Request, tensor digest, advantage, and whether it is trained on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _by_group(parts: Sequence[_TrainedPart]) -> Iterator[tuple[int, Used]]:
 
 
 def _joined(orders: Sequence[m.Train]) -> m.Train:
-    """The step as if it had come at once: group by group."""
+    """The orders of all parts as one order, sorted by group."""
     if len(orders) == 1:
         return orders[0]
     items = sorted((item for order in orders for item in order.items), key=lambda item: item.request.group)
@@ -45,7 +45,7 @@ def _joined(orders: Sequence[m.Train]) -> m.Train:
 
 
 class SimTrainer:
-    """One process's trainer; a new process begins at the base model."""
+    """The trainer of one process; a new process begins at the base model."""
 
     def __init__(self, storage: SimStorage, nonce: str, numerics: Numerics) -> None:
         self._storage = storage
@@ -53,10 +53,10 @@ class SimTrainer:
         self._numerics = numerics
         self.state = TrainedState()
         self._parts: list[_TrainedPart] = []
-        """Of the next step."""
+        """Parts of the next step so far."""
 
     def train(self, order: m.Train) -> m.Stepped | m.Accumulated:
-        self._check_turn(order)
+        self._check_order(order)
         used = [(item.request.id, self._payload(item), item.advantage, item.kept) for item in order.items]
         parts = [] if order.part == 0 else self._parts
         self._parts = [*parts, _TrainedPart(order, used)]
@@ -66,7 +66,7 @@ class SimTrainer:
         return self._step(whole)
 
     def _step(self, parts: Sequence["_TrainedPart"]) -> m.Stepped:
-        """One optimizer step over all parts; where bits count, the order that they came in does."""
+        """One optimizer step over all parts; their order changes the digest if the numerics count last bits."""
         state, order = self.state, _joined([part.order for part in parts])
         used = [each for _, each in sorted(_by_group(parts), key=lambda one: one[0])]
         cuts = [part.used for part in parts] if len(parts) > 1 and self._numerics.counts_bits else []
@@ -81,28 +81,28 @@ class SimTrainer:
         figures = dict(self._numerics.trained(state, order, self.state))
         return m.Stepped(step=order.step, digest=theta, figures=figures)
 
-    def _check_turn(self, order: m.Train) -> None:
-        """As the real one: every sample of a step once, and nothing of a step that was given up."""
+    def _check_order(self, order: m.Train) -> None:
+        """As the real role: every sample of a step once, and no part of an abandoned step."""
         if order.step != self.state.steps:
             raise Stopped(
-                f"the trainer holds {self.state.steps} steps but was asked for step {order.step}; restore it first."
+                f"the trainer holds {self.state.steps} steps but step {order.step} was ordered; restore it first."
             )
         before = [] if order.part == 0 else self._parts
-        told = f"part {order.part} of step {order.step}"
+        name = f"part {order.part} of step {order.step}"
         if order.part != len(before):
-            raise Stopped(f"{told} was ordered after {len(before)} parts; order the step again from part 0.")
+            raise Stopped(f"{name} was ordered after {len(before)} parts; order the step again from part 0.")
         requests = [item.request.id for part in [*(part.order for part in before), order] for item in part.items]
         if len(set(requests)) < len(requests):
-            raise Stopped(f"{told} has a sample that the step already has; order every sample once.")
+            raise Stopped(f"{name} has a sample that the step already has; order every sample once.")
         if order.samples is None and not (order.part == 0 and order.is_final):
-            raise Stopped(f"{told} does not say how many samples the step has; set samples in every part.")
+            raise Stopped(f"{name} does not say how many samples the step has; set samples in every part.")
         ages = {order.iteration - item.request.sample.version for item in order.items}
         if not ages <= {0, 1}:
-            raise Stopped(f"{told} has samples that are {sorted(ages)} versions old; give it none older than one.")
+            raise Stopped(f"{name} has samples that are {sorted(ages)} versions old; give it none older than one.")
         if order.is_final and not requests:
             raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
         if order.is_final and order.samples not in (None, len(requests)):
-            raise Stopped(f"{told} says that the step has {order.samples} samples, but it has {len(requests)}.")
+            raise Stopped(f"{name} says that the step has {order.samples} samples, but it has {len(requests)}.")
 
     def publish(self, order: m.Publish) -> m.PublishedWeights:
         (weights,) = order.weights
@@ -113,7 +113,7 @@ class SimTrainer:
         return m.PublishedWeights(weights=weights, digest=digest, size=1, step=self.state.steps)
 
     def snapshot(self, order: m.Save) -> bytes:
-        """What a checkpoint under way will hold; its name says that it is not whole."""
+        """Start a checkpoint under a partial name; return its content."""
         self._storage.begin_checkpoint(order.path)
         return msgspec.msgpack.encode(self.state)
 
@@ -133,62 +133,62 @@ class SimTrainer:
 
     def _payload(self, item: m.TrainItem) -> str:
         if item.payload not in self._storage.files:
-            raise Stopped(f"{item.request.id} is to be trained, but its tensors {item.payload} are not there.")
+            raise Stopped(f"{item.request.id} cannot be trained on, because its tensors {item.payload} are missing.")
         return self._storage.digest(item.payload)
 
 
 class Trainee(Protocol):
-    """The worker that an order was given to."""
+    """The worker that carries out an order."""
 
-    say: Callable[..., None]
-    beside: Beside
+    send: Callable[..., None]
+    background: BackgroundWrites
 
     async def take_time(self, seconds: float) -> None: ...
 
-    def come_to(self, moment: Moment) -> None:
-        """Dies there, if somebody strikes."""
+    def crash_if_due(self, point: CrashPoint) -> None:
+        """Raise Crashed if the fault policy crashes the worker at this point."""
 
 
 async def carry_out(
     order: m.Train | m.Publish | m.Save | m.Restore, trainer: SimTrainer, pace: Pace, worker: Trainee
 ) -> None:
-    """It takes its time, it is done, it is told: whether anybody hears of what was done is another question."""
+    """Spend the order's time, apply it, send the reply; the worker may crash in between."""
     match order:
         case m.Train():
             await worker.take_time(pace.train(order))
-            worker.come_to(Moment.ACCUMULATING)
+            worker.crash_if_due(CrashPoint.ACCUMULATING)
             if order.rank == 0:
                 reply = trainer.train(order)
-                worker.come_to(Moment.STEPPED if order.is_final else Moment.ACCUMULATED)
-                worker.say(reply)
-                worker.come_to(Moment.STEP_TOLD)
+                worker.crash_if_due(CrashPoint.STEPPED if order.is_final else CrashPoint.ACCUMULATED)
+                worker.send(reply)
+                worker.crash_if_due(CrashPoint.REPLY_SENT)
         case m.Publish():
             await worker.take_time(pace.publish(order))
-            worker.come_to(Moment.PUBLISHING)
+            worker.crash_if_due(CrashPoint.PUBLISHING)
             published = trainer.publish(order)
-            worker.come_to(Moment.PUBLISHED)
-            worker.say(published)
+            worker.crash_if_due(CrashPoint.PUBLISHED)
+            worker.send(published)
         case m.Save():
-            await worker.beside.ended()
+            await worker.background.wait()
             snapshot = trainer.snapshot(order)
             await worker.take_time(pace.snapshot())
-            worker.beside.begin(lambda: _write(order, snapshot, trainer, pace.write(), worker))
+            worker.background.start(lambda: _write(order, snapshot, trainer, pace.write(), worker))
         case m.Restore():
-            # Whatever becomes of a checkpoint is told before.
-            await worker.beside.ended()
+            # The checkpoint under way ends first, and so does its reply.
+            await worker.background.wait()
             await worker.take_time(pace.load_s)
             restored = trainer.restore(order)
-            worker.come_to(Moment.RESTORING)
-            worker.say(restored)
+            worker.crash_if_due(CrashPoint.RESTORING)
+            worker.send(restored)
 
 
 async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: float, worker: Trainee) -> None:
     await worker.take_time(seconds)
-    worker.come_to(Moment.SAVING)
+    worker.crash_if_due(CrashPoint.SAVING)
     try:
         saved = trainer.save(order, snapshot)
     except Stopped as problem:
-        worker.say(m.Failed(problem=str(problem), exit_code=problem.exit_code))
+        worker.send(m.Failed(problem=str(problem), exit_code=problem.exit_code))
         return
-    worker.come_to(Moment.SAVED)
-    worker.say(saved)
+    worker.crash_if_due(CrashPoint.SAVED)
+    worker.send(saved)

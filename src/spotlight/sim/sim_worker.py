@@ -1,7 +1,7 @@
-"""One simulated worker: says and obeys what `runtime.worker` does, with hashes for tensors and timers for work.
+"""One simulated worker: the protocol of `node.worker`, with hashes for tensors and timers for work.
 
-Between two denoising steps it obeys what has arrived, in order; a heart beats beside. `Moment` names the points at
-which somebody may strike it; it asks `Surroundings.struck` at each and dies there and then.
+Between two denoising steps it applies the messages that have arrived, in order. Heartbeats are independent of that. At
+each `CrashPoint` it calls `Surroundings.should_crash` and dies if that is true.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
-from spotlight.sim.beside import Beside
+from spotlight.sim.background_writes import BackgroundWrites
+from spotlight.sim.crash_points import Crashed, CrashPoint, Exited
 from spotlight.sim.crew_member import SimMembership
-from spotlight.sim.heart import Heart
-from spotlight.sim.moments import Left, Moment, Struck
+from spotlight.sim.heartbeat import Heartbeat
 from spotlight.sim.numerics import Numerics
-from spotlight.sim.rooms import Rooms
-from spotlight.sim.row import SimRow, taken_up
+from spotlight.sim.rendezvous import SimRendezvous
+from spotlight.sim.row import SimRow, start_row
 from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, carry_out
 from spotlight.sim.surroundings import Surroundings
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
-"""Of a step: what arrives this close after a boundary arrived at it."""
+"""Share of a step: a message this close after a boundary counts as arrived at it."""
 
 
 @dataclass(eq=False)
 class SimWorker:
-    """One life of a process on a slot; `live` is that life."""
+    """One process on a slot; `live` runs it."""
 
     id: WorkerId
     node: NodeId
@@ -52,72 +52,72 @@ class SimWorker:
     trainer: SimTrainer | None
     numerics: Numerics
     latent_salt: str
-    """What a latent's last bits depend on outside of deterministic mode."""
-    rooms: Rooms
+    """Stands for a latent's last bits, which vary outside of deterministic mode."""
+    rendezvous: SimRendezvous
     kind: str = ""
-    """Of its GPU."""
-    is_calm: bool = False
-    """Nobody ever means it ill, so it need not ask."""
+    """Kind of its GPU."""
+    never_faults: bool = False
+    """No fault ever happens, so the checks are skipped."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
     _live: dict[RequestId, SimRow] = field(default_factory=dict)
     _holds: dict[WeightsId, str] = field(default_factory=dict)
     _spans: SimSpans = field(default_factory=SimSpans)
     _rolls: bool = True
-    _told_free: int = 0
+    _offered_rows: int = 0
     _grants: int = 0
     _speed: float | None = None
     _ahead: tuple[Sequence[SimRow], float, float] | None = None
-    """Rows that are run ahead, since when, and the seconds of a step."""
+    """Rows that run ahead, their start time, and the seconds per step."""
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listening: asyncio.Future[bool] | None = None
-        """While it waits for orders: whether some came."""
-        self.say: Callable[..., None] = partial(self.around.say, self.id)
-        self.beside = Beside()
+        self._arrival: asyncio.Future[bool] | None = None
+        """Set while the worker waits for messages: True when one arrived."""
+        self.send: Callable[..., None] = partial(self.around.send_from, self.id)
+        self.background = BackgroundWrites()
         self._is_awake = True
         self._woken = asyncio.Event()
         self._woken.set()
-        # Weakly, so that of the thousands that die in a long run each is freed at once: nobody looks for garbage.
+        # Weak references, so that each of the thousands of workers of a long run is freed without garbage collection.
         me = weakref.proxy(self)
         known = weakref.ref(self)
 
         def beat() -> None:
-            # It may have died, and be gone, at the very instant of a beat.
+            # The worker may have died and been freed at the instant of a heartbeat.
             if (living := known()) is not None:
                 living._beat()
 
-        self._heart = Heart(beat)
+        self._heartbeat = Heartbeat(beat)
         self.crew = SimMembership(
             self.id,
-            self.rooms,
-            self.say,
+            self.rendezvous,
+            self.send,
             lambda: me._holds,
             lambda: {row.request.weights for row in me._live.values()},
-            lambda moment: me.come_to(moment),
+            lambda point: me.crash_if_due(point),
             self._woken.wait,
         )
 
-    def tell(self, message: m.AnyMessage, blob: bytes) -> None:
+    def deliver(self, message: m.AnyMessage, blob: bytes) -> None:
         self._inbox.append((message, blob))
-        listening = self._listening
-        if listening is not None and not listening.done():
-            listening.set_result(True)
+        arrival = self._arrival
+        if arrival is not None and not arrival.done():
+            arrival.set_result(True)
 
     def freeze(self, seconds: float) -> None:
-        """Neither hears, works nor speaks for a while; then goes on as if nothing had been."""
+        """Receive, compute and send nothing for `seconds`, then continue."""
         self._is_awake = False
-        self._heart.freeze()
+        self._heartbeat.freeze()
         self._woken.clear()
         self._loop.call_later(seconds, self._wake)
 
     def _wake(self) -> None:
         self._is_awake = True
         self._woken.set()
-        self._heart.thaw()
+        self._heartbeat.thaw()
 
     async def live(self) -> str:
-        """Until it exits; returns why. Being killed is the task's cancellation."""
+        """Run until it exits; return the cause. A kill is the task's cancellation."""
         await self.take_time(self.pace.start_s)
         hello = m.Hello(
             schema=SCHEMA,
@@ -129,22 +129,22 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        self.say(hello)
-        self._heart.start(self.pace.heartbeat_s)
+        self.send(hello)
+        self._heartbeat.start(self.pace.heartbeat_s)
         try:
             await self._work()
-        except Struck as should_crash:
-            return str(should_crash)
-        except Left:
+        except Crashed as crash:
+            return str(crash)
+        except Exited:
             return "exited"
         finally:
-            self.beside.stop()
-            self._heart.stop()
+            self.background.stop()
+            self._heartbeat.stop()
 
     # -- the main loop -------------------------------------------------------------------------------------------------
 
     async def _work(self) -> NoReturn:
-        """Turn after turn: what has arrived, then a step, or waiting for more."""
+        """Repeat: apply all messages, then take a step or wait for messages."""
         inbox, crew = self._inbox, self.crew
         while True:
             while inbox:
@@ -154,18 +154,18 @@ class SimWorker:
                 if isinstance(message, m.Grant):
                     self._take(message, blob)
                 else:
-                    await self._obey(message)
-            still_s = 0.0 if crew.is_alone else crew.still_s()
+                    await self._apply(message)
+            hold_s = 0.0 if crew.is_alone else crew.hold_s()
             self._pull()
-            if self._live and not still_s:
+            if self._live and not hold_s:
                 await self._step()
                 continue
-            if still_s:
-                await self._orders(still_s)
+            if hold_s:
+                await self._orders(hold_s)
             else:
-                listening = self._listening = self._loop.create_future()
-                await listening
-                self._listening = None
+                arrival = self._arrival = self._loop.create_future()
+                await arrival
+                self._arrival = None
             if not self._is_awake:
                 await self._woken.wait()
 
@@ -191,7 +191,7 @@ class SimWorker:
                 self._ahead = (batch, began, seconds)
                 steps = min([row.steps_ahead for row in batch])
                 if await self._orders(steps * seconds):
-                    # Something arrived: up to the first boundary after that.
+                    # A message arrived: stop at the next boundary.
                     steps = max(1, math.ceil((loop.time() - began) / seconds - ROUNDING))
                     await asyncio.sleep(began + steps * seconds - loop.time())
                 self._ahead = None
@@ -207,41 +207,41 @@ class SimWorker:
             await self.take_time(decoding_s)
         self._spans.worked(first.activity, began, loop.time())
         for row in batch:
-            self._tell_of(row)
-        if not self.is_calm:
-            self.come_to(Moment.AT_BOUNDARY)
+            self._report(row)
+        if not self.never_faults:
+            self.crash_if_due(CrashPoint.AT_BOUNDARY)
 
     async def _orders(self, seconds: float) -> bool:
-        """Until something arrives, but for so long at most; whether something did."""
-        listening = self._listening = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _settle, listening, False)
+        """Wait at most `seconds` for a message; True if one arrived."""
+        arrival = self._arrival = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _settle, arrival, False)
         try:
-            return await listening
+            return await arrival
         finally:
-            self._listening = None
+            self._arrival = None
             timer.cancel()
 
-    def _tell_of(self, row: SimRow) -> None:
-        if not self.is_calm and self.around.fails(row.request, row.granted.attempt):
+    def _report(self, row: SimRow) -> None:
+        if not self.never_faults and self.around.fails(row.request, row.granted.attempt):
             del self._live[row.request.id]
-            self._told_free = 0
+            self._offered_rows = 0
             self._fail("the model raised", row.granted)
         elif row.step >= row.steps:
             self._finish(row)
         elif row.owes_commit:
-            commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.told)
-            self.say(commit, row.flight(row.told))
-            row.told = row.step
+            commit = m.Commit(request=row.request.id, attempt=row.granted.attempt, step=row.step, since=row.committed)
+            self.send(commit, row.flight(row.committed))
+            row.committed = row.step
 
     def _finish(self, row: SimRow) -> None:
         digest = row.digest
-        if not self.is_calm:
-            self.come_to(Moment.BEFORE_RESULT)
+        if not self.never_faults:
+            self.crash_if_due(CrashPoint.BEFORE_RESULT)
             digest = self.around.digest_used(digest, self.id)
         del self._live[row.request.id]
-        self._deliver(row, digest)
+        self._send_result(row, digest)
 
-    def _deliver(self, row: SimRow, digest: str) -> None:
+    def _send_result(self, row: SimRow, digest: str) -> None:
         self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, self.latent_salt))
 
     def _measure(self, rows: int, seconds: float) -> None:
@@ -252,13 +252,13 @@ class SimWorker:
     def _pull(self) -> None:
         follows = self.crew.follows
         free = self.rows - len(self._live) if self._rolls and not follows else 0
-        if free != self._told_free and (free or follows):
-            self.say(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
-            self._told_free = free
+        if free != self._offered_rows and (free or follows):
+            self.send(m.Pull(free_rows=free, row_steps_per_s=self._speed, answered=self._grants))
+            self._offered_rows = free
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    async def _obey(self, message: m.AnyMessage) -> None:
+    async def _apply(self, message: m.AnyMessage) -> None:
         match message:
             case m.Load():
                 await self._load(message)
@@ -268,16 +268,16 @@ class SimWorker:
             case m.Discard():
                 for row in [row for row in self._live.values() if row.request.work is message.work]:
                     del self._live[row.request.id]
-                self._told_free = 0
+                self._offered_rows = 0
             case m.Fenced():
                 fenced = self._live.get(message.request)
                 if fenced is not None and fenced.granted.attempt == message.attempt:
                     del self._live[message.request]
-                self._told_free = 0
+                self._offered_rows = 0
             case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
                 asked = (message.rows, message.is_exact) if isinstance(message, crews.Forward) else (self.rows, True)
                 (rows, is_exact), began = asked, self._loop.time()
-                await self.crew.obey(message, self.pace.part(rows, self.crew.degree, is_exact))
+                await self.crew.apply(message, self.pace.part(rows, self.crew.degree, is_exact))
                 if isinstance(message, crews.Forward):
                     activity = Activity.ROLLOUT if is_exact else Activity.PREVIEW
                     self._spans.worked(activity, began, self._loop.time())
@@ -286,9 +286,9 @@ class SimWorker:
             case m.Drain():
                 for request in list(self._live):
                     self._hand_back(request)
-                raise Left
+                raise Exited
             case _:
-                raise TypeError(f"a worker cannot obey {type(message).__name__}")
+                raise TypeError(f"a worker cannot apply {type(message).__name__}")
 
     def _take(self, grant: m.Grant, blob: bytes) -> None:
         self._grants += 1
@@ -299,10 +299,10 @@ class SimWorker:
                 self._fail(problem, granted)
             elif self.crew.follows:
                 self._hand_back(granted.request.id)
-        self._told_free = 0
+        self._offered_rows = 0
 
     def _admit(self, granted: m.Granted, blob: bytes | None) -> str:
-        """Take it in, or say why not."""
+        """Start the row; return why not, or nothing."""
         request = granted.request
         digest = self._holds.get(request.weights)
         if request.id in self._live:
@@ -311,7 +311,7 @@ class SimWorker:
             raise OverflowError(f"{request.id} was granted to {self.id}, whose {self.rows} rows are all in flight")
         if digest is None:
             return f"{request.weights} is not held"
-        row = taken_up(granted, digest, blob, self.numerics)
+        row = start_row(granted, digest, blob, self.numerics)
         if isinstance(row, str):
             return row
         self._live[request.id] = row
@@ -319,15 +319,15 @@ class SimWorker:
 
     def _hand_back(self, request: RequestId) -> None:
         row = self._live.pop(request, None)
-        self._told_free = 0
+        self._offered_rows = 0
         if row is not None:
-            self.say(
+            self.send(
                 m.HandBack(request=request, attempt=row.granted.attempt, step=row.step),
                 row.flight() if row.step else b"",
             )
             delay_s = self.around.late_result_delay(self.id)
             if delay_s is not None:
-                self._loop.call_later(delay_s, self._deliver, row, row.digest)
+                self._loop.call_later(delay_s, self._send_result, row, row.digest)
 
     async def _load(self, load: m.Load) -> None:
         began = self._loop.time()
@@ -336,7 +336,7 @@ class SimWorker:
         self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
         if load.weights not in self._holds:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
-        self.say(m.Held(weights=load.weights, digest=self._holds[load.weights]))
+        self.send(m.Held(weights=load.weights, digest=self._holds[load.weights]))
 
     async def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
         trainer = self.trainer
@@ -347,30 +347,30 @@ class SimWorker:
         if isinstance(order, m.Train | m.Save):
             for request in list(self._live):
                 self._hand_back(request)
-            self._told_free = 0
+            self._offered_rows = 0
         try:
             if isinstance(order, m.Train):
                 self._rolls = order.last or order.samples is not None
             await carry_out(order, trainer, self.pace, self)
         except Stopped as problem:
-            self.say(m.Failed(problem=str(problem), exit_code=problem.exit_code))
+            self.send(m.Failed(problem=str(problem), exit_code=problem.exit_code))
         if switch_s is not None:
             self._spans.trained(began, self._loop.time(), switch_s)
         else:
             activity = Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH
             self._spans.worked(activity, began, self._loop.time())
 
-    # -- small things --------------------------------------------------------------------------------------------------
+    # -- heartbeats and time -------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         now = self._loop.time()
         progress = tuple(
             [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in self._live.values()]
         )
-        self.say(m.Alive(progress=progress, spans=self._spans.take(now)))
+        self.send(m.Alive(progress=progress, spans=self._spans.take(now)))
 
     def _reached(self, row: SimRow, now: float) -> int:
-        """The step that it is at, though steps that are run ahead are counted at their end only."""
+        """Current step of the row, including the steps of a run ahead that is under way."""
         if self._ahead is None or row not in self._ahead[0]:
             return row.step
         _, began, seconds = self._ahead
@@ -381,14 +381,14 @@ class SimWorker:
         if not self._is_awake:
             await self._woken.wait()
 
-    def come_to(self, moment: Moment) -> None:
-        if not self.is_calm and self.around.should_crash(moment, self.id):
-            raise Struck(moment.value)
+    def crash_if_due(self, point: CrashPoint) -> None:
+        if not self.never_faults and self.around.should_crash(point, self.id):
+            raise Crashed(point.value)
 
     def _fail(self, problem: str, granted: m.Granted) -> None:
-        self.say(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
+        self.send(m.Failed(problem=problem, request=granted.request.id, attempt=granted.attempt))
 
 
-def _settle(waiting: asyncio.Future[bool], has_come: bool) -> None:
+def _settle(waiting: asyncio.Future[bool], has_arrived: bool) -> None:
     if not waiting.done():
-        waiting.set_result(has_come)
+        waiting.set_result(has_arrived)

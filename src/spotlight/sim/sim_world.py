@@ -1,10 +1,10 @@
-"""All simulated machines of a run: nodes that come, are warned and go, and the connections to the controller.
+"""All simulated machines of a run: nodes that come, are warned and go, and their connections to the controller.
 
-The controller that is plugged in is the real one (`runtime.hub.Hub`); where a trace is kept, every message crosses as
-bytes. After each thing that reaches the controller, `checked` is called: that is where invariants are looked at.
+The connected controller is the real one (`controller.hub.Hub`). If a trace is kept, every message is sent as bytes.
+After each message that reaches the controller, `checked` is called, which checks invariants.
 
-    world.plug(hub, node_specs)      nodes come up and dial in
-    world.unplug()                   the controller is gone, and so, at once, are all nodes
+    world.plug(hub, node_specs)      nodes start and connect
+    world.unplug()                   the controller is gone; all nodes end at once
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
-from spotlight.sim.rooms import Rooms
+from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_node import SimNode
 from spotlight.sim.storage import SimStorage
 
 
 class SimWorld:
-    """The machines, and what is known of the work that they owe."""
+    """The machines, and the results that they owe."""
 
     def __init__(
         self,
@@ -45,29 +45,29 @@ class SimWorld:
         self.trace = trace
         self.is_exact = is_exact
         self.elastic = elastic or ElasticConfig()
-        self.rooms: Callable[[], Rooms] = Rooms
+        self.rendezvous: Callable[[], SimRendezvous] = SimRendezvous
         self.nodes: dict[str, SimNode] = {}
-        """Alive, by the name they keep over all incarnations."""
+        """Live nodes by the name that they keep over all incarnations."""
         self._by_id: dict[NodeId, SimNode] = {}
-        """The same, by incarnation."""
+        """Live nodes by incarnation."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
-        """Attempts that were sent to a worker and that nothing it said has ended; followed where a trace is kept."""
+        """Attempts granted to a worker that no reply has ended; maintained only if a trace is kept."""
         self.carry: Carry | None = as_bytes() if trace.is_kept else None
         self.checked: Callable[[], None] | None = None
         self.failed: Callable[[BaseException], None] = lambda error: None
-        """Called with what a message made the controller raise."""
+        """Called with an error that a message made the controller raise."""
         self.events = 0
         self.crews = 0
-        """Crews of two or more that nodes told of."""
+        """Number of crews of two or more that nodes reported."""
         self.discards = 0
-        """Workers that were told to drop previews."""
+        """Number of orders to drop previews."""
         self._loop = asyncio.get_running_loop()
         self._hub: Hub | None = None
         self._wanted: dict[str, NodeSpec] = {}
         self._incarnations: dict[str, int] = {}
         self._dying: dict[NodeId, SimNode] = {}
         self._away: dict[str, set[int]] = {}
-        """Slots that were taken from a node, which its next incarnation lacks too."""
+        """Slots taken from a node; its next incarnation lacks them too."""
 
     @property
     def now(self) -> float:
@@ -94,18 +94,18 @@ class SimWorld:
         self.owed.clear()
 
     def send(self, outgoing: Outgoing) -> None:
-        """The hub's mouth."""
+        """Send a message of the hub to its node."""
         node = self._by_id.get(outgoing.node)
         self.events += 1
         if self.trace.is_kept:
-            self._follow(outgoing)
+            self._record_sent(outgoing)
         self.discards += isinstance(outgoing.message, m.Discard)
         if node is not None:
             envelope = m.Envelope(outgoing.worker, outgoing.message)
             node.down.put(envelope if self.carry is None else self.carry(envelope), outgoing.blob)
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
-        """One frame of a node, or the end of its connection."""
+        """Pass one frame of a node, or the end of its connection, to the hub."""
         hub = self._hub
         if hub is None:
             return
@@ -115,7 +115,7 @@ class SimWorld:
             else:
                 self.events += 1
                 if self.trace.is_kept:
-                    self._heed(node, frame.worker, frame.message)
+                    self._record_received(node, frame.worker, frame.message)
                 message = frame.message
                 if isinstance(message, m.NodeHello):
                     hub.node_joined(message)
@@ -130,34 +130,34 @@ class SimWorld:
             if self.checked is not None:
                 self.checked()
 
-    def broke(self, error: BaseException) -> None:
+    def machine_failed(self, error: BaseException) -> None:
         self.failed(error)
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
     def add(self, spec: NodeSpec) -> None:
-        """From now on this node is wanted: it comes, and comes back."""
+        """Start the node, now and after every loss."""
         self._wanted[spec.name] = spec
         if spec.name not in self.nodes:
-            self._bring(spec.name)
+            self._start(spec.name)
 
     def remove(self, name: str) -> None:
-        """It is not wanted any more: once it has gone, it stays away."""
+        """Do not start the node again after its next loss."""
         self._wanted.pop(name, None)
 
-    def kill(self, name: str, loses_words: bool = False) -> None:
-        """All processes of the node at once; `loses_words`: what it had sent does not arrive either."""
+    def kill(self, name: str, loses_messages: bool = False) -> None:
+        """Kill all processes of the node; with `loses_messages` those in transit are lost too."""
         node = self.nodes.pop(name, None)
         if node is None:
             return
         del self._by_id[node.id]
         self._note(f"!! {node.id} is killed")
-        if loses_words:
+        if loses_messages:
             node.up.drop_all()
         node.die()
         self._dying[node.id] = node
         node.up.put(HANG_UP, b"")
-        self._loop.call_later(self.policy.tempo.return_s, self._bring, name)
+        self._loop.call_later(self.policy.tempo.return_s, self._start, name)
 
     async def _kill_as_ordered(self, worker: WorkerId) -> None:
         self.kill_worker(worker)
@@ -167,10 +167,10 @@ class SimWorld:
             for number, known in list(node.workers.items()):
                 if known.id == worker:
                     self._note(f"!! {worker} is killed")
-                    node.strike(number)
+                    node.kill_on(number)
 
     def take_slot(self, name: str, number: int) -> None:
-        """One slot of a node is gone, with its worker, until it is given back; the node stays."""
+        """Take one slot and its worker from a node until `give_slot`; the node stays."""
         self._note(f"!! slot {number} of {name} is taken")
         self._away.setdefault(name, set()).add(number)
         if name in self.nodes:
@@ -207,20 +207,20 @@ class SimWorld:
             self.nodes[name].kill_reward_process()
 
     def stall(self, name: str, seconds: float) -> None:
-        """The connection stands still, both ways."""
+        """Stall the connection in both directions."""
         if name in self.nodes:
             self._note(f"!! the connection of {self.nodes[name].id} stalls for {seconds:.1f} s")
             self.nodes[name].up.stall(seconds)
             self.nodes[name].down.stall(seconds)
 
-    def heal(self) -> None:
-        """Everybody is as fast as ever."""
+    def restore_speed(self) -> None:
+        """End all slowness."""
         for node in self.nodes.values():
             for worker in node.workers.values():
                 worker.pace.slowness = 1.0
 
     def names(self, slot_class: SlotClass | None = None) -> list[str]:
-        """Nodes that are up."""
+        """Names of the live nodes."""
         if slot_class is None:
             return sorted(self.nodes)
         return sorted(name for name, node in self.nodes.items() if node.spec.slot_class is slot_class)
@@ -233,7 +233,7 @@ class SimWorld:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _follow(self, outgoing: Outgoing) -> None:
+    def _record_sent(self, outgoing: Outgoing) -> None:
         self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {line_of(outgoing.message)}")
         if isinstance(outgoing.message, m.Grant) and outgoing.worker is not None:
             owed = self.owed.setdefault(outgoing.worker, {})
@@ -246,7 +246,7 @@ class SimWorld:
             del self.owed[worker]
         hub.node_lost(node, "connection lost")
 
-    def _heed(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
+    def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")
         match message:
             case m.Result() | m.HandBack() | m.Failed() if worker is not None and message.request is not None:
@@ -256,7 +256,7 @@ class SimWorld:
             case m.Gone():
                 self.owed.pop(message.worker, None)
 
-    def _bring(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         spec = self._wanted.get(name)
         if spec is None or name in self.nodes or self._hub is None:
             return

@@ -1,9 +1,9 @@
-"""One run in virtual time: the real control plane over machines that are as fast as a profile says.
+"""One run in virtual time: the real control plane over machines with the durations of a profile.
 
     outcome = simulate(Simulation(config, recipe, profile, numerics), folder)
 
-The folder is an ordinary run folder: status, report, audit and bill read its journal. Invariant: what happens depends
-on the recipe, the profile, the trace and the numerics alone (tests/storm/test_simulate.py compares two processes).
+The folder is an ordinary run folder: status, report, audit and bill read its journal. Invariant: the journal depends
+only on the recipe, the profile, the trace and the numerics (tests/storm/test_simulate.py compares two processes).
 """
 
 import asyncio
@@ -41,17 +41,17 @@ from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
 from spotlight.wiring import Wired
 
-GATHERED = 1 << 16
-"""Bytes that wait at most between two writes; a disk that fails takes them and the record that was to follow."""
+BUFFER_BYTES = 1 << 16
+"""Size of the write buffer; a disk that fails loses it and the record after it."""
 
 
-class Gathering:
-    """One file at a time, which is all that a journal has open."""
+class BufferedDisk:
+    """Buffers writes to one file at a time, because a journal has one open."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._is_torn = False
-        """Not all of what was gathered is in the file."""
+        """Whether a write of the buffer failed part-way."""
 
     def disk(self) -> Disk:
         return Disk(write=self._write, sync=self._flush, close=self._close)
@@ -60,10 +60,10 @@ class Gathering:
         before = len(self._waiting)
         try:
             self._waiting += data
-            if len(self._waiting) > GATHERED:
+            if len(self._waiting) > BUFFER_BYTES:
                 self._flush(handle)
         except BaseException:
-            # The journal takes this record for not written, and may write another of its number.
+            # To the journal this record is not written; it may write another with the same number.
             self._waiting = self._waiting[:before]
             raise
         return len(data)
@@ -87,7 +87,7 @@ class Gathering:
 
 
 class SimPool:
-    """`runtime.pool.Pool` over a world: a node that is taken stays away until it is added again."""
+    """`pools.pool.Pool` over a world: a killed node stays away until it is added again."""
 
     def __init__(self, world: SimWorld, drain_s: float) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class SimPool:
         pass
 
     async def events(self) -> AsyncIterator[PoolEvent]:
-        """None: the controller learns of nodes from their connections."""
+        """No events: the controller sees nodes by their connections."""
         none: tuple[PoolEvent, ...] = ()
         for event in none:
             yield event
@@ -139,12 +139,12 @@ def _name(node: NodeId) -> str:
 
 
 HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
-"""Virtual workers are never silent without being lost, so that signs of life may be rare."""
+"""Virtual workers are never silent unless they are lost, so rare heartbeats suffice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What is to be simulated."""
+    """Inputs of one simulated run."""
 
     config: RunConfig
     recipe: str
@@ -155,23 +155,22 @@ class Simulation:
 
 
 class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a simulated run ended."""
+    """Ending and size of a simulated run."""
 
     folder: str
     ending: Ending
     reason: str
     iterations: int
     seconds: float
-    """Of virtual time."""
+    """Virtual time."""
     events: int
-    """Messages that crossed between the controller and the machines."""
+    """Messages between the controller and the machines."""
     digest: str
-    """Of the whole journal."""
+    """Digest of the whole journal."""
 
 
 def simulated(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as the simulator runs it: rows and changes of role as the profile has them, rare heartbeats, an
-    unsynced journal."""
+    """The recipe as the simulator runs it: the profile's rows and role switch, rare heartbeats, an unsynced journal."""
     rows = efficient_batch(profile, Operation.DENOISE_STEP)
     settings = config.model_dump()
     settings["cluster"] |= {"rows": rows, "heartbeat_s": HEARTBEAT_S, "silence_s": SILENCE_S}
@@ -182,19 +181,19 @@ def simulated(config: RunConfig, profile: Profile) -> RunConfig:
 
 
 def simulate(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
-    """From the first record to the end of the run, or to the end of its budget."""
+    """Run to the end of the recipe or of its budget."""
     check(simulation.config, simulation.profile, simulation.recipe)
     return run_virtually(_run(simulation, folder))
 
 
 def check(config: RunConfig, profile: Profile, recipe: str) -> None:
-    """Before anything is written: does the profile know all that the recipe needs?"""
+    """Refuse a profile that lacks an operation of the recipe, before anything is written."""
     needed = [*NEEDED, Operation.REGROUP] if config.cluster.slots > 1 else list(NEEDED)
     profile.require(needed, recipe)
     ranks = profile.degrees(Operation.OPTIMIZER_STEP)
     if config.cluster.gang not in ranks:
         raise ConfigError(
-            f"cluster.gang is {config.cluster.gang}, but the profile '{profile.name}' knows an optimizer step of "
+            f"cluster.gang is {config.cluster.gang}, but the profile '{profile.name}' has an optimizer step of "
             f"{', '.join(map(str, ranks))} ranks only; choose one of these, or add it to the profile."
         )
 
@@ -206,7 +205,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     world = SimWorld(
         policy, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
     )
-    controller = Controller(config, folder, world, VirtualClock(loop), Gathering().disk(), simulation.recipe)
+    controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
     run_log = controller.run_log
     pool = SimPool(world, config.cluster.drain_s)
     stand_ins = StandIns.of(config.cluster, config.market, pool)
@@ -223,7 +222,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
 
     def ready(wired: Wired) -> None:
         run_log.watchers += [observe, stand_ins.observe]
-        simulation.numerics.attend(wired.hub.dispatcher.ledger.iteration)
+        simulation.numerics.begin_run(wired.hub.dispatcher.ledger.iteration)
         wired.hub.tick_s = TICK_S
 
     controller.limits = Budget(config.budget, lambda: run_log.run_time() / 3600, dollars, folder.name)
@@ -244,7 +243,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
 
 
 async def _market(config: RunConfig, pool: SimPool, stand_ins: StandIns) -> None:
-    # The controller is plugged in first: nodes that come before it would have nobody to dial.
+    # The controller connects first: earlier nodes would have no controller to connect to.
     await asyncio.sleep(0)
     await asyncio.gather(bring_spot(config.cluster, config.market, pool), stand_ins.keep())
 

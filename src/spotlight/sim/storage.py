@@ -1,4 +1,4 @@
-"""The run's disk, in memory: tensors, published weights and checkpoints. Survives the controller and every worker."""
+"""The run's disk, in memory: tensors, published weights and checkpoints; outlives the controller and every worker."""
 
 from collections.abc import Callable, Collection
 
@@ -14,17 +14,17 @@ def never(name: str) -> bool:
 
 
 class SimStorage:
-    """`runtime.payloads.Storage`, and what the training worker writes."""
+    """`controller.payloads.Storage`, and the files of the training worker."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
-        """Of files as they were last looked at."""
+        """Digests of the present contents, as far as computed."""
         self.weights: dict[str, str] = {}
         """Digest of the bytes at each path."""
         self.checkpoints: dict[str, bytes] = {}
         self.is_full: Callable[[str], bool] = never
-        """Whether writing this file fails."""
+        """Whether a write of this file fails."""
 
     # -- the controller's side -----------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ class SimStorage:
         return name, digest
 
     def digest(self, name: str) -> str:
-        """Of the file's content."""
+        """Digest of the file's content."""
         known = self._digests.get(name)
         if known is None:
             known = self._digests[name] = content_digest(self.files[name])
@@ -72,19 +72,19 @@ class SimStorage:
     # -- the training worker's side -----------------------------------------------------------------------------------
 
     def begin_checkpoint(self, path: str) -> None:
-        """Aside; what somebody left who died at it is swept."""
+        """Write under a partial name, after deleting partial files of dead workers."""
         for left in [known for known in self.checkpoints if known.endswith(".part")]:
             del self.checkpoints[left]
         self.checkpoints[f"{path}.part"] = b"half"
 
     def end_checkpoint(self, path: str, content: bytes) -> None:
-        """Whole, under its own name."""
+        """Replace the partial file by the whole one."""
         del self.checkpoints[f"{path}.part"]
         if self.is_full(path):
             raise Stopped(f"the checkpoint {path} cannot be written, because the disk is full; free it and resume.")
         self.checkpoints[path] = content
 
-    # -- what a disk may do --------------------------------------------------------------------------------------------
+    # -- disk faults ---------------------------------------------------------------------------------------------------
 
     def payloads(self) -> list[str]:
         return sorted(name for name in self.files if name.startswith("payloads/"))

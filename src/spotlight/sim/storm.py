@@ -2,9 +2,9 @@
 
     python -m spotlight.sim.storm --seeds 300 --start 0
 
-Each seed is a small run with its own recipe, machines and mix of faults. Faults stop after a while (safety), and then
-the run must finish within a bound (liveness). In deterministic mode its weights must be those of an undisturbed run.
-A seed's trace depends on the seed alone.
+Each seed is a small run with its own recipe, machines and mix of faults. Faults stop after a while (safety), then the
+run must finish within a bound (liveness). In deterministic mode its weights must equal those of an undisturbed run. A
+seed's trace depends on the seed alone.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
-from spotlight.sim.faults import KINDS, MACHINES, Fault, MachineFaults, Storm, StormyDisk, Undisturbed, spoil
+from spotlight.sim.faults import KINDS, MACHINES, Fault, FaultyDisk, MachineFaults, Storm, Undisturbed, damage_files
 from spotlight.sim.invariants import Broken, Edge, Invariants
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.setting import Setting, draw_setting
@@ -39,22 +39,22 @@ from spotlight.sim.virtual_loop import VirtualClock, run_virtually
 from spotlight.wiring import Wired
 
 UNUSED: frozenset[Edge] = frozenset({(SampleState.ACCEPTED, SampleState.DROPPED)})
-"""Drawn, but nothing in the product gives up a sample that it has."""
+"""In the diagram, but the product never drops an accepted sample."""
 
 
 @dataclass
 class SeedOutcome:
-    """What one seed was."""
+    """Outcome of one seed."""
 
     seed: int
     events: int
     seconds: float
-    """Of virtual time."""
+    """Virtual time."""
     restarts: int
     crews: int
     theta: str
     trace: str
-    """Hash of everything that happened."""
+    """Hash of all events."""
     fired: Counter[str] = field(default_factory=Counter)
     edges: Counter[Edge] = field(default_factory=Counter)
 
@@ -81,7 +81,7 @@ class StormTally:
         self.edges += outcome.edges
 
     def untried(self) -> list[str]:
-        """Kinds of faults that never struck, and edges that no sample took."""
+        """Kinds of faults that never happened, and edges that no sample took."""
         drawn = [(start, end) for start, ends in EDGES.items() for end in sorted(ends)]
         edges = [f"{start.value} -> {end.value}" for start, end in drawn if not self._took(start, end)]
         return [kind.value for kind in KINDS if not self.fired[kind]] + edges
@@ -91,7 +91,7 @@ class StormTally:
         edges = ", ".join(f"{a.value} -> {b.value}: {count}" for (a, b), count in sorted(self.edges.items()))
         return [
             f"{self.seeds} seeds held: {self.events} events in {self.seconds / 3600:.1f} virtual hours, the controller "
-            f"came back {self.restarts} times, nodes told of {self.crews} crews.",
+            f"came back {self.restarts} times, nodes reported {self.crews} crews.",
             f"Faults: {faults}.",
             f"Edges: {edges}.",
         ]
@@ -101,19 +101,19 @@ class StormTally:
 
 
 ENOUGH_SEEDS = 60
-"""From so many on, every kind of fault and every edge of a sample's states must have been tried."""
+"""Number of seeds from which every kind of fault and every edge of a sample's states must occur."""
 LIVENESS_S = 900.0
-"""After the last fault, in virtual seconds: ten times what the largest undisturbed run takes."""
+"""Bound after the last fault, in virtual seconds: ten times the largest undisturbed run."""
 RESTART_S = 1.0
-"""Until somebody resumes a run whose controller is gone."""
+"""Time until a run without a controller is resumed."""
 
 
 class StormFailed(AssertionError):
-    """A seed broke an invariant; the message says which, where, and what happened before."""
+    """A seed broke an invariant; the message has the invariant, the event and the events before."""
 
 
-class Tempest:
-    """One seed's run from its first life to its end."""
+class StormRun:
+    """The run of one seed, over all lives of its controller."""
 
     def __init__(self, setting: Setting, storm: Storm, folder: Path) -> None:
         config = setting.config
@@ -130,9 +130,9 @@ class Tempest:
         self.restarts = 0
 
     async def run(self) -> SeedOutcome:
-        weather = MachineFaults(self._storm, self.world)
-        tasks = [asyncio.create_task(weather.rage(kind)) for kind in MACHINES]
-        tasks.append(asyncio.create_task(self._calm_down()))
+        machine_faults = MachineFaults(self._storm, self.world)
+        tasks = [asyncio.create_task(machine_faults.inject(kind)) for kind in MACHINES]
+        tasks.append(asyncio.create_task(self._end_faults()))
         bound = self._storm.safety_s + LIVENESS_S
         try:
             await asyncio.wait_for(self._lives(), bound)
@@ -155,17 +155,17 @@ class Tempest:
         )
 
     async def _lives(self) -> None:
-        """Life after life of the controller, until one finishes the run."""
+        """Run one controller after another until one finishes the run."""
         while await self._live() is not Ending.FINISHED:
             self.restarts += 1
             await asyncio.sleep(RESTART_S)
-            spoilt = spoil(self._storm, self.storage, self._storm.stream("spoil"))
-            self.invariants.damaged.update(spoilt)
-            for name in spoilt:
-                self.world.note(f"{name} is spoilt")
+            damaged = damage_files(self._storm, self.storage, self._storm.stream("spoil"))
+            self.invariants.damaged.update(damaged)
+            for name in damaged:
+                self.world.note(f"{name} is damaged")
 
     async def _live(self) -> Ending:
-        disk = StormyDisk(self._storm, is_new=not self._folder.config.exists(), unplug=self.world.unplug)
+        disk = FaultyDisk(self._storm, is_new=not self._folder.config.exists(), unplug=self.world.unplug)
         broken: asyncio.Future[None] = self._loop.create_future()
 
         def check() -> None:
@@ -188,7 +188,7 @@ class Tempest:
             controller = Controller(
                 self._setting.config, self._folder, self.world, VirtualClock(self._loop), disk.disk()
             )
-            ending = await _unless(broken, controller.live(self._setting.nodes, ready))
+            ending = await _run_unless(broken, controller.live(self._setting.nodes, ready))
             self.invariants.compare(controller.run_log)
             if controller.reason and not self._disk_was_full():
                 raise Broken(f"the run stopped, though its disk was never full: {controller.reason}")
@@ -210,15 +210,15 @@ class Tempest:
             with newest.open("ab") as file:
                 file.write(torn)
 
-    async def _calm_down(self) -> None:
+    async def _end_faults(self) -> None:
         await asyncio.sleep(self._storm.safety_s)
         self._storm.is_over = True
-        self.world.heal()
+        self.world.restore_speed()
         self.world.note("the storm is over")
 
 
-async def _unless(broken: "asyncio.Future[None]", life: Coroutine[None, None, Ending]) -> Ending:
-    """How the life ends; it is ended at once by an invariant that breaks."""
+async def _run_unless(broken: "asyncio.Future[None]", life: Coroutine[None, None, Ending]) -> Ending:
+    """The ending of the life; a broken invariant cancels it at once."""
     task = asyncio.create_task(life)
     broken.add_done_callback(lambda _: task.cancel())
     try:
@@ -231,32 +231,32 @@ async def _unless(broken: "asyncio.Future[None]", life: Coroutine[None, None, En
         raise
 
 
-def weather_one(seed: int, logs: Path | None = None) -> SeedOutcome:
-    """One seed, and its undisturbed twin where weights must be equal; raises StormFailed."""
+def run_seed(seed: int, logs: Path | None = None) -> SeedOutcome:
+    """Run a seed and, in deterministic mode, its undisturbed twin; raise StormFailed if one breaks or they differ."""
     setting = draw_setting(seed)
-    stormy = _survive(setting, Storm(seed, setting.tempo), logs)
+    stormy = _run_storm(setting, Storm(seed, setting.tempo), logs)
     if setting.config.deterministic:
-        calm = _survive(setting, Undisturbed(seed, setting.tempo), logs)
+        calm = _run_storm(setting, Undisturbed(seed, setting.tempo), logs)
         if calm.theta != stormy.theta:
             raise StormFailed(
                 f"seed {seed}: the run ends with weights {stormy.theta}, but undisturbed it ends with {calm.theta}, "
-                "so that something was lost, doubled or reordered."
+                "so something was lost, doubled or reordered."
             )
     return stormy
 
 
-def _survive(setting: Setting, storm: Storm, logs: Path | None) -> SeedOutcome:
-    tempests: list[Tempest] = []
+def _run_storm(setting: Setting, storm: Storm, logs: Path | None) -> SeedOutcome:
+    runs: list[StormRun] = []
 
     async def main(folder: Path) -> SeedOutcome:
-        tempests.append(Tempest(setting, storm, folder))
-        return await tempests[0].run()
+        runs.append(StormRun(setting, storm, folder))
+        return await runs[0].run()
 
     with _scratch() as folder:
         try:
             return run_virtually(main(folder))
         except Exception as error:
-            trace = tempests[0].trace
+            trace = runs[0].trace
             path = _log(setting.seed, trace, error, logs)
             raise StormFailed(
                 f"seed {setting.seed}, event {len(trace.lines)}: {type(error).__name__}: {error}\n"
@@ -266,7 +266,7 @@ def _survive(setting: Setting, storm: Storm, logs: Path | None) -> SeedOutcome:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """In memory where there is such a place."""
+    """A temporary folder, in memory if /dev/shm exists."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="storm-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
@@ -279,16 +279,16 @@ def _log(seed: int, trace: MessageTrace, error: Exception, logs: Path | None) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: 0 if every seed held and everything was tried, 1 otherwise."""
+    """The command line: 0 if every seed held and every kind and edge was tried, 1 otherwise."""
     parser = argparse.ArgumentParser(description="Runs fault storms over the real control plane in virtual time.")
-    parser.add_argument("--seeds", type=int, default=300, help="how many")
-    parser.add_argument("--start", type=int, default=0, help="the first one")
-    parser.add_argument("--logs", type=Path, help="where storm-SEED.log of a failure goes; the temporary folder")
+    parser.add_argument("--seeds", type=int, default=300, help="number of seeds")
+    parser.add_argument("--start", type=int, default=0, help="first seed")
+    parser.add_argument("--logs", type=Path, help="folder for storm-SEED.log of failures; default: temporary folder")
     options = parser.parse_args(arguments)
     console, tally, failed = Console(highlight=False), StormTally(), []
     for seed in track(range(options.start, options.start + options.seeds), "storms", console=console):
         try:
-            tally.add(weather_one(seed, options.logs))
+            tally.add(run_seed(seed, options.logs))
         except StormFailed as failure:
             failed.append(seed)
             console.print(str(failure), markup=False)
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(line, markup=False)
     untried = tally.untried() if options.seeds >= ENOUGH_SEEDS else []
     if untried:
-        console.print(f"never tried, so that these storms prove nothing about it: {', '.join(untried)}", markup=False)
+        console.print(f"never tried, so these storms prove nothing about it: {', '.join(untried)}", markup=False)
     if failed:
         console.print(f"FAILED: seeds {failed}", markup=False)
     return 1 if failed or untried else 0

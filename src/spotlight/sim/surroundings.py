@@ -1,11 +1,11 @@
-"""What a simulated worker needs of the node that it lives on."""
+"""The part of a simulated node that its workers use."""
 
 from typing import TYPE_CHECKING, Protocol
 
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Request
-from spotlight.sim.moments import Moment
+from spotlight.sim.crash_points import CrashPoint
 
 if TYPE_CHECKING:
     from spotlight.sim.row import SimRow
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Protocol):
-    """The node that a worker lives on, and whoever means it ill."""
+    """The worker's node and its faults."""
 
-    def say(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None: ...
+    def send_from(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None: ...
 
     def finished(self, worker: "SimWorker", row: "SimRow", digest: str, blob: bytes) -> None:
-        """A picture for the judges, and the weights that it is said to be made with."""
+        """Score a finished sample and send its result; `digest` is that of the weights reported."""
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
-        """Digest of the bytes that were really applied."""
+        """Digest of the bytes that were actually applied."""
 
-    def should_crash(self, moment: Moment, worker: WorkerId) -> bool: ...
+    def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool: ...
 
     def fails(self, request: Request, attempt: int) -> bool:
         """Whether this attempt raises."""
 
     def late_result_delay(self, worker: WorkerId) -> float | None:
-        """After how many seconds it tells of a sample as finished that it had handed back; None: never."""
+        """Seconds after which a handed-back sample is still reported as finished; None: never."""
 
     def digest_used(self, digest: str, worker: WorkerId) -> str:
-        """Of the weights that a sample was really made with."""
+        """Digest of the weights that a sample was actually made with."""

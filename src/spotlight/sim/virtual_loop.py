@@ -1,11 +1,11 @@
 """Virtual time: an asyncio event loop that never sleeps, because its clock jumps to the next timer.
 
-Invariant: what runs, and in which order, depends on the program alone, never on the machine's speed or clocks
+Invariant: the order of callbacks depends on the program alone, never on the machine's speed or clocks
 (tests/storm/test_storm.py compares traces of two processes), and a finished run leaves no object behind
 (tests/unit/test_virtual_loop.py).
 
-asyncio keeps timers in a heap that compares nothing but their times. So timers of one instant run in an order that
-follows from the calls that set and cancelled them: the same in every process, though not always the order of setting.
+asyncio keeps timers in a heap that compares only their times. So the order of timers of one instant follows from the
+calls that set and cancelled them: the same in every process, though not always the order of setting.
 
     run_virtually(main())        # an hour of asyncio.sleep takes milliseconds
 """
@@ -18,29 +18,29 @@ from typing import TypeVar
 
 Outcome = TypeVar("Outcome")
 COLLECTIONS = (10_000_000, 50, 100)
-"""Thresholds of the garbage collector: reference counts free nearly everything, and a collection visits all objects."""
+"""Garbage collection thresholds: reference counts free nearly everything, and a collection visits all objects."""
 EPOCH_S = 1_700_000_000.0
 """Wall time at virtual time 0: any date, always the same."""
 
 
 class NothingLeft(RuntimeError):
-    """No timer is set and no callback is ready: the program waits for something that cannot happen any more."""
+    """No timer is set and no callback is ready: the program waits for an event that cannot happen."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Adds to its clock the seconds for which the loop asks it to wait; no file is ever ready."""
+    """Adds the requested timeout to its clock instead of waiting; no file is ever ready."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise NothingLeft("every task waits and no timer is set, so that nothing can ever happen again.")
+            raise NothingLeft("every task waits and no timer is set, so nothing can ever happen again.")
         self.now += timeout
         return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """One thread, no files, no real time; all else is asyncio's own."""
+    """One thread, no files, no real time; the rest is asyncio's own."""
 
     def __init__(self) -> None:
         self._clock = _JumpingSelector()
@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """`core.clock.Clock` of a virtual loop."""
+    """`core.clock.Clock` over a virtual loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -62,7 +62,7 @@ class VirtualClock:
 
 
 def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
-    """The outcome of `main` in a virtual loop of its own; an exception that a callback lets escape is raised too."""
+    """Run `main` in its own virtual loop; also raise an exception that escapes from a callback."""
     escaped: list[BaseException] = []
 
     def keep(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
@@ -70,7 +70,7 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         escaped.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
 
     thresholds = gc.get_threshold()
-    # What exists already is no garbage of this run: no collection visits it.
+    # Existing objects are not this run's garbage: no collection visits them.
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     try:
@@ -79,7 +79,7 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
             outcome = runner.run(main)
     finally:
         gc.set_threshold(*thresholds)
-        # The objects of a run form one big cycle; without this, the next run would keep them to its own end.
+        # The objects of a run form one large cycle; without this, they would live until the end of the next run.
         gc.collect()
         gc.unfreeze()
     if escaped:

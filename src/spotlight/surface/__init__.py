@@ -1,1 +1,1 @@
-"""What people touch: command line, reports."""
+"""User interface: command line, panel, reports, comparisons."""

@@ -1,8 +1,7 @@
-"""The view of a run from its newest snapshot and what was recorded since: quick after millions of records.
+"""The view of a run from its newest snapshot and the records since: quick after millions of records.
 
 Invariant: it equals the fold of the whole journal (tests/property/test_kept_view_property.py). A snapshot that is
-damaged, or whose view has another shape or was folded by another version of the code, is not used: that costs time,
-never truth.
+damaged, has another shape or comes from another version of the code is not used, which costs only time.
 """
 
 import hashlib
@@ -16,18 +15,18 @@ from spotlight.core.journal import newest_snapshot, read
 from spotlight.surface.projections import RunView
 
 FOLD = 4
-"""Counted up with every change of what a view makes of a record: a snapshot of another fold is not used."""
+"""Incremented when a view folds a record differently: a snapshot of another fold is not used."""
 
 
 @cache
 def part_name() -> str:
-    """What a view of this code is kept as: another version, or other fields, have another name."""
+    """Name of a snapshot's part; another version or other fields give another name."""
     shape = msgspec.json.encode(msgspec.json.schema(RunView))
     return f"view {__version__} {FOLD} {hashlib.blake2b(shape, digest_size=8).hexdigest()}"
 
 
 def latest(journal: Path) -> RunView:
-    """The view of all records that there are now."""
+    """The view of all present records."""
     view = _kept(journal) or RunView()
     for record in read(journal, after=view.seq):
         view.apply(record)

@@ -1,6 +1,6 @@
-"""Whether a run starts, runs, drains, stopped, failed, died or finished: its journal and its controller's file say.
+"""The state of a run, from its journal and its controller's file.
 
-STARTING --work is issued--> RUNNING --asked to stop--> DRAINING --> STOPPED   (resumable)
+STARTING --work is issued--> RUNNING --stop requested-> DRAINING --> STOPPED   (resumable)
     `------------+--------------'---------- an error ---'--> FAILED  (the reason says whether to resume)
                  |--killed, or the power went--> DEAD                (resumable)
                  `--all iterations done--> FINISHED
@@ -27,7 +27,7 @@ class State(StrEnum):
 
 
 class RunStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at this moment."""
+    """The present state of a run."""
 
     state: State
     reason: str | None
@@ -35,13 +35,13 @@ class RunStanding(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     pid_alive: bool
     last_progress_s: float | None
-    """Seconds since the last result, step, publication or evaluation; since the last denoising step while it lives."""
+    """Seconds since the last result, step, publication or evaluation; of a live run since the last denoising step."""
     waiting_for: str | None
     """What a live run waits for."""
 
 
 def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
-    """Without a folder there is no controller: a simulation, or a journal on its own."""
+    """The state of a run; without a folder there is no controller, as in a simulation."""
     beat = read_beat(folder) if folder is not None else None
     alive = beat is not None and beat.is_alive
     state = _state(view, beat if alive else None)
@@ -57,7 +57,7 @@ def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
 
 def _state(view: RunView, live: Beat | None) -> State:
     facts = view.facts
-    # A controller that is releasing its machines still lives, but the journal has its last word.
+    # A controller that releases its machines is still alive, but the journal has already recorded the end.
     if facts.stopped is not None:
         return State.FINISHED if facts.finished else State.FAILED if facts.failed else State.STOPPED
     if live is None:
@@ -72,7 +72,7 @@ def _reason(view: RunView, state: State, beat: Beat | None, name: str) -> str | 
         which = f"process {beat.pid} on {beat.host}" if beat is not None else "process"
         return (
             f"its controller ({which}) ended without a record, as after SIGKILL or a power cut; "
-            f"`spotlight resume {name}` goes on."
+            f"`spotlight resume {name}` continues it."
         )
     return view.facts.stopped if state in (State.STOPPED, State.FAILED) else None
 

@@ -1,6 +1,6 @@
-"""What `spotlight train` shows while it runs: a live panel on a terminal, else one line per iteration.
+"""Output of `spotlight train` while it runs: a live panel on a terminal, else one line per iteration.
 
-Both are fed the journal's records as they are written and read nothing but the view.
+Both receive the journal's records as they are written, and read only the view.
 """
 
 import sys
@@ -27,7 +27,7 @@ from spotlight.surface.timeline import SlotRow, SlotState
 
 REFRESH_HZ = 4
 STRIP = 24
-"""Slots shown one by one; of a larger pool the states are counted."""
+"""Number of slots shown one by one; for a larger pool the states are counted."""
 LETTERS: dict[SlotState, tuple[str, str]] = {
     SlotState.TRAIN: ("T", "black on dodger_blue1"),
     SlotState.ROLLOUT: ("R", "black on sea_green3"),
@@ -42,11 +42,11 @@ LETTERS: dict[SlotState, tuple[str, str]] = {
     SlotState.NOTICE: ("!", "black on dark_orange3"),
     SlotState.AWAY: ("x", "red"),
 }
-"""Letter and colours of a state; the letter alone is enough."""
+"""Letter and colours of a state; the letter alone identifies it."""
 
 
 class Watcher(Protocol):
-    """Somebody who is shown a run; use as a context manager."""
+    """Shows a run; use as a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -60,7 +60,7 @@ class Watcher(Protocol):
 def watcher(
     iterations: int, prices: PriceTable, view: RunView | None = None, console: Console | None = None
 ) -> Watcher:
-    """The live panel on a terminal, else the plain lines; `view` is what a resumed run has behind it."""
+    """The live panel on a terminal, else plain lines; `view` is the view of a resumed run's past."""
     console = console or Console(file=sys.stdout)
     view = view or RunView()
     return (
@@ -71,13 +71,13 @@ def watcher(
 
 
 class LivePanel:
-    """Redraws a few times a second from the view."""
+    """Redraws from the view a few times per second."""
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
         self._startup = Startup()
         self._iterations, self._prices = iterations, prices
-        # The panel is drawn by a thread of its own, which must not see a half-folded record.
+        # Another thread draws the panel, and must not see a half-folded record.
         self._lock = threading.Lock()
         self._live = Live(console=console, refresh_per_second=REFRESH_HZ, get_renderable=self._draw)
 
@@ -109,7 +109,7 @@ class Lines:
         self._iterations, self._prices, self._console = iterations, prices, console
 
     def __enter__(self) -> Self:
-        self._tell(self._startup.line())
+        self._print(self._startup.line())
         return self
 
     def __exit__(
@@ -120,16 +120,16 @@ class Lines:
     def apply(self, record: Record) -> None:
         self.view.apply(record)
         if self._startup.apply(record.event):
-            self._tell(self._startup.line())
-        self._tell(line_of_record(self.view, record, self._iterations, self._prices))
+            self._print(self._startup.line())
+        self._print(line_of_record(self.view, record, self._iterations, self._prices))
 
-    def _tell(self, line: str | None) -> None:
+    def _print(self, line: str | None) -> None:
         if line is not None:
             self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def line_of_record(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
-    """The line that a record is worth, if any."""
+    """The line for a record, if it has one."""
     match record.event:
         case IterationDone() as done:
             explored = view.explorations.get(done.iteration + 1)
@@ -167,9 +167,9 @@ def panel(
     standing: RunStanding | None = None,
     startup: str | None = None,
 ) -> RenderableType:
-    """The whole panel at this instant.
+    """The whole panel.
 
-    `standing` is what `status` knows beyond the journal, `startup` what a run that has just started waits for.
+    `standing` is the state beyond the journal, `startup` what a run that has just started waits for.
     """
     done = len(view.iterations)
     grid = Table.grid(padding=(0, 2))
@@ -202,7 +202,7 @@ def panel(
 
 
 def state_line(standing: RunStanding) -> Text:
-    """The state, why, and what a live run waits for."""
+    """The state, its reason, and what a live run waits for."""
     line = Text(standing.state.value, style="bold")
     if standing.reason:
         line.append(f": {standing.reason.rstrip('.')}", style="")
@@ -227,9 +227,9 @@ def _scores(view: RunView) -> Text:
         return Text("no evaluation yet", style="dim")
     curve = view.curve(name)
     first, last = curve[0][1], curve[-1][1]
-    words = Text.assemble(f"{score_name(name)} ", (score(last.value), "bold"))
-    words.append(f" ({score(last.low)} to {score(last.high)})", style="dim")
-    return words.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else words
+    line = Text.assemble(f"{score_name(name)} ", (score(last.value), "bold"))
+    line.append(f" ({score(last.low)} to {score(last.high)})", style="dim")
+    return line.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else line
 
 
 def _strip(view: RunView, rows: list[SlotRow]) -> Text:
@@ -250,32 +250,32 @@ def _strip(view: RunView, rows: list[SlotRow]) -> Text:
 def _losses(view: RunView) -> Text:
     taken = view.timeline.preemptions
     unannounced = sum(not one.noticed for one in taken)
-    words = Text(count(len(taken)))
+    line = Text(count(len(taken)))
     if taken:
-        words.append(f", {unannounced:,} without notice; {percent(view.waste)} of steps done again", style="dim")
-    return words
+        line.append(f", {unannounced:,} without notice; {percent(view.waste)} of steps done again", style="dim")
+    return line
 
 
 def _previews(view: RunView) -> Text:
     if not view.explorations:
         return Text("none yet", style="dim")
     newest = view.explorations[max(view.explorations)]
-    words = Text(f"{done_of(newest):,} of {newest.planned:,}")
-    words.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
+    line = Text(f"{done_of(newest):,} of {newest.planned:,}")
+    line.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
     measured = [one for _, one in sorted(view.explorations.items()) if "captured_variance" in one.figures]
     if measured:
-        words.append(
+        line.append(
             f"; captured at most {percent(measured[-1].figures['captured_variance'])} of the variance", style="dim"
         )
-    return words
+    return line
 
 
 def _cost(view: RunView, prices: PriceTable) -> Text:
     bill = view.bill(prices)
-    words = Text(dollars(bill.dollars))
+    line = Text(dollars(bill.dollars))
     if bill.all_reserved:
-        words.append(f" priced as if; all on demand {dollars(bill.all_reserved)}", style="dim")
-    return words
+        line.append(f" priced as if; all on demand {dollars(bill.all_reserved)}", style="dim")
+    return line
 
 
 def _key() -> Text:

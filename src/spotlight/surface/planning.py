@@ -1,9 +1,9 @@
-"""What a run takes on a fleet: a short simulation of the run, and the figures of its middle iterations.
+"""Time and cost of a run on a fleet: a short simulation of the run, and the figures of its middle iterations.
 
 The simulated run has the recipe's settings, few iterations and steady capacity: no trace, stand-ins or budget. Means
-leave out the first two iterations (nothing was previewed for one, and the previews for the other were planned before
-anything was measured) and the last, which prepares no next one. Hours and dollars of the whole run are those of the
-simulation plus the mean for every iteration that was not simulated.
+leave out the first two iterations (the first has no previews, and those of the second are planned before anything is
+measured) and the last, which prepares no next one. Hours and dollars of the whole run are those of the simulation plus
+the mean for every iteration that was not simulated.
 
 Invariant: the figures are those of `spotlight sim` with the same settings (tests/unit/test_plan.py).
 """
@@ -41,11 +41,11 @@ from spotlight.sim.simulate import Simulation, simulate, simulated
 from spotlight.surface.simulating import Assumed, model_numerics, own_fit
 
 MOST_ITERATIONS, FEWEST_ITERATIONS = 8, 4
-"""Simulated per fleet: with 8, the five in the middle have one evaluation and one checkpoint of the usual cadence."""
+"""Simulated iterations per fleet: of 8, the middle five have one evaluation and one checkpoint of the usual cadence."""
 ROLLOUTS = 4096
-"""Rollouts per fleet above which fewer iterations are simulated, so that large recipes take seconds as well."""
+"""Rollouts per fleet above which fewer iterations are simulated, so that large recipes also take seconds."""
 DEFAULT_FIT = "words-nft"
-"""Rewards of a recipe that no fit ships for; seconds hardly depend on them."""
+"""Fit for recipes that have none; durations hardly depend on rewards."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +53,14 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
     rollout: float
     train: float
-    """What is left of training when the rollouts are done."""
+    """Remaining training after the last rollout."""
     exploration: float
-    """Previews that are awaited when training has ended; those beside training cost no time."""
+    """Wait for previews after the end of training; those during training cost no time."""
     publish: float
     evaluation: float
-    """The publication of the averaged weights, and what is left of an evaluation when training has ended."""
+    """Publication of the averaged weights, and remaining evaluation after the end of training."""
     checkpoint: float
-    """What is left of writing a checkpoint when the next one begins; the copy that precedes it delays rollouts."""
+    """Remaining write of a checkpoint when the next one begins; the copy before it delays rollouts."""
 
     @property
     def total(self) -> float:
@@ -74,23 +74,23 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     spot_slots: int
     slots: int
     phases: Phases
-    """Of the mean iteration."""
+    """Phases of the mean iteration."""
     seconds_per_iteration: float
     previews_planned: int
     previews_finished: int
-    """Per iteration, of the planned ones."""
+    """Finished previews per iteration."""
     audited: int
     """Samples per iteration that are rolled out only to measure previews."""
     dollars_per_hour: float
     dollars_per_iteration: float
     iterations: int
     hours: float
-    """All iterations, with the start of the workers and the last evaluation and checkpoint."""
+    """Hours of all iterations, with the start of the workers and the last evaluation and checkpoint."""
     dollars: float
 
 
 def fit_of(config: RunConfig) -> str:
-    """The fit that rewards are drawn from."""
+    """Name of the fit from which rewards are drawn."""
     own = own_fit(config)
     return own if own in learning_names() else DEFAULT_FIT
 
@@ -101,7 +101,7 @@ def simulated_iterations(config: RunConfig) -> int:
 
 
 def short_run(config: RunConfig, spot: int) -> RunConfig:
-    """The recipe with this number of spot nodes, all of them there all the time, and few iterations."""
+    """The recipe with this number of spot nodes, always present, and few iterations."""
     settings = config.model_dump()
     settings["iterations"] = simulated_iterations(config)
     settings["cluster"]["spot"] = spot
@@ -113,7 +113,7 @@ def short_run(config: RunConfig, spot: int) -> RunConfig:
 def forecast(
     config: RunConfig, recipe: str, spot: int, assumed: Assumed, progress: Callable[[int], None] = lambda done: None
 ) -> Forecast:
-    """The recipe's run with `spot` spot nodes; `progress` is called with the count of simulated iterations."""
+    """Forecast the run with `spot` spot nodes; `progress` is called with the count of simulated iterations."""
     run = simulated(short_run(config, spot), assumed.profile)
     simulation = Simulation(
         config=run,
@@ -153,7 +153,7 @@ def forecast(
 
 
 def _dollars_per_hour(run: RunConfig, prices: PriceTable) -> float:
-    """Of the whole fleet, busy or not."""
+    """Price of the whole fleet, busy or not."""
     nodes = {SlotClass.RESERVED: run.cluster.reserved, SlotClass.SPOT: run.cluster.spot}
     rows = run.market.billed_by(run.cluster.spot)
     rates = {slot_class: prices[row].per_gpu_hour(slot_class) for slot_class, row in rows.items()}
@@ -169,12 +169,12 @@ def _bill(records: Iterable[Record], prices: PriceTable, reserved: int) -> float
 
 @dataclass(kw_only=True)
 class Iteration:
-    """One iteration of a journal: the run times at which its phases end, as in `loop.py`, and what it explored."""
+    """One iteration of a journal: the run times at which its phases end, as in `loop.py`, and its previews."""
 
     start: float | None = None
-    """End of the iteration before; the first has none, and begins with its rollouts."""
+    """End of the previous iteration; None for the first, which begins with its rollouts."""
     averaged: float | None = None
-    """The averaged weights are published, where they are to be evaluated."""
+    """Publication of the averaged weights, if they are evaluated."""
     rollout_s: float = 0.0
     train_s: float = 0.0
     trained: float = 0.0
@@ -224,7 +224,7 @@ class Iteration:
 
 
 def iterations_of(records: Iterable[Record]) -> list[Iteration]:
-    """All that are done, in order."""
+    """All finished iterations, in order."""
     found: list[Iteration] = []
     current = Iteration()
     for record in records:
@@ -236,9 +236,9 @@ def iterations_of(records: Iterable[Record]) -> list[Iteration]:
 
 
 def _mean_phases(middle: Sequence[Iteration], first: Iteration, evaluate_every: int) -> Phases:
-    """Means of the middle iterations; the mean evaluation is divided by the iterations from one to the next.
+    """Means of the middle iterations; the mean evaluation is divided by the iterations between two evaluations.
 
-    Where no middle iteration has an evaluation, that of the first is taken: the base is always evaluated.
+    If no middle iteration has an evaluation, that of the first is used: the base is always evaluated.
     """
     evaluated = [one for one in middle if one.evaluated is not None] or [first]
     means = {name: fmean(getattr(one.phases, name) for one in middle) for name in Phases.__struct_fields__}

@@ -1,8 +1,8 @@
-"""A run as people look at it: one fold over its records that feeds panel, report and `status`.
+"""The view of a run: one fold over its records that feeds panel, report and `status`.
 
-Nothing here decides anything; everything can be thrown away and folded anew, or kept as a snapshot (`to_bytes`).
-Invariant: folding in two parts through a snapshot equals folding at once, and of all rollouts ever issued each is in
-exactly one of the counts queued, leased, accepted, trained, dropped (tests/unit/test_projections.py).
+The view makes no decisions. It can be folded again from the journal, or stored as a snapshot (`to_bytes`).
+Invariant: folding in two parts through a snapshot equals folding at once, and every rollout ever issued is in exactly
+one of the counts queued, leased, accepted, trained, dropped (tests/unit/test_projections.py).
 """
 
 import math
@@ -44,16 +44,16 @@ from spotlight.surface.timeline import Timeline
 from spotlight.surface.training_figures import TrainingView
 
 HEADLINES = ("exact", "geneval", "reward")
-"""Held-out scores by how well people understand them; the first that a run has is its headline."""
+"""Held-out scores, the easiest to understand first; the first that a run has is its headline."""
 PICTURE_SUFFIX = ".png"
-"""An accepted evaluation whose payload ends so is a picture of the gallery."""
+"""An accepted evaluation with this payload suffix is a picture of the gallery."""
 PROBLEMS_KEPT = 20
 PROGRESS = (Accepted, StepCommitted, Published, Checkpointed, Evaluated, Selected, IterationDone)
-"""Events that show that a run gets on."""
+"""Events that count as progress."""
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
-    """What a run says of itself."""
+    """Identity, settings and end of a run."""
 
     recipe: str = ""
     seed: int = 0
@@ -67,7 +67,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     failed: bool = False
     """Whether an error stopped it."""
     is_issued: bool = False
-    """Whether anything was asked of its workers since the controller last started."""
+    """Whether a request was issued since the controller last started."""
     wall_offset: float | None = None
     """Wall-clock time less run time, since the controller last started."""
     progress_at: float = 0.0
@@ -75,7 +75,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     version: int = 0
     """Newest published policy."""
     iteration: int = 0
-    """The newest one that rollouts were issued for."""
+    """The newest iteration with issued rollouts."""
 
 
 class IterationView(msgspec.Struct, kw_only=True):
@@ -133,7 +133,7 @@ class HeldOutPicture(msgspec.Struct, kw_only=True):
 
 
 class ProblemView(msgspec.Struct, kw_only=True):
-    """Something that went wrong, as a sentence."""
+    """A problem on the way, as a sentence."""
 
     at: float
     source: str
@@ -141,7 +141,7 @@ class ProblemView(msgspec.Struct, kw_only=True):
 
 
 class RunView(msgspec.Struct, kw_only=True):
-    """Everything that panel, report and status show."""
+    """All data of panel, report and status."""
 
     seq: int = -1
     at: float = 0.0
@@ -154,12 +154,12 @@ class RunView(msgspec.Struct, kw_only=True):
     stale: StaleView = msgspec.field(default_factory=StaleView)
     training: TrainingView = msgspec.field(default_factory=TrainingView)
     prompts: dict[str, PromptId] = {}
-    """Of issued evaluations whose picture may still come, by request."""
+    """Prompts of issued evaluations without a picture yet, by request."""
     gallery: list[HeldOutPicture] = []
     meter: CostMeter = msgspec.field(default_factory=CostMeter)
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     problems: list[ProblemView] = []
-    """The newest ones."""
+    """The newest problems."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -176,7 +176,7 @@ class RunView(msgspec.Struct, kw_only=True):
         return msgspec.msgpack.decode(data, type=cls)
 
     def apply(self, record: Record) -> None:
-        """Fold one record in; one that is already in changes nothing."""
+        """Fold in one record; a record that is already folded in changes nothing."""
         if record.seq <= self.seq:
             return
         self.seq, self.at = record.seq, max(self.at, record.at)
@@ -192,7 +192,7 @@ class RunView(msgspec.Struct, kw_only=True):
         self._apply_exploration(record.event)
 
     def headline(self) -> str | None:
-        """Name of the held-out score to judge the run by."""
+        """Name of the run's main held-out score."""
         names = {name for evaluation in self.evaluations for name in evaluation.scores}
         return next((name for name in (*HEADLINES, *sorted(names)) if name in names), None)
 
@@ -207,7 +207,7 @@ class RunView(msgspec.Struct, kw_only=True):
 
     @property
     def waste(self) -> float:
-        """Share of denoising steps that were done again."""
+        """Share of repeated denoising steps."""
         done = self.samples.steps_done + self.samples.redone
         return self.samples.redone / done if done else 0.0
 
@@ -260,7 +260,7 @@ class RunView(msgspec.Struct, kw_only=True):
                 pass
 
     def _undo_from(self, iteration: int) -> None:
-        """After a fall back to a checkpoint an iteration is done again: the later telling counts."""
+        """Drop iterations that are repeated after a restore: the later record counts."""
         self.iterations = [old for old in self.iterations if old.iteration < iteration]
 
     def _apply_exploration(self, event: AnyEvent) -> None:

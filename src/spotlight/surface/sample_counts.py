@@ -1,6 +1,6 @@
-"""What became of every request of a run: counts by kind, steps that were done again, and why attempts ended.
+"""Counts of a run's requests by kind, repeated steps, and the reasons why attempts ended.
 
-Invariant: of all rollouts ever issued each is in exactly one of the counts queued, leased, accepted, trained, dropped
+Invariant: every rollout ever issued is in exactly one of the counts queued, leased, accepted, trained, dropped
 (tests/unit/test_projections.py).
 """
 
@@ -22,11 +22,11 @@ from spotlight.core.events import (
 from spotlight.core.work import RequestId, Work
 
 REMEMBERED_STEPS = 64
-"""Optimizer steps whose sample ids are kept, in case the gang falls back behind them."""
+"""Number of optimizer steps whose sample ids are kept, in case they are undone."""
 
 
 class WorkCounts(msgspec.Struct):
-    """Requests of one kind."""
+    """Counts of the requests of one kind."""
 
     issued: int = 0
     accepted: int = 0
@@ -34,20 +34,20 @@ class WorkCounts(msgspec.Struct):
 
 
 class SampleCounts(msgspec.Struct, kw_only=True):
-    """What became of everything that was asked for."""
+    """Counts over all requests."""
 
     by_work: dict[Work, WorkCounts] = {}
     leased: dict[RequestId, tuple[int, int]] = {}
-    """Live attempts, and the steps that they began with."""
+    """Live attempts and their first steps."""
     waiting: set[RequestId] = set()
     """Rollouts that are accepted and not trained on."""
     trained: int = 0
     released: dict[str, int] = {}
     refused: dict[str, int] = {}
     steps_done: int = 0
-    """Denoising steps that count: of accepted attempts, and those that others could go on from."""
+    """Denoising steps of accepted attempts, and committed steps of others."""
     redone_by: dict[str, int] = {}
-    """Steps that must be done again, by why the attempt ended."""
+    """Steps to be repeated, by the reason why the attempt ended."""
     step_sizes: list[int] = []
     last_steps: dict[int, tuple[RequestId, ...]] = {}
 
@@ -87,7 +87,7 @@ class SampleCounts(msgspec.Struct, kw_only=True):
                 pass
 
     def rollouts(self) -> dict[str, int]:
-        """Every rollout ever issued, by where it is now."""
+        """Number of rollouts by state."""
         counts = self.by_work.get(Work.ROLLOUT, WorkCounts())
         leased = sum(work_of(request) is Work.ROLLOUT for request in self.leased)
         waiting = counts.accepted - self.trained
@@ -130,5 +130,5 @@ class SampleCounts(msgspec.Struct, kw_only=True):
 
 
 def work_of(request: RequestId) -> Work:
-    """A request's id begins with what it is for."""
+    """The kind of work, which is the first part of a request's id."""
     return Work(request.partition("/")[0])

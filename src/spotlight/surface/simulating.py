@@ -1,4 +1,4 @@
-"""What `sim` and `compare` have in common: a recipe, a profile, a trace and numbers become a simulation."""
+"""Common parts of `sim`, `plan` and `compare`: recipe, profile, trace and numerics of a simulation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class NumericsKind(StrEnum):
-    """Where the numbers of a simulated run come from."""
+    """Source of the numbers of a simulated run."""
 
     MODEL = "model"
-    """Rewards drawn from a statistical model that was fitted to a real run: any number of machines."""
+    """Rewards are drawn from a statistical model that was fitted to a real run."""
     REAL = "real"
-    """The recipe's own tiny model really draws, is judged and trains, in this process."""
+    """The recipe's own tiny model draws, is judged and trains, in this process."""
 
     @property
     def label(self) -> str:
@@ -34,7 +34,7 @@ class NumericsKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Assumed:
-    """The machines and prices that a run is simulated for."""
+    """The machines and prices of a simulated run."""
 
     profile: Profile
     prices: PriceTable
@@ -42,7 +42,7 @@ class Assumed:
 
 
 def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) -> RunConfig:
-    """The recipe on these machines, all of which have a price."""
+    """The recipe on these machines; refuses machines without a price or a duration."""
     trace = [] if assumed.trace is None else [f"market.trace={assumed.trace}"]
     config = load_config(recipe, [*overrides, *trace])
     assumed.prices.require(config.market.billed_by(config.cluster.spot))
@@ -51,12 +51,12 @@ def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) ->
 
 
 def own_fit(config: RunConfig) -> str:
-    """Name of the fit of the recipe's model and loss; it may not ship."""
+    """Name of the fit of the recipe's model and loss; such a fit may not ship."""
     return f"{config.model.name}-{config.algorithm.kind.replace('_', '-')}"
 
 
 def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
-    """By the name of a fit, or the recipe's own one."""
+    """Numerics by the name of a fit; default the recipe's own."""
     return ModelNumerics(LearningModel.load(learning or own_fit(config)), config.seed, config.rollout.steps)
 
 
@@ -74,19 +74,16 @@ def real_numerics(config: RunConfig, memory: "Memory") -> Iterator[Numerics]:
 def numerics_for(
     kind: NumericsKind, config: RunConfig, learning: str | None = None, remembered: Path | None = None
 ) -> Iterator[Numerics]:
-    """`remembered` is a file of numbers that were computed before; it grows by those of this run."""
+    """Numerics of a kind; `remembered` is a cache file of computed numbers, extended by this run."""
     if kind is NumericsKind.MODEL:
         if remembered is not None:
             raise InputError(
-                f"numbers that are drawn from a fit need not be remembered in {remembered}; leave it out, or use real "
-                "numerics."
+                f"numbers that are drawn from a fit are not kept in {remembered}; leave it out, or use real numerics."
             )
         yield model_numerics(config, learning)
         return
     if learning is not None:
-        raise InputError(
-            f"the fit '{learning}' means nothing where a model really trains; leave it out, or use model numerics."
-        )
+        raise InputError(f"the fit '{learning}' has no effect on real numerics; leave it out, or use model numerics.")
     from spotlight.sim.memory import Memory, subject_of
 
     subject = subject_of(config)

@@ -1,6 +1,6 @@
-"""Samples that were one version old when they were trained on: how many, and how they differed from fresh ones.
+"""Samples that were one version old when they were trained on: their share, and their difference from fresh ones.
 
-Invariant: steps that were undone do not count (tests/unit/test_stale_view.py).
+Invariant: undone steps do not count (tests/unit/test_stale_view.py).
 """
 
 import math
@@ -13,10 +13,10 @@ from spotlight.core.work import Work
 
 
 class StaleView(msgspec.Struct, kw_only=True):
-    """A fold of the journal."""
+    """Counts and figures of stale samples."""
 
     rollouts: int = 0
-    """Of iterations that could have stale ones: all but the first."""
+    """Rollouts of all iterations but the first, which cannot have stale ones."""
     stale: int = 0
     steps: dict[int, dict[str, float]] = {}
     """Figures by optimizer step."""
@@ -29,20 +29,20 @@ class StaleView(msgspec.Struct, kw_only=True):
                         self.rollouts += 1
                         self.stale += request.sample.version < request.iteration
             case StepCommitted(step=step, figures=figures):
-                told = {name: figures[name] for name in sorted(OF_STALENESS & figures.keys())}
-                if told:
-                    self.steps[step] = told
+                kept = {name: figures[name] for name in sorted(OF_STALENESS & figures.keys())}
+                if kept:
+                    self.steps[step] = kept
             case Restored(step=step):
-                self.steps = {number: told for number, told in self.steps.items() if number < step}
+                self.steps = {number: kept for number, kept in self.steps.items() if number < step}
             case _:
                 pass
 
     @property
     def share(self) -> float:
-        """Of the rollouts that could be stale."""
+        """Stale share of the rollouts that could be stale."""
         return self.stale / self.rollouts if self.rollouts else 0.0
 
     def mean(self, name: str) -> float | None:
-        """Over the steps that have such rows."""
-        values = [told[name] for told in self.steps.values() if math.isfinite(told.get(name, math.nan))]
+        """Mean of a figure over the steps that have it."""
+        values = [kept[name] for kept in self.steps.values() if math.isfinite(kept.get(name, math.nan))]
         return math.fsum(values) / len(values) if values else None

@@ -1,6 +1,6 @@
-"""What a run waits for between its start and its first results: imports, workers that load, the first evaluation.
+"""Stages of a run's start: imports, loading of workers, the first evaluation.
 
-Fed with the records of one life of a run, so that a resumed run shows it too.
+Folds the records of one life of a run, so that a resumed run has stages too.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ from spotlight.core.work import RequestId, Work
 
 
 class Stage(IntEnum):
-    """In order; a run never goes back."""
+    """Stages in order; a run never returns to an earlier one."""
 
     IMPORTS = 0
     LOADING = 1
@@ -20,19 +20,19 @@ class Stage(IntEnum):
 
 
 class Startup:
-    """The stage that a run is at, and a line about it."""
+    """The stage of a run, and a line about it."""
 
     def __init__(self) -> None:
         self.stage = Stage.IMPORTS
         self._slots = 0
-        """Of the nodes that have joined."""
+        """Number of slots of the nodes that have joined."""
         self._workers: set[WorkerId] = set()
         self._pictures: set[RequestId] = set()
-        """Of the first evaluation, all."""
+        """All requests of the first evaluation."""
         self._drawn = 0
 
     def apply(self, event: AnyEvent) -> bool:
-        """Whether the line is worth printing anew: at every stage, and as the number of workers doubles or is whole."""
+        """Whether to print the line again: at every stage, and when the number of workers doubles or is complete."""
         before = self.stage
         match event:
             case _ if self.stage is Stage.OVER:
@@ -58,7 +58,7 @@ class Startup:
         return self.stage is not before
 
     def line(self) -> str | None:
-        """None when the start is over."""
+        """The line of the stage; None when the start is over."""
         match self.stage:
             case Stage.IMPORTS:
                 return "starting: importing the modules that all workers share"

@@ -1,4 +1,4 @@
-"""`status --json`: a run in a stable, typed form, free of anything that grows with the length of the timeline."""
+"""`status --json`: a run in a stable, typed form, without anything that grows with the length of the timeline."""
 
 import msgspec
 
@@ -25,7 +25,7 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LossStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How often machines went."""
+    """Counts of lost machines and workers."""
 
     preemptions: int
     noticed: int
@@ -36,14 +36,14 @@ class LossStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CrewStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Slots that share samples: now, the leader first, and how many crews were formed so far."""
+    """Crews of slots that share samples, each with the leader first, and the number of crews formed so far."""
 
     now: list[list[str]]
     formed: int
 
 
 class SampleStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Every rollout is in exactly one of the counts; waste is told in denoising steps."""
+    """Every rollout is in exactly one of the counts; waste is a share of denoising steps."""
 
     rollouts: dict[str, int]
     refused: dict[str, int]
@@ -64,14 +64,14 @@ class CostStatus(msgspec.Struct, frozen=True, kw_only=True):
     reserved_only: float | None
     unpriced_seconds: float
     stand_ins: float
-    """Dollars of nodes at the on-demand price that stood in for spot nodes; part of the sum."""
+    """Dollars of on-demand nodes that replaced spot nodes; part of the sum."""
     seconds: dict[SlotClass, dict[Activity, float]]
     cents: dict[Activity, int]
-    """What each activity cost; they add up to the rounded dollars."""
+    """Cents by activity; they add up to the rounded dollars."""
 
 
 class GapStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run did not get; see `control/ledger/gaps.py`."""
+    """Missing groups, evaluations and samples; see `control/ledger/gaps.py`."""
 
     whole: bool
     """Whether no group and no evaluation is missing."""
@@ -105,11 +105,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[ProblemView]
     cost: CostStatus
     idle_share: dict[Tenure, float]
-    """Of the time that slots of a class were held."""
+    """Idle share of the time that slots of a class were held."""
 
 
 def status(view: RunView, prices: PriceTable, standing: RunStanding | None = None) -> Status:
-    """Without `standing` as after the journal's last record: no controller works on the run."""
+    """The status; without `standing`, as if no controller worked on the run."""
     bill, line = view.bill(prices), view.timeline
     noticed = sum(taken.noticed for taken in line.preemptions)
     return Status(

@@ -1,7 +1,7 @@
-"""Who did what when: a fold of records into one row per slot, and the losses that it lived through.
+"""The timeline of a run: one row per slot with its activities and losses, folded from records.
 
 A row is a place that one machine after another fills: `spot-1/0` holds the workers `spot-1.1/0.1`, `spot-1.2/0.1`, ...
-Invariant: spans of a row do not overlap and are in the order of time (tests/unit/test_projections.py).
+Invariant: spans of a row are ordered by time and do not overlap (tests/unit/test_projections.py).
 """
 
 import itertools
@@ -31,19 +31,19 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import Activity, NoticeKind, SlotClass
 
 JOIN_S = 0.25
-"""Spans of one activity that are closer than this become one: heartbeats cut long work into pieces."""
+"""Spans of one activity that are closer than this are merged: heartbeats cut long work into pieces."""
 RECENT_S = 3.0
-"""A worker that has not told of any work for this long is idle."""
+"""A worker that has reported no work for this long is idle."""
 TOGETHER_S = 1.0
-"""Workers of one node that are lost within this time were lost to one preemption."""
+"""Losses of one node's workers within this time are one preemption."""
 ORDERLY = frozenset({"exited", "drained"})
-"""Causes of an end that somebody asked for: no loss."""
+"""Causes of an end that was ordered: no loss."""
 SHUTDOWN_S = 15.0
-"""A run that stops sends its machines away first: who goes this shortly before, after all else, was not taken."""
+"""A run that stops releases its machines first: departures within this time, after all progress, are no losses."""
 
 
 class SlotState(StrEnum):
-    """What a slot is at."""
+    """Present activity of a slot."""
 
     AWAY = "away"
     NOTICE = "notice"
@@ -60,7 +60,7 @@ class SlotState(StrEnum):
 
 
 class TimelineSpan(msgspec.Struct):
-    """One thing done, in run seconds."""
+    """One activity, in run seconds."""
 
     activity: Activity
     start: float
@@ -68,7 +68,7 @@ class TimelineSpan(msgspec.Struct):
 
 
 class NoticeSpan(msgspec.Struct):
-    """A notice, from when it came to its deadline or to the loss, whichever was first."""
+    """A notice, from its arrival to its deadline or the loss, whichever comes first."""
 
     start: float
     end: float
@@ -92,11 +92,11 @@ class SlotRow(msgspec.Struct, kw_only=True):
     spans: list[TimelineSpan] = []
     notices: list[NoticeSpan] = []
     losses: list[tuple[float, bool]] = []
-    """Instant of a loss, and whether it was announced."""
+    """Time of a loss, and whether it was announced."""
     crewed_s: float = 0.0
     """Seconds in crews that have ended."""
     crewed_since: float | None = None
-    """When it joined the crew that it is in."""
+    """Time at which it joined its present crew."""
 
     @property
     def live(self) -> WorkerStay | None:
@@ -123,11 +123,11 @@ class Timeline(msgspec.Struct, kw_only=True):
     rows: dict[str, SlotRow] = {}
     preemptions: list[Preemption] = []
     progressed: float = 0.0
-    """When the run itself last went on: everything but machines coming and going."""
+    """Time of the last progress of the run; arrivals and losses of machines do not count."""
     restarts: list[float] = []
-    """When a later controller took over."""
+    """Times at which a later controller took over."""
     crews: dict[str, tuple[tuple[WorkerId, ...], ...]] = {}
-    """Of each node now, where it has any."""
+    """Present crews by node."""
     crews_formed: int = 0
 
     def apply(self, record: Record) -> None:
@@ -150,8 +150,8 @@ class Timeline(msgspec.Struct, kw_only=True):
                 for row in self._rows_of(node):
                     if row.live is not None:
                         self._lose(row.live.worker, at, _warned(row, at), cause)
-            case Crewing() as told:
-                self._regroup(told, at)
+            case Crewing() as crewing:
+                self._regroup(crewing, at)
             case Worked() as worked:
                 self._work(worked)
             case RunResumed():
@@ -159,7 +159,7 @@ class Timeline(msgspec.Struct, kw_only=True):
                 self.restarts.append(at)
             case RunStopped():
                 self._end_all(at)
-                self._pardon(max(self.progressed, at - SHUTDOWN_S))
+                self._drop_losses(max(self.progressed, at - SHUTDOWN_S))
             case Issued() | StepCommitted() | Published() | IterationDone() | Evaluated() | Planned():
                 self.progressed = at
             case _:
@@ -168,7 +168,7 @@ class Timeline(msgspec.Struct, kw_only=True):
 
     @property
     def failures(self) -> int:
-        """Losses of reserved workers: not expected, not preemptions."""
+        """Number of lost reserved workers; these are not preemptions."""
         return sum(len(row.losses) for row in self.rows.values() if row.slot_class is SlotClass.RESERVED)
 
     def ordered(self) -> list[SlotRow]:
@@ -176,7 +176,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         return sorted(self.rows.values(), key=lambda row: (row.slot_class is SlotClass.SPOT, row.name))
 
     def state(self, row: SlotRow) -> SlotState:
-        """What the slot was last heard to be at; a notice outshines what its worker does."""
+        """The last reported activity of the slot; a notice has priority over it."""
         if row.live is None:
             return SlotState.AWAY
         if row.notices and row.notices[-1].end > self.at and row.notices[-1].start >= row.live.start:
@@ -190,16 +190,16 @@ class Timeline(msgspec.Struct, kw_only=True):
         return self.rows.setdefault(name, SlotRow(name=name, slot_class=slot_class))
 
     def _rows_of(self, node: str) -> list[SlotRow]:
-        """Rows of slots that this incarnation of a node fills now."""
+        """Rows of the slots that this incarnation of a node fills."""
         return [row for row in self.rows.values() if row.live and row.live.worker.startswith(f"{node}/")]
 
-    def _regroup(self, told: Crewing, at: float) -> None:
-        before = self.crews.pop(told.node, ())
-        self.crews_formed += len(set(told.crews) - set(before))
-        if told.crews:
-            self.crews[told.node] = told.crews
-        members = {worker for crew in told.crews for worker in crew}
-        for row in self._rows_of(told.node):
+    def _regroup(self, crewing: Crewing, at: float) -> None:
+        before = self.crews.pop(crewing.node, ())
+        self.crews_formed += len(set(crewing.crews) - set(before))
+        if crewing.crews:
+            self.crews[crewing.node] = crewing.crews
+        members = {worker for crew in crewing.crews for worker in crew}
+        for row in self._rows_of(crewing.node):
             row.crewed_s = row.crewed_until(at)
             row.crewed_since = at if row.live is not None and row.live.worker in members else None
 
@@ -234,8 +234,8 @@ class Timeline(msgspec.Struct, kw_only=True):
         else:
             self.preemptions.append(Preemption(at=at, node=node, noticed=noticed, workers=1))
 
-    def _pardon(self, after: float) -> None:
-        """Machines that went later than this were sent away."""
+    def _drop_losses(self, after: float) -> None:
+        """Remove losses after this time: these machines were released."""
         self.preemptions = [taken for taken in self.preemptions if taken.at <= after]
         for row in self.rows.values():
             row.losses = [(at, noticed) for at, noticed in row.losses if at <= after]
@@ -254,7 +254,7 @@ class Timeline(msgspec.Struct, kw_only=True):
 
 
 def row_name(worker: str) -> str:
-    """`spot-1/0` of `spot-1.3/0.2` and of `spot-1.3/0`: without the counts of lives."""
+    """`spot-1/0` for `spot-1.3/0.2` and `spot-1.3/0`: without incarnation numbers."""
     node, _, process = worker.rpartition("/")
     return f"{node.rpartition('.')[0] or node}/{process.partition('.')[0]}"
 

@@ -1,4 +1,4 @@
-"""`spotlight compare`: setups side by side on machines that one does not have, to the scores of a baseline."""
+"""`spotlight compare`: setups side by side in virtual time, to the scores of a baseline."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ def compare(
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")] = "h200-qwen-image-512",
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go.")] = "calm",
     target: Annotated[float | None, typer.Option(help="A score to reach, beside shares of the gain.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
     learning: Annotated[str | None, typer.Option(help="Fit for --numerics model; default by model and loss.")] = None,
     score: Annotated[str | None, typer.Option(help="Held-out score; default the headline one.")] = None,
@@ -47,7 +47,7 @@ def compare(
     from spotlight.surface.simulating import Assumed
 
     if target is not None and not math.isfinite(target):
-        raise InputError(f"--target is {target}, which no score ever is; give a number.")
+        raise InputError(f"--target is {target}, which is not a finite number; give a score.")
     contest = Contest(
         task=task,
         setups=tuple(named(recipes)),

@@ -1,4 +1,4 @@
-"""`spotlight drain` and `spotlight drill`: orders to a run that is running on this machine."""
+"""`spotlight drain` and `spotlight drill`: orders to a live run on this machine."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 RECOVERY_S = 120.0
-"""How long a drill is watched."""
+"""Time for which a drill is watched."""
 
 
 def drain(run: Annotated[str, typer.Argument(help="Name or folder of a run.")]) -> None:

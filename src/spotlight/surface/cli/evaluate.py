@@ -39,7 +39,7 @@ def evaluate(
     size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; default what the model was trained at.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pictures per forward.")] = None,
     reward: Annotated[str | None, typer.Option(help="Name or package.module:function; default the family's.")] = None,
-    judge: Annotated[bool, typer.Option(help="Also ask the family's second judge.")] = True,
+    judge: Annotated[bool, typer.Option(help="Also score with the family's second judge.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     processes: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
     grid: Annotated[Path | None, typer.Option(help="Write the first pictures to this PNG.")] = None,
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def judges(world: "World | None", reward: str | None, judged: bool) -> list[str]:
-    """The reward asked for, or the world's; then the world's second judge, if there is one and it is wanted."""
+    """The named reward or the world's, then the world's second judge if it is requested."""
     if world is None:
         if reward is None:
             raise InputError("this model has no reward of its own, so nothing would be scored; name one with --reward.")
@@ -90,7 +90,7 @@ def judges(world: "World | None", reward: str | None, judged: bool) -> list[str]
 
 
 def prompts_to_draw(source: str, world: "World | None", count: int | None) -> "list[Prompt]":
-    """A file as it is, or `count` prompts in the fixed order in which tasks take turns."""
+    """All prompts of a file, or `count` prompts in a fixed order that alternates tasks."""
     from spotlight.compute.data.order import PromptOrder
     from spotlight.compute.data.prompts import load_prompts
     from spotlight.compute.data.worlds import HELD_OUT_ORDER
@@ -103,10 +103,7 @@ def prompts_to_draw(source: str, world: "World | None", count: int | None) -> "l
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Reward processes search the path of this one; Python would search the working folder before it.
-
-    The working folder may be the folder of a run that somebody else made.
-    """
+    """Keep the working folder off the path of reward processes: it may be an untrusted run's folder."""
     name = "PYTHONSAFEPATH"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -142,7 +139,7 @@ def _write_grid(scored: "Evaluation", path: Path) -> None:
 
 
 def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", rewards: list[str], as_json: bool) -> None:
-    """One JSON line and nothing else, or a table."""
+    """Print one JSON line or a table."""
     if as_json:
         print(json.dumps({**about, "figures": {name: vars(figure) for name, figure in figures.items()}}))
         return

@@ -1,6 +1,6 @@
-"""The `spotlight` command. Verbs import what is heavy only after their arguments are parsed.
+"""The `spotlight` command. Verbs import heavy modules only after their arguments are parsed.
 
-Exit codes: 0 done; 1 a run that ended with a group, an evaluation or an invariant missing, or a defect of ours; 2 the
+Exit codes: 0 done; 1 a run with a missing group or evaluation or a broken invariant, or a defect of Spotlight; 2 the
 user's input; 3 the environment; 4 stopped, and resumable.
 """
 

@@ -27,7 +27,7 @@ class SettingsCommand(TyperCommand):
 
 
 def one_value_each(arguments: list[str]) -> list[str]:
-    """`--set a=1 b=2` as `--set a=1 --set b=2`: what follows and has a key before an equals sign belongs to it."""
+    """Turn `--set a=1 b=2` into `--set a=1 --set b=2`: arguments of the form key=value after --set belong to it."""
     spread: list[str] = []
     follows = False
     for argument in arguments:

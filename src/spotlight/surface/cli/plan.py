@@ -1,4 +1,4 @@
-"""`spotlight plan`: what a run will take and cost by spot capacity, simulated with a profile before it is started."""
+"""`spotlight plan`: time and cost of a run by spot capacity, simulated with a profile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spotlight.surface.simulating import Assumed
 
 SPOT_COUNTS = (0, 4, 8)
-"""Spot nodes that are compared when none are named and the recipe has none."""
+"""Numbers of spot nodes to compare if none are named and the recipe has none."""
 OWN_PROFILES = {"words": "cpu-words", "qwen-image": "h200-qwen-image-512"}
 """The shipped profile of a model; any other model needs --profile."""
 
@@ -39,7 +39,7 @@ LINES: "Mapping[str, Callable[[Forecast], str]]" = {
     "hours": lambda one: f"{one.hours:.2f}",
     "$": lambda one: f"{one.dollars:.2f}",
 }
-"""The table, line by line."""
+"""Rows of the table."""
 NOTES = (
     "Simulated with the profile {profile} ({profile_digest}) over {simulated_iterations} iterations per fleet; rewards "
     "are drawn from the fit {fit}.",
@@ -49,7 +49,7 @@ NOTES = (
     "Not simulated: spot nodes that are lost or late, and later iterations, which differ while a planner learns or "
     "iterations overlap; `spotlight sim` simulates a whole run, with a trace if you name one.",
 )
-"""What the figures rest on and what they leave out, below the table."""
+"""Assumptions and limits of the figures, printed below the table."""
 
 
 def plan(
@@ -88,7 +88,7 @@ def plan(
 def dry_run_lines(
     config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
 ) -> None:
-    """The forecast of this very run, where a profile is named or the model has one."""
+    """Print the forecast of this run, if a profile is named or the model has one."""
     if profile is not None:
         _forecast_lines(config, recipe, profile, table, console)
     elif config.model.name in OWN_PROFILES:
@@ -112,7 +112,7 @@ def _forecast_lines(
 def spot_counts(config: "RunConfig", first: Sequence[int], more: Sequence[int]) -> list[int]:
     """`--spot 0 4 8 16`: an option takes one value, so the others arrive as arguments after it."""
     if more and not first:
-        raise InputError(f"'{more[0]}' is no option of plan; numbers of spot nodes follow --spot.")
+        raise InputError(f"'{more[0]}' is not an option of plan; numbers of spot nodes follow --spot.")
     if not first:
         return _usual_counts(config)
     counts = {*first, *more}
@@ -122,7 +122,7 @@ def spot_counts(config: "RunConfig", first: Sequence[int], more: Sequence[int]) 
 
 
 def _usual_counts(config: "RunConfig") -> list[int]:
-    """None, the recipe's own and twice as many; without those that the recipe cannot run with."""
+    """0, the recipe's own number and twice that, as far as the recipe can run with them."""
     from spotlight.surface.planning import short_run
 
     own, possible = config.cluster.spot, []
@@ -147,7 +147,7 @@ def profile_of(config: "RunConfig", name: str | None) -> "Profile":
 
 
 def forecasts_of(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> "list[Forecast]":
-    """One per number of spot nodes; what is missing is refused before anything is simulated."""
+    """One forecast per number of spot nodes; missing durations and prices are refused before any simulation."""
     from spotlight.sim.simulate import check
     from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.planning import forecast, simulated_iterations
@@ -180,7 +180,7 @@ def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Co
 
 
 def _about(config: "RunConfig", recipe: str, assumed: "Assumed") -> dict[str, object]:
-    """What the figures rest on."""
+    """The assumptions of the figures."""
     from spotlight.surface.planning import fit_of, simulated_iterations
 
     profile, prices = assumed.profile, assumed.prices

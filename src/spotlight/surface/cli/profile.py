@@ -1,4 +1,4 @@
-"""`spotlight profile`: time every operation of a run on this machine, for the simulator and the plan."""
+"""`spotlight profile`: measure every operation of a run on this machine, for `sim` and `plan`."""
 
 import sys
 import time
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 REPEATS, QUICK_REPEATS = 7, 2
 PATIENCE_S = 3.0
-"""Per figure; what is slower is repeated less often."""
+"""Time per figure; slow operations are repeated less often."""
 LEAST_S = 2.0
-"""Per figure of a processor, whose cores others may use as well: its speed changes from one second to the next."""
+"""Least time per figure on a processor: other processes may use its cores, so its speed changes between seconds."""
 
 
 def profile(
@@ -37,10 +37,10 @@ def profile(
     like: Annotated[
         Path | None, typer.Option(help="Take what is not measured, and does not depend on the size, from this profile.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads, as many as a worker has.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads; use the number of a worker.")] = 1,
     tf32: Annotated[bool, typer.Option("--tf32", help="As with model.tf32 in a recipe: fp32 matmuls in TF32.")] = False,
     beside: Annotated[
-        int, typer.Option(min=0, help="Other slots that work meanwhile, as in a run that uses the whole machine.")
+        int, typer.Option(min=0, help="Other slots at work meanwhile, as in a run that uses the whole machine.")
     ] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Two batches, two repeats: for a first look.")] = False,
     out: Annotated[Path | None, typer.Option(help="Default profile-MODEL.json; written after each operation.")] = None,
@@ -96,7 +96,7 @@ def _operations(only: str | None) -> "list[Operation]":
 
 
 def _check_path(path: Path) -> None:
-    """Before anything is measured, so that a long measurement is not lost to a misspelt path."""
+    """Check the path before anything is measured, so that a misspelt one loses no measurement."""
     if path.suffix != ".json":
         raise InputError(f"the profile {path} is not named as JSON, which is what is written; end it in .json.")
     if not path.parent.is_dir():
@@ -104,7 +104,7 @@ def _check_path(path: Path) -> None:
 
 
 def _write(found: "Profile", path: Path) -> None:
-    """Whole or not at all, so that a measurement that is cut short leaves what it has."""
+    """Replace the file atomically, so that an interrupted measurement leaves its figures so far."""
     found.check(str(path))
     scratch = path.with_name(f"{path.name}.part")
     scratch.write_bytes(found.to_json())
@@ -136,26 +136,26 @@ def _check_company(model: str, device: str, beside: int) -> None:
 
     if beside and (model == QWEN_IMAGE or device != "cpu"):
         raise InputError(
-            f"--beside {beside} was asked for {model} on {device}, but only slots of a tiny model on a CPU share what "
-            "they compute with; drop it."
+            f"--beside is {beside} for {model} on {device}, but only slots of a tiny model on a CPU share cores; drop "
+            "it."
         )
 
 
 def _company(model: str, threads: int, beside: int) -> "AbstractContextManager[Company | None]":
-    """Other slots of this machine, if any are wanted."""
+    """The other slots at work, if any are requested."""
     from spotlight.compute.profiling.company import Company
 
     return Company(model, threads, beside) if beside else nullcontext()
 
 
 def _empty(name: str, subject: "ProfiledModel", base: "Profile | None", conditions: str) -> "Profile":
-    """A profile of this machine, with what another one lends it."""
+    """A profile of this machine, with the applicable operations of `base`."""
     from spotlight.compute.profiling.provenance import busyness, commit, hardware
     from spotlight.control.profiles import Profile
 
     here = hardware(subject.adapter.device)
     lent = {} if base is None else _lent(base, subject, here)
-    told = f" {', '.join(sorted(lent))} may be those of the profile '{base.name}'." if base and lent else ""
+    source = f" {', '.join(sorted(lent))} may be those of the profile '{base.name}'." if base and lent else ""
     return Profile(
         name=name,
         model=subject.model,
@@ -165,7 +165,7 @@ def _empty(name: str, subject: "ProfiledModel", base: "Profile | None", conditio
         hardware=here,
         date=datetime.now(UTC).date().isoformat(),
         commit=commit(),
-        notes=f"{conditions}; {busyness()}.{told}",
+        notes=f"{conditions}; {busyness()}.{source}",
         operations=lent,
     )
 
@@ -180,13 +180,13 @@ def _conditions(watch: "Stopwatch", beside: int) -> str:
 
 
 def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operation, Times]":
-    """What holds at this picture size too."""
+    """Operations of `base` that hold at this picture size too."""
     from spotlight.control.profiles import Operation
 
     if (base.model, base.hardware) != (subject.model, here):
         raise ConfigError(
             f"the profile '{base.name}' is of {base.model} on {base.hardware}, but {subject.model} is to be measured "
-            f"on {here}, so that its figures would be another model's or machine's; choose one of the same."
+            f"on {here}, so its figures would be another model's or machine's; choose one of the same."
         )
     by_size = {
         Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD,

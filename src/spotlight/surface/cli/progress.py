@@ -1,4 +1,4 @@
-"""Progress on standard error that appears only when there is something to wait for."""
+"""Progress bars on standard error, shown only for long waits."""
 
 import threading
 from types import TracebackType
@@ -17,7 +17,7 @@ class PatientProgress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}
-        # A timer, because the first report may itself take longer than anyone waits.
+        # A timer, because the first report may itself take long.
         self._timer = threading.Timer(PATIENCE_S, self._bars.start)
         self._timer.daemon = True
 

@@ -17,7 +17,7 @@ Prices = Annotated[Path | None, typer.Option(metavar="FILE", help="Price table a
 
 
 def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
-    """Write the run's report as one HTML file that needs nothing else; with --json, tell where slot time went."""
+    """Write the run's report as one self-contained HTML file; with --json, print where slot time went."""
     from spotlight.folder import RunFolder
 
     folder = RunFolder.find(run)
@@ -29,19 +29,19 @@ def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
 
 
 def slot_time(folder: "RunFolder", page: Path) -> str:
-    """Seconds of every kind by class of slot, of the run and of each iteration, as JSON."""
+    """Slot seconds by activity and class, of the run and of each iteration, as JSON."""
     import msgspec
 
     from spotlight.control.market.bubbles import bubbles_of
     from spotlight.surface.kept_view import latest
 
     found = bubbles_of(latest(folder.journal).meter)
-    told = {"report": str(page), "idle_share": found.idle_shares(), **msgspec.structs.asdict(found)}
-    return msgspec.json.encode(told).decode()
+    content = {"report": str(page), "idle_share": found.idle_shares(), **msgspec.structs.asdict(found)}
+    return msgspec.json.encode(content).decode()
 
 
 def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
-    """Where a run stands."""
+    """Show the state and progress of a run."""
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest
     from spotlight.surface.liveness import standing_of
@@ -63,7 +63,7 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
 def audit(run: RunName, as_json: AsJson = False) -> None:
     """Check from the journal alone that no sample was lost, doubled or trained wrongly, and that none is missing.
 
-    Exit code 1 if one was, or if a group or an evaluation is missing.
+    Exit code 1 if the check fails.
     """
     from spotlight.folder import RunFolder
 
@@ -84,14 +84,14 @@ def verdict(folder: "RunFolder") -> "AuditReport":
     from spotlight.core.journal import read
 
     config = folder.read_config()
-    # Runs from before there was such a section overlapped nothing.
+    # Runs of versions without this section had no overlap.
     pipeline = PipelineConfig.model_validate(config.get("pipeline", {}))
     bounds = Bounds.promised(pipeline, config["cluster"]["commit_every"], bool(config["deterministic"]))
     return audit(read(folder.journal), bounds)
 
 
 def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
-    """The shipped table, or one's own, which must know the machines of this run."""
+    """The shipped table, or that of a file, which must have the machines of this run."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.pools.config import MarketConfig
 
@@ -103,7 +103,7 @@ def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
 
 
 def write(folder: "RunFolder", prices: "PriceTable | None" = None) -> Path:
-    """The report of what is in the journal now, by the shipped price table unless another is given."""
+    """Write the report of the journal's present records; default is the shipped price table."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
     from spotlight.surface.report.page import write_report

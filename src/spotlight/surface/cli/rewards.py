@@ -1,4 +1,4 @@
-"""`spotlight rewards`: the rewards that can be named in a recipe, what they mean, and their versions."""
+"""`spotlight rewards`: the rewards that a recipe can name, with descriptions and versions."""
 
 import json
 from typing import Annotated
@@ -12,7 +12,7 @@ def rewards(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List rewards, with what each means and its version."""
+    """List rewards with descriptions and versions."""
     from spotlight.compute.rewards import registry
     from spotlight.core.errors import RewardError
 
@@ -21,7 +21,7 @@ def rewards(
         try:
             reward = registry.create(name)
         except RewardError as error:
-            # One package that is broken must not hide the others; what was asked for by name is another matter.
+            # A broken package must not hide the others in a full list; a named one raises.
             if names:
                 raise
             found[name] = {"problem": str(error)}
@@ -30,7 +30,7 @@ def rewards(
     if as_json:
         print(json.dumps(found))
         return
-    for name, told in found.items():
-        print(f"{name:16} {told.get('problem', told.get('description'))}")
-        if "version" in told:
-            print(f"{'':16} version {told['version']}")
+    for name, facts in found.items():
+        print(f"{name:16} {facts.get('problem', facts.get('description'))}")
+        if "version" in facts:
+            print(f"{'':16} version {facts['version']}")

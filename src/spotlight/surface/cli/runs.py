@@ -41,7 +41,7 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
 
 
 def _unreadable(run: "RunFolder", reason: str) -> dict[str, object]:
-    """A folder that is not, or not yet, a whole run must not hide the others."""
+    """The row of a folder that is not, or not yet, a whole run."""
     unknown = ("last_progress_s", "waiting_for", "recipe", "iterations", "of", "score", "value", "whole")
     return {
         "run": run.name, "state": "unreadable", "reason": reason, "pid_alive": False, **dict.fromkeys(unknown)

@@ -1,4 +1,4 @@
-"""`spotlight sim`: a run in virtual time, on machines that one does not have."""
+"""`spotlight sim`: a run in virtual time, on the machines of a profile."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +50,7 @@ def sim(
             ),
             folder,
         )
-    _tell(outcome, folder, assumed.prices, as_json)
+    _show(outcome, folder, assumed.prices, as_json)
 
 
 def numerics_kind(name: str) -> "NumericsKind":
@@ -62,7 +62,7 @@ def numerics_kind(name: str) -> "NumericsKind":
     return NumericsKind(name)
 
 
-def _tell(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
+def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
     import msgspec
 
     from spotlight.surface.kept_view import latest

@@ -1,4 +1,4 @@
-"""`spotlight train` and `spotlight resume`: a run on this machine, watched while it runs, with a report at its end."""
+"""`spotlight train` and `spotlight resume`: a run on this machine, with a live panel and a report at its end."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,8 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")] = DEFAULT_RECIPE,
     overrides: Overrides = None,
     pace: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="Compute nothing: workers wait as long as this profile says.")
+        str | None,
+        typer.Option(metavar="PROFILE", help="No computation: workers wait for the profile's durations."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")
@@ -42,7 +43,7 @@ def train(
 
     arguments = list(context.args)
     if recipe.startswith("--"):
-        # A flag in the recipe's place is a flag: the recipe was left out.
+        # A flag in the recipe's place: the recipe was left out.
         arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
     paced = [] if pace is None else [f"cluster.pace={pace}"]
     config = with_reward_folder(load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced]))
@@ -51,7 +52,7 @@ def train(
         from rich.console import Console
 
         print(json.dumps(config.model_dump(mode="json"), indent=2))
-        # Beside the settings, not among them: standard output is one JSON object.
+        # On standard error, because standard output is one JSON object.
         dry_run_lines(config, recipe, profile, table, Console(stderr=True))
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.preflight import PlannedRun, preflight
@@ -69,7 +70,7 @@ def resume(
     overrides: Overrides = None,
     prices: Prices = None,
 ) -> None:
-    """Go on with a run that was stopped, killed, or lost its machine."""
+    """Continue a run that was stopped, killed, or lost its machine."""
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
@@ -88,14 +89,14 @@ def resume(
     with importing_from(config.reward.folder):
         check(config, table)
         if _is_done(folder, config):
-            # What the run would need is not checked, because it may be gone.
+            # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
         devices = preflight(PlannedRun.resumed(config, folder), _remark)
         watched(Run.resume(folder, config, table, devices))
 
 
 def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
-    """Whether nothing is left to do; fewer iterations than are done cannot be asked for."""
+    """Whether all iterations are done; refuses a number below those already done."""
     from spotlight.core.errors import ConfigError
     from spotlight.surface.kept_view import latest
 
@@ -103,14 +104,14 @@ def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
     done = len(view.iterations)
     if done > config.iterations:
         raise ConfigError(
-            f"iterations is {config.iterations}, but the run has done {done}, which cannot be taken back; set it to "
+            f"iterations is {config.iterations}, but the run has done {done}, which cannot be undone; set it to "
             f"{done} or more, or start a new run from one of its checkpoints."
         )
     return view.facts.finished and done >= config.iterations
 
 
 def with_reward_folder(config: "RunConfig") -> "RunConfig":
-    """Rewards by path are imported from `reward.folder`, or else from the working folder: the run keeps which."""
+    """Store the folder from which rewards by path are imported: `reward.folder`, default the working folder."""
     from spotlight.compute.rewards.registry import is_path
 
     reward = config.reward
@@ -121,7 +122,7 @@ def with_reward_folder(config: "RunConfig") -> "RunConfig":
 
 
 def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -> None:
-    """A run folder may come from anywhere, so it does not decide whose code is run.
+    """Refuse rewards from a folder that only the run folder names: it may come from an untrusted source.
 
     A reward is imported from the working folder, or from a folder that this call names, and never from the run folder.
     """
@@ -131,7 +132,7 @@ def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -
     if not is_named and Path(folder) != Path.cwd():
         raise ConfigError(
             f"the reward '{code}' of this run is imported from {folder}, which is not the working "
-            "folder, and a run folder does not decide whose code is run; resume from there, or allow it with --set "
+            "folder, and a run folder does not decide which code is run; resume from there, or allow it with --set "
             f"reward.folder={folder}."
         )
     if Path(folder).is_relative_to(run.path):
@@ -146,7 +147,7 @@ def _remark(line: str) -> None:
 
 
 def watched(run: "Run") -> None:
-    """Run it with a panel, and leave a report whatever happens."""
+    """Execute the run with a panel, and write a report at any end."""
     from spotlight.surface.cli.report import verdict, write
     from spotlight.surface.kept_view import latest, part_name
     from spotlight.surface.panel import watcher
@@ -161,7 +162,7 @@ def watched(run: "Run") -> None:
             run.run_log.projections[part_name()] = view.to_bytes
             asyncio.run(run.execute())
     except BaseException:
-        # Whatever stopped the run is what must be told; a report that cannot be written now can be made later.
+        # The error that stopped the run has priority; a report that cannot be written now can be made later.
         with contextlib.suppress(Exception):
             typer.echo(f"report: {write(run.folder, run.prices)}")
         raise
@@ -181,7 +182,7 @@ def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfi
     from spotlight.config import load_config
 
     with tempfile.TemporaryDirectory() as folder:
-        # JSON is YAML: the one loader checks both.
+        # JSON is YAML: one loader checks both.
         path = Path(folder) / "resumed.yaml"
         path.write_text(json.dumps(before))
         return load_config(str(path), overrides, is_stored=True)

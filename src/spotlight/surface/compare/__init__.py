@@ -1,4 +1,4 @@
-"""Setups side by side: what each took to reach the scores of a baseline, in iterations, hours and dollars."""
+"""Setups side by side: iterations, hours and dollars to the scores of a baseline."""
 
 from spotlight.surface.compare.comparison import Comparison, compare
 from spotlight.surface.compare.curve import Curve, CurvePoint, Reached, curve_of, read_curve, to_target

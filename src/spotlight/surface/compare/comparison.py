@@ -1,14 +1,14 @@
-"""What each setup took to come to a share of the baseline's gain, and which factor saved what.
+"""Cost of each setup to a share of the baseline's gain, and the factors of its savings.
 
 The gain is that of the baseline's run with the same seed: from the base model to its final held-out score. A figure
-over seeds is told only if every seed's run came to the target: the mean of those that did would flatter.
+over seeds exists only if every seed's run reached the target, because the mean of the others would be biased.
 
 Saved time and money are three factors, each the baseline's value over the setup's, so above 1 is better:
 
     hours = iterations x seconds per iteration          dollars = hours x price of the fleet per hour
 
-Invariant: the factors multiply to the savings (tests/unit/test_compare.py); over seeds they are geometric means, for
-which that stays true.
+Invariant: the factors multiply to the savings (tests/unit/test_compare.py), also over seeds, because the means over
+seeds are geometric.
 """
 
 import math
@@ -22,11 +22,11 @@ from spotlight.core.errors import InputError, suggestion
 from spotlight.surface.compare.curve import Curve, Reached, to_target
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Of the baseline's gain."""
+"""Shares of the baseline's gain."""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A mean over seeds, and the least and the most of them."""
+    """Mean, least and most over seeds."""
 
     mean: float
     low: float
@@ -44,14 +44,14 @@ class Factors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Milestone(msgspec.Struct, frozen=True, kw_only=True):
-    """One setup on its way to one share of the baseline's gain."""
+    """One setup at one share of the baseline's gain."""
 
     setup: str
     share: float
     target: Spread
     seeds: int
     reached: int
-    """Seeds whose run came to the target; the figures are None unless all did."""
+    """Number of seeds whose run reached the target; the figures are None unless all did."""
     iterations: Spread | None = None
     hours: Spread | None = None
     dollars: Spread | None = None
@@ -59,7 +59,7 @@ class Milestone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinalScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the runs of one setup ended."""
+    """Final figures of one setup's runs."""
 
     setup: str
     seeds: int
@@ -68,11 +68,11 @@ class FinalScores(msgspec.Struct, frozen=True, kw_only=True):
     hours: Spread
     dollars: Spread
     idle_share: dict[Tenure, Spread] = {}
-    """Of the time that slots of a class were held."""
+    """Idle share of the time that slots of a class were held."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Setups in the order in which they were given."""
+    """Milestones and final figures, in the given order of setups."""
 
     baseline: str
     score: str
@@ -85,14 +85,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if not found:
             shares = ", ".join(f"{known:g}" for known in sorted({one.share for one in self.milestones}))
             raise InputError(
-                f"nothing was compared for '{setup}' at {share:g} of the gain; ask for one of the setups "
+                f"there is no comparison of '{setup}' at {share:g} of the gain; name one of the setups "
                 f"{', '.join(one.setup for one in self.endings)} at {shares}."
             )
         return found[0]
 
 
 def compare(curves: list[Curve], baseline: str, shares: Sequence[float] = SHARES) -> Comparison:
-    """Setups by the curves of their runs; every seed of a setup needs the baseline's run of that seed."""
+    """Compare setups by the curves of their runs; every seed of a setup needs the baseline's run of that seed."""
     by_setup = _by_setup(curves, baseline)
     targets = {seed: _targets(curve, shares) for seed, curve in by_setup[baseline].items()}
     return Comparison(
@@ -114,8 +114,7 @@ def _by_setup(curves: Sequence[Curve], baseline: str) -> dict[str, dict[int, Cur
         runs = by_setup.setdefault(curve.setup, {})
         if curve.seed in runs:
             raise InputError(
-                f"there are two runs of '{curve.setup}' with seed {curve.seed}, and which one counts is not known; "
-                "leave one out."
+                f"there are two runs of '{curve.setup}' with seed {curve.seed}, and only one can count; leave one out."
             )
         runs[curve.seed] = curve
     if baseline not in by_setup:
@@ -123,7 +122,7 @@ def _by_setup(curves: Sequence[Curve], baseline: str) -> dict[str, dict[int, Cur
     for curve in curves:
         if curve.score != curves[0].score:
             raise InputError(
-                f"the runs of '{curve.setup}' and '{curves[0].setup}' tell the scores '{curve.score}' and "
+                f"the runs of '{curve.setup}' and '{curves[0].setup}' have the scores '{curve.score}' and "
                 f"'{curves[0].score}', which cannot be compared; name one that all have."
             )
         if curve.seed not in by_setup[baseline]:
@@ -142,7 +141,7 @@ def _targets(baseline: Curve, shares: Sequence[float]) -> dict[float, float]:
             f"its base model's {baseline.first:.4g}, so there is no gain to take shares of; run it for longer, or "
             "compare with another."
         )
-    # The last one exactly, not by a sum that may miss it by a bit.
+    # The final score itself for share 1: the sum may differ in the last bit.
     return {share: baseline.final if share == 1 else baseline.first + share * gain for share in shares}
 
 
@@ -167,7 +166,7 @@ def _milestone(
 
 
 def _factors(pairs: list[tuple[Reached, Reached]]) -> Factors | None:
-    """None where something was reached at no cost: a ratio to nothing says nothing."""
+    """None if a target was reached at no cost: a ratio to 0 is undefined."""
     if any(min(one.iterations, one.hours, one.dollars) <= 0 for pair in pairs for one in pair):
         return None
 

@@ -1,7 +1,7 @@
 """A run as a curve: held-out score against iterations, hours and dollars.
 
-A point is where the evaluated weights were: an evaluation is drawn beside the next iteration and told after it, but its
-score was bought when the iteration that made its weights was done. The base model is at nothing.
+A point has the cost at the end of the iteration that made the evaluated weights, although the evaluation is drawn
+during the next iteration and recorded after it. The base model is at 0.
 
 Invariant: hours and dollars of a curve never fall, and reaching a higher target never takes less
 (tests/property/test_compare_property.py).
@@ -23,7 +23,7 @@ from spotlight.surface.projections import RunView
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights after so many iterations, what they had cost, and how they score."""
+    """Iterations, cost and score of evaluated weights."""
 
     iteration: int
     hours: float
@@ -32,7 +32,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The curve of one run."""
 
     setup: str
     seed: int
@@ -40,7 +40,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the held-out score."""
     points: tuple[CurvePoint, ...]
     idle_share: dict[Tenure, float] = {}
-    """Of the time that slots of a class were held, over the whole run."""
+    """Idle share of the time that slots of a class were held, over the whole run."""
 
     @property
     def first(self) -> float:
@@ -48,7 +48,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def final(self) -> float:
-        """The mean of the last two evaluations: less a matter of luck than the best of many."""
+        """Mean of the last two evaluations: less noisy than the best of many."""
         last = self.points[-2:] if len(self.points) > 2 else self.points[-1:]
         return sum(point.score for point in last) / len(last)
 
@@ -59,7 +59,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a curve first comes to a score."""
+    """Cost at which a curve first reaches a score."""
 
     iterations: float
     hours: float
@@ -67,23 +67,23 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_target(curve: Curve, score: float) -> Reached | None:
-    """Where the monotone envelope of the curve first comes to `score`; None if it never does.
+    """Cost at which the monotone envelope of the curve first reaches `score`; None if it never does.
 
-    The envelope is the best score so far: one lucky evaluation counts, and a later dip does not undo it. Between two
-    evaluations it is taken as a straight line, in iterations, hours and dollars alike.
+    The envelope is the best score so far: a later dip does not undo it. Between two evaluations it is a straight line,
+    in iterations, hours and dollars alike.
     """
     before: CurvePoint | None = None
     for point in curve.points:
         if point.score >= score:
             return _between(before, point, score)
-        # A dip below what was reached leaves the envelope where it was, later and dearer.
+        # At a dip the envelope keeps its score, at a later time and a higher cost.
         level = point.score if before is None else max(before.score, point.score)
         before = msgspec.structs.replace(point, score=level)
     return None
 
 
 def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: str | None = None) -> Curve:
-    """The curve that a run's records tell; of its headline score if none is named."""
+    """The curve of a run's records; default is the headline score."""
     view = RunView()
     began: float | None = None
     made = {0: (0.0, 0.0)}
@@ -92,7 +92,7 @@ def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: s
         view.apply(record)
         began = record.at if began is None else began
         if isinstance(record.event, IterationDone):
-            # After a fall back to a checkpoint an iteration is done again, and what came after it is not made yet.
+            # After a restore an iteration is repeated, and later ones do not exist yet.
             done = record.event.iteration
             made = {count: spent for count, spent in made.items() if count <= done}
             made[done + 1] = ((record.at - began) / HOUR_S, _dollars(view, prices))
@@ -112,7 +112,7 @@ def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: s
 
 
 def read_curve(folder: RunFolder, prices: PriceTable, setup: str, score: str | None = None) -> Curve:
-    """From the journal of a run, finished or not."""
+    """The curve of a run folder, finished or not."""
     return curve_of(read(folder.journal), prices, setup, score)
 
 
@@ -131,6 +131,6 @@ def _dollars(view: RunView, prices: PriceTable) -> float:
     bill = view.bill(prices)
     for line in bill.lines:
         if line.per_gpu_hour is None:
-            # Raises the sentence about the row, or about its spot price.
+            # Raises an error about the row or its spot price.
             prices[line.price].per_gpu_hour(line.slot_class)
     return bill.dollars

@@ -16,13 +16,13 @@ AXES: tuple[tuple[str, Callable[[CurvePoint], float]], ...] = (
 )
 
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C9", "C8")
-"""Without the cycle's grey: that is the baseline's."""
+"""Without grey, which is the baseline's."""
 
 
 def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path, prices: str) -> None:
-    """A thin line per run, a thick one per setup: the mean over its seeds, iteration by iteration.
+    """Draw a thin line per run and a thick one per setup: the mean over its seeds at each iteration.
 
-    `prices` names what dollars go by: they are of machines that were not paid for.
+    `prices` is the name of the price table.
     """
     if path.suffix.lower() != ".png":
         raise InputError(f"the picture {path} is not named as a PNG, which is all that is written; end it in .png.")
@@ -45,7 +45,7 @@ def draw(curves: Sequence[Curve], baseline: str, title: str, path: Path, prices:
 
 
 def mean_curve(runs: Sequence[Curve]) -> list[CurvePoint]:
-    """The mean over runs at the iterations that all of them evaluated."""
+    """Mean over runs at the iterations that all of them evaluated."""
     by_iteration = [{point.iteration: point for point in curve.points} for curve in runs]
     shared = sorted(set.intersection(*(set(points) for points in by_iteration)))
     return [

@@ -1,7 +1,7 @@
-"""The runs of a comparison, simulated: every setup with every seed, and what is finished already is not run again.
+"""The simulated runs of a comparison: every setup with every seed; finished runs are not repeated.
 
-Setups of one seed share their numbers: what does not depend on the machines is computed once. So setups without
-exploration have one learning curve, and only their clocks differ.
+Setups of one seed share numbers that do not depend on the machines. So setups without exploration have one learning
+curve, and only their clocks differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ from spotlight.surface.compare.curve import Curve, read_curve
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for, simulated_config
 
 ASSUMED = "assumed.txt"
-"""In a run's folder."""
+"""File in a run's folder with its assumptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What is compared."""
+    """Inputs of a comparison."""
 
     task: str
     """The recipe that every setup is joined to."""
@@ -37,11 +37,11 @@ class Contest:
     kind: NumericsKind
     learning: str | None
     folder: Path
-    """Of the runs, one folder each."""
+    """Parent folder of the runs."""
 
     @property
     def assumptions(self) -> str:
-        """What a run's curve depends on beside its settings."""
+        """Everything that a run's curve depends on beside its settings."""
         assumed = self.assumed
         trace = "" if assumed.trace is None else Trace.load(assumed.trace).digest
         return f"profile {assumed.profile.digest}, trace {trace}, numerics {self.kind.value} {self.learning or ''}\n"
@@ -54,7 +54,7 @@ class Contest:
 
 
 def run_all(contest: Contest, score: str | None, progress: Callable[[str, int, int], None]) -> list[Curve]:
-    """One curve per setup and seed; `progress` hears of iterations by the name of the run."""
+    """One curve per setup and seed; `progress` receives the run's name and its iterations."""
     if not contest.setups:
         raise InputError("there is no setup to compare; name some between commas, such as reserved-only,spotlight.")
     configs = {(setup, seed): contest.config(setup, seed) for setup in contest.setups for seed in contest.seeds}
@@ -73,7 +73,7 @@ def run_all(contest: Contest, score: str | None, progress: Callable[[str, int, i
 def run_one(
     contest: Contest, setup: str, config: RunConfig, numerics: Numerics, progress: Callable[[str, int, int], None]
 ) -> RunFolder:
-    """The folder of a finished run, now or before."""
+    """Simulate the run unless it is finished already; return its folder."""
     name = f"{setup}, seed {config.seed}"
     folder = RunFolder(contest.folder / f"{setup}-seed{config.seed}")
     if folder.config.is_file():
@@ -81,8 +81,8 @@ def run_one(
         if RunState.replay(record.event for record in read(folder.journal)).finished:
             return folder
         raise InputError(
-            f"the run {folder.path} was cut short, and a simulated run cannot go on in its middle; delete that folder "
-            "and compare again."
+            f"the run {folder.path} was interrupted, and a simulated run cannot be resumed; delete that folder and "
+            "compare again."
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     (folder.path / ASSUMED).write_text(contest.assumptions)
@@ -99,27 +99,27 @@ def run_one(
 
 
 def _check_alike(contest: Contest, configs: Mapping[str, RunConfig]) -> None:
-    """Setups of one seed share their numbers, so these may not depend on the setup."""
+    """Setups of one seed share their numbers, so the numbers must not depend on the setup."""
     first = contest.setups[0]
     for setup, config in configs.items():
         known = configs[first]
         if subject_of(config) != subject_of(known) or config.rollout.steps != known.rollout.steps:
             raise InputError(
                 f"the setups '{first}' and '{setup}' differ in what is learned (model, data, reward, algorithm, train "
-                "or rollout.steps), so that their numbers cannot be shared; compare setups of one task."
+                "or rollout.steps), so their numbers cannot be shared; compare setups of one task."
             )
 
 
 def _check_same(contest: Contest, folder: RunFolder, config: RunConfig) -> None:
     assumed = folder.path / ASSUMED
-    told = assumed.read_text() if assumed.is_file() else ""
-    if folder.read_config() != config.model_dump(mode="json") or told != contest.assumptions:
+    stored = assumed.read_text() if assumed.is_file() else ""
+    if folder.read_config() != config.model_dump(mode="json") or stored != contest.assumptions:
         raise InputError(
-            f"the folder {folder.path} holds a run with other settings, so its curve means something else here; choose "
-            "another --out."
+            f"the folder {folder.path} holds a run with other settings, so its curve cannot be reused; choose another "
+            "--out."
         )
 
 
 def named(text: str) -> Sequence[str]:
-    """Names between commas."""
+    """Split names at commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

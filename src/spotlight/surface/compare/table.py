@@ -1,4 +1,4 @@
-"""A comparison as two tables: what each setup took, and which factor saved what."""
+"""A comparison as two tables: the cost of each setup, and the factors of its savings."""
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,17 +10,17 @@ NOT_REACHED = "-"
 
 
 def show(comparison: Comparison, console: Console, priced_as_if: str) -> None:
-    """`priced_as_if` names the price table: dollars of a run on this machine are never paid."""
+    """Print the tables; `priced_as_if` is the name of the price table."""
     score, baseline = comparison.score, comparison.baseline
     seeds = ", ".join(map(str, comparison.seeds))
-    _say(console, f"Held-out {score} against {baseline}, seeds {seeds}: mean, and least..most of them")
+    _print(console, f"Held-out {score} against {baseline}, seeds {seeds}: mean, and least..most of them")
     console.print(_taken(comparison))
     console.print(_saved(comparison))
-    _say(
+    _print(
         console,
         f"gain: from the base model to the final score of {baseline} with the same seed. saved: {baseline} over the "
         f"setup, above 1 is better; hours = iterations x s/iteration, $ = hours x $/hour. Dollars are priced as if, "
-        f"{priced_as_if}. {NOT_REACHED}: not every seed came there.",
+        f"{priced_as_if}. {NOT_REACHED}: not reached by every seed.",
     )
 
 
@@ -61,7 +61,7 @@ def _spread(value: Spread | None, digits: int) -> str:
     if value is None:
         return NOT_REACHED
     mean, low, high = (f"{part:.{digits}f}" for part in (value.mean, value.low, value.high))
-    # Under the mean, so that every column stays narrow.
+    # Under the mean, to keep columns narrow.
     return mean if low == high else f"{mean}\n{low}..{high}"
 
 
@@ -72,5 +72,5 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _say(console: Console, words: str) -> None:
-    console.print(words, highlight=False, soft_wrap=True)
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)

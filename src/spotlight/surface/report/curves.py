@@ -15,7 +15,7 @@ SHOWN = 4
 
 
 def score_section(view: RunView, trained_on: int = 0) -> str:
-    """The headline, the reward, the second judge, then the others; none that has the curve of another one."""
+    """The headline, the reward, the second judge, then the others; equal curves are shown once."""
     headline = view.headline()
     if headline is None:
         if view.facts.stopped is not None:
@@ -41,8 +41,8 @@ def score_section(view: RunView, trained_on: int = 0) -> str:
 
 def curve_figure(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
     first, last = curve[0][1], curve[-1][1]
-    said = f"{score_name(name)}: {score(first.value)} → {score(last.value)}"
-    return figure(said[:1].upper() + said[1:], _drawing(name, curve))
+    caption = f"{score_name(name)}: {score(first.value)} → {score(last.value)}"
+    return figure(caption[:1].upper() + caption[1:], _drawing(name, curve))
 
 
 def _drawing(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
@@ -84,15 +84,15 @@ def _drawing(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
 
 
 def gain_sentence(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
-    """`exact match rose from 0.40 to 0.61`, or that the change is within the error."""
+    """A sentence such as `exact match rose from 0.40 to 0.61`, or that the change is within the error."""
     first, last = curve[0][1], curve[-1][1]
     what = f"held-out {score_name(name)}"
     if len(curve) == 1:
         return f"{what} is {score(first.value)} so far"
-    said = f"from {score(first.value)} to {score(last.value)}"
+    change = f"from {score(first.value)} to {score(last.value)}"
     if not last.differs_from(first):
-        return f"{what} went {said}, a change within the error"
-    return f"{what} {'rose' if last.value > first.value else 'fell'} {said}"
+        return f"{what} went {change}, a change within the error"
+    return f"{what} {'rose' if last.value > first.value else 'fell'} {change}"
 
 
 def interval(point: ScoreInterval) -> str:

@@ -1,4 +1,4 @@
-"""Numbers and strings for people. Everything that reaches the page as text passes through `safe`."""
+"""Formats of numbers and strings for people. All text of the page passes through `safe`."""
 
 import html
 import math
@@ -7,7 +7,7 @@ UNKNOWN = "–"
 
 
 def safe(text: object) -> str:
-    """Text that no reader takes for markup."""
+    """Escape text for HTML."""
     return html.escape(str(text), quote=True)
 
 
@@ -64,5 +64,5 @@ NAMES = {"exact": "exact match", "geneval": "GenEval score"}
 
 
 def score_name(name: str) -> str:
-    """What people call a held-out score."""
+    """Readable name of a held-out score."""
     return NAMES.get(name, name.replace("_", " "))

@@ -11,12 +11,12 @@ from spotlight.surface.training_figures import SHOWN
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 354, 14, 166
 MOST_POINTS = 240
-"""Points of a curve; of longer runs each is a mean over neighbouring steps."""
+"""Largest number of points of a curve; in longer runs each is a mean over neighbouring steps."""
 CAPTIONS = {"loss": "Loss", "grad_norm": "Gradient norm", "kl": "KL to the base model"}
 
 
 def learning_section(view: RunView) -> str:
-    """Nothing where no step has figures, as in simulations with drawn rewards."""
+    """Empty if no step has figures, as in simulations with drawn rewards."""
     curves = {name: view.training.curve(name) for name in SHOWN}
     charts = "".join(_chart(name, curve) for name, curve in curves.items() if curve)
     if not charts:
@@ -48,7 +48,7 @@ def _drawing(title: str, curve: Sequence[tuple[float, float]]) -> str:
 
 
 def binned(curve: Sequence[tuple[int, float]], most: int) -> list[tuple[float, float]]:
-    """At most so many points, each the mean of the same number of neighbours; the last bin may have fewer."""
+    """At most `most` points, each the mean of the same number of neighbours; the last bin may have fewer."""
     width = -(-len(curve) // most)
     bins = [curve[start : start + width] for start in range(0, len(curve), width)]
     return [(fsum(step for step, _ in each) / len(each), fsum(value for _, value in each) / len(each)) for each in bins]

@@ -1,4 +1,4 @@
-"""Pieces of the page that several sections share: section, legend, table. What is not already markup is made safe."""
+"""Common pieces of the page: section, legend, table. Text that is not markup is escaped."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,12 +6,12 @@ from spotlight.surface.report.formats import safe
 
 
 def section(title: str, lead: str, body: str) -> str:
-    """A card: its heading, a sentence that says how to read it, and the rest."""
+    """A card: heading, a sentence on how to read it, and the body."""
     return f'<section><h2>{safe(title)}</h2><p class="lead">{safe(lead)}</p>{body}</section>'
 
 
 def empty(title: str, why: str) -> str:
-    """A card that has nothing to show yet, and says why."""
+    """A card without content, with the reason."""
     return f'<section><h2>{safe(title)}</h2><p class="empty">{safe(why)}</p></section>'
 
 
@@ -39,7 +39,7 @@ def figure(caption: str, body: str, css: str = "") -> str:
 
 
 def table(heads: Sequence[str], body: str) -> str:
-    """`body` is one or more rows; the table scrolls sideways where it does not fit."""
+    """A table; `body` is one or more rows. It scrolls sideways if it does not fit."""
     cells = "".join(f"<th>{safe(head)}</th>" for head in heads)
     return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
 

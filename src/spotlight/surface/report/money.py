@@ -1,4 +1,4 @@
-"""Cost at list prices, what else the same work would have cost, and what the money went into."""
+"""Cost at list prices, alternatives for the same work, and cost by activity."""
 
 import math
 
@@ -10,14 +10,14 @@ from spotlight.surface.report.formats import UNKNOWN, dollars, duration, percent
 from spotlight.surface.report.markup import row, section, table
 from spotlight.surface.report.timeline_chart import LABELS
 
-OF_NO_USE = (Activity.IDLE, Activity.START, Activity.SWITCH, Activity.REGROUP, Activity.LOST)
+UNPRODUCTIVE = (Activity.IDLE, Activity.START, Activity.SWITCH, Activity.REGROUP, Activity.LOST)
 
 
 def cost_section(view: RunView, prices: PriceTable) -> str:
     bill = view.bill(prices)
     if not bill.lines:
         return ""
-    lead = "Priced as if every slot were a GPU of the list. A machine is paid from joining to going, busy or not."
+    lead = "Priced as if every slot were a GPU of the list. A machine is paid from joining to leaving, busy or not."
     rows = "".join(_line(line, prices) for line in bill.lines)
     sums = (
         _sum_row("This run", bill, bill.dollars)
@@ -27,16 +27,16 @@ def cost_section(view: RunView, prices: PriceTable) -> str:
     heads = ("slots", "priced as if", "$ / GPU-hour", "GPU-hours", "busy", "cost")
     source = f"Price list {bill.table}, {bill.date}, digest {bill.digest}. Source: {'; '.join(prices.sources)}."
     if bill.unpriced_seconds:
-        source += f" {duration(bill.unpriced_seconds)} of slot time have no price in it and are not in the sum."
+        source += f" {duration(bill.unpriced_seconds)} of slot time have no price and are not in the sum."
     spent = f"""<div class="numbers">{_spent(bill)}</div>"""
     body = f"""{table(heads, rows + sums)}{spent}<p class="fine">{safe(source)}</p>"""
     return section("Cost at list prices", lead, body)
 
 
 def busy_share(seconds: dict[Activity, float]) -> float:
-    """Of the paid seconds, those that went into something of use: neither waiting nor work that was lost."""
+    """Share of the paid seconds that is neither waiting nor lost work."""
     total = sum(seconds.values())
-    idle = math.fsum(seconds.get(activity, 0.0) for activity in OF_NO_USE)
+    idle = math.fsum(seconds.get(activity, 0.0) for activity in UNPRODUCTIVE)
     return 1 - idle / total if total else 0.0
 
 
@@ -59,7 +59,7 @@ def _spent(bill: Bill) -> str:
         for activity, label in LABELS.items()
         if hours[activity] > 0
     )
-    return table(("what the money went into", "GPU-hours", "cost"), rows)
+    return table(("activity", "GPU-hours", "cost"), rows)
 
 
 def _reserved_only(bill: Bill) -> str:

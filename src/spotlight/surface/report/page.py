@@ -1,6 +1,6 @@
-"""The page: verdict, key figures, curves, pictures, slots, previews, cost, audit. One file, nothing fetched.
+"""The report page: verdict, key figures, curves, pictures, slots, previews, cost, audit. One self-contained file.
 
-Invariant: every string of a run reaches the page escaped, and the page names no address that a browser would load
+Invariant: every string of a run is escaped, and the page has no address that a browser would load
 (tests/unit/test_report.py).
 """
 
@@ -26,12 +26,12 @@ from spotlight.surface.report.timeline_chart import timeline_section
 
 STYLE = Path(__file__).with_name("report.css")
 MOST_ROWS = 60
-"""Iterations in the table; of longer runs the first and the last."""
+"""Largest number of iterations in the table; longer runs show the first and the last."""
 NO_PROMPTS: Mapping[str, str] = {}
 
 
 class AuditVerdict(Protocol):
-    """What an audit of the journal says."""
+    """Outcome of an audit of the journal."""
 
     @property
     def clean(self) -> bool: ...
@@ -54,12 +54,12 @@ def write_report(
 ) -> None:
     """Write the page.
 
-    `prompts` gives texts by prompt id, `trained_on` says how many held-out prompts are also trained on, `verdict` is
-    the outcome of an audit if one was made.
+    `prompts` has texts by prompt id, `trained_on` is the number of held-out prompts that are also trained on, `verdict`
+    is the outcome of an audit, if any.
     """
     page = render(view, run_folder, prices or PriceTable.load(), prompts, trained_on, verdict)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Made anew ("x"), because a link under a fixed name would be written through.
+    # A new file ("x"), because a write to a fixed name would follow a link.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with partial.open("x", encoding="utf-8") as file:
         file.write(page)
@@ -107,17 +107,17 @@ def verdict_sentence(view: RunView, verdict: AuditVerdict | None) -> str:
             if view.facts.stopped is None
             else "The run stopped before its first evaluation."
         )
-    said = gain_sentence(headline, view.curve(headline))
-    said = f"{said[:1].upper()}{said[1:]} in {count(len(view.iterations), 'iteration')} and {duration(view.at)}"
+    text = gain_sentence(headline, view.curve(headline))
+    text = f"{text[:1].upper()}{text[1:]} in {count(len(view.iterations), 'iteration')} and {duration(view.at)}"
     taken = view.timeline.preemptions
     if taken:
         unannounced = sum(not one.noticed for one in taken)
-        said += f", through {count(len(taken), 'preemption')} ({unannounced:,} without notice)"
+        text += f", through {count(len(taken), 'preemption')} ({unannounced:,} without notice)"
     if verdict is not None:
-        said += "; no sample was lost or trained twice" if verdict.clean else "; the audit found problems"
+        text += "; no sample was lost or trained twice" if verdict.clean else "; the audit found problems"
     if not view.gaps.whole:
-        said += f", but {view.gaps.counts()[0]}"
-    return f"{said}."
+        text += f", but {view.gaps.counts()[0]}"
+    return f"{text}."
 
 
 def _facts(view: RunView) -> str:
@@ -186,12 +186,12 @@ def _audit_word(verdict: AuditVerdict | None) -> str:
 
 
 def audit_section(view: RunView, verdict: AuditVerdict | None) -> str:
-    """Where every rollout is, what was refused, and what the audit says."""
+    """Counts of rollouts and refusals, and the sentences of the audit."""
     samples = view.samples
     rollouts = samples.rollouts()
     lead = (
-        "Every rollout ever issued is in one place. Late and duplicate replies are refused and counted; work of a lost "
-        "machine goes on from its last commit."
+        "Every rollout ever issued is in one column. Late and duplicate replies are refused and counted; work of a "
+        "lost machine continues from its last commit."
     )
     places = table(("rollouts issued", *rollouts), row(f"{sum(rollouts.values()):,}", *map(count, rollouts.values())))
     counts = (
@@ -200,11 +200,11 @@ def audit_section(view: RunView, verdict: AuditVerdict | None) -> str:
         + _counts("Denoising steps done again", samples.redone_by)
     )
     sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in (verdict.sentences() if verdict else ()))
-    told = f'<ul class="sentences">{sentences}</ul>' if sentences else ""
+    text = f'<ul class="sentences">{sentences}</ul>' if sentences else ""
     problems = "".join(f"<li>{safe(f'{duration(one.at)}, {one.source}: {one.problem}')}</li>" for one in view.problems)
-    told += f'<h3>Problems on the way</h3><ul class="sentences">{problems}</ul>' if problems else ""
+    text += f'<h3>Problems on the way</h3><ul class="sentences">{problems}</ul>' if problems else ""
     return section(
-        "Exactly once", lead, f'<div class="numbers">{places}</div><div class="columns">{counts}</div>{told}'
+        "Exactly once", lead, f'<div class="numbers">{places}</div><div class="columns">{counts}</div>{text}'
     )
 
 

@@ -1,4 +1,4 @@
-"""Before and after: the same held-out prompts and seeds by the first and by the last policy that has pictures."""
+"""Before and after: the same held-out prompts and seeds, drawn by the first and the last policy with pictures."""
 
 import base64
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from spotlight.surface.report.markup import section
 
 MOST_PAIRS = 12
 LARGEST_BYTES = 4 * 2**20
-"""A picture above this is left out: the page must stay one that can be mailed."""
+"""A larger picture is left out, to keep the page small enough for mail."""
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -29,7 +29,7 @@ def gallery_section(view: RunView, run_folder: Path, prompts: Mapping[str, str])
 
 
 def before_and_after(view: RunView) -> list[tuple[HeldOutPicture, HeldOutPicture]]:
-    """Pairs of one prompt and seed, in the order of prompts; none before a second policy has drawn it."""
+    """Pairs of pictures of one prompt and seed by two policies, in the order of prompts."""
     seen: dict[tuple[int, int], list[HeldOutPicture]] = {}
     for picture in view.gallery:
         seen.setdefault((picture.group, picture.seed), []).append(picture)
@@ -56,7 +56,7 @@ def _image(picture: HeldOutPicture, run_folder: Path, when: str, caption: str) -
 
 
 def _png(run_folder: Path, picture: HeldOutPicture) -> bytes | None:
-    """Bytes of a picture inside the run's folder; None for one that is missing, elsewhere, too large or no PNG."""
+    """Bytes of a picture in the run's folder; None if it is missing, elsewhere, too large or not a PNG."""
     path = (run_folder / picture.path).resolve()
     if not path.is_relative_to(run_folder.resolve()) or not path.is_file() or path.stat().st_size > LARGEST_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Previews per iteration, and how much of the reward's variance the chosen seeds captured."""
+"""Previews per iteration, and the share of the reward's variance that the selected seeds captured."""
 
 import math
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ def preview_section(view: RunView) -> str:
     closed = [view.explorations[key] for key in sorted(view.explorations)]
     seen = [one for one in closed if one.planned or one.previewed or one.figures]
     if not seen:
-        return empty("Previews", "No seed has been previewed: nothing was idle yet, or exploration is off.")
+        return empty("Previews", "No seed has been previewed: no slot was idle yet, or exploration is off.")
     finished, discarded = sum(map(done_of, seen)), sum(one.discarded for one in seen)
     lead = (
-        f"{count(finished, 'preview')} on weights at most one iteration old told which seeds to roll out; "
-        f"{count(discarded)} were cut off when training ended. Previews choose seeds and are never trained on. "
+        f"{count(finished, 'preview')} on weights at most one iteration old selected the seeds to roll out; "
+        f"{count(discarded)} were cut off when training ended. Previews are never trained on. "
         "Captured variance is estimated from a few audited seeds and errs on the high side."
     )
-    charts = figure("Previews by iteration", _bars(seen)) + figure("How well they chose", _lines(seen))
+    charts = figure("Previews by iteration", _bars(seen)) + figure("Fidelity of previews", _lines(seen))
     return section("Previews", lead, f'<div class="charts">{charts}</div>')
 
 
 def done_of(one: ExplorationView) -> int:
-    """Finished previews; while an exploration is open, those that were told so far."""
+    """Number of finished previews; of an open exploration, those recorded so far."""
     return max(one.finished, one.previewed)
 
 
@@ -60,12 +60,12 @@ def _bars(seen: Sequence[ExplorationView]) -> str:
         if index % every == 0:
             parts.append(svg.text(left + width / 2, BOTTOM + 18, str(label), "tick", "middle"))
     parts.append(svg.text((LEFT + RIGHT) / 2, HEIGHT - 4, "for iteration", "axis", "middle"))
-    told = (
+    keys = (
         swatch(box("fill-preview"), "finished"),
         swatch(box("cut"), "cut off"),
         swatch(stroke("plan"), "planned"),
     )
-    return svg.drawing(WIDTH, HEIGHT, "previews by iteration", "".join(parts)) + legend(told)
+    return svg.drawing(WIDTH, HEIGHT, "previews by iteration", "".join(parts)) + legend(keys)
 
 
 def _binned(seen: Sequence[ExplorationView]) -> list[tuple[int, float, float, float]]:
@@ -87,7 +87,7 @@ def _lines(seen: Sequence[ExplorationView]) -> str:
     x = svg.Scale(seen[0].iteration, max(seen[-1].iteration, seen[0].iteration + 1), LEFT + 8, RIGHT - 8)
     y = svg.Scale(0.0, 1.0, BOTTOM, TOP)
     parts = [svg.y_axis(y, LEFT, RIGHT, lambda tick: percent(tick))]
-    told = []
+    keys = []
     for name, label, css in LINES:
         points = [(one.iteration, one.figures.get(name, math.nan)) for one in seen]
         shown = [(x(iteration), y(min(1.0, max(0.0, value)))) for iteration, value in points if math.isfinite(value)]
@@ -97,11 +97,11 @@ def _lines(seen: Sequence[ExplorationView]) -> str:
         if len(shown) <= 60:
             parts += [f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="3" class="dot-{css}"/>' for cx, cy in shown]
         mean = math.fsum(value for _, value in points if math.isfinite(value)) / len(shown)
-        told.append(swatch(stroke(css), f"{label}, mean {score(mean)}"))
-    if not told:
+        keys.append(swatch(stroke(css), f"{label}, mean {score(mean)}"))
+    if not keys:
         return '<p class="empty">Not measured yet: the audit needs rollouts of previewed seeds.</p>'
     values = [tick for tick in svg.ticks(x.low, x.high, 6) if tick == int(tick)]
     parts.append(svg.x_axis(x, BOTTOM, values, lambda tick: f"{tick:.0f}"))
     parts.append(svg.text((LEFT + RIGHT) / 2, HEIGHT - 4, "for iteration", "axis", "middle"))
     drawn = svg.drawing(WIDTH, HEIGHT, "fidelity of previews by iteration", "".join(parts))
-    return drawn + legend(told)
+    return drawn + legend(keys)

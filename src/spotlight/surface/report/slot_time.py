@@ -1,4 +1,4 @@
-"""Where slot time went: by class of slot a stacked bar, and a table that begins with what was idle.
+"""Slot time by activity: a stacked bar per class of slot, and a table that begins with idle time.
 
 Invariant: the shares of a class add up to the time that its slots were held (tests/unit/test_report_bubbles.py).
 """
@@ -21,9 +21,9 @@ NAMES = {
     Tenure.ON_DEMAND: "on demand, to roll out",
 }
 MOST_ROWS = 30
-"""Iterations in the table; of longer runs the last."""
+"""Largest number of iterations in the table; longer runs show the last."""
 ROOM_FOR_WORDS = 0.11
-"""Share from which on a block of a bar is wide enough for its label."""
+"""Share above which a block of a bar is wide enough for its label."""
 
 
 def bubbles_section(view: RunView) -> str:
@@ -31,8 +31,8 @@ def bubbles_section(view: RunView) -> str:
     if not found.seconds:
         return ""
     lead = (
-        "Every second that a slot was held is of one kind. Idle is a slot whose worker is there and has nothing to do; "
-        "help is what a slot that trains rolls out while there is something left to train."
+        "Every second that a slot was held has one activity. Idle: the worker is present and has no work. Help: a slot "
+        "of the trainer rolls out while training is not finished."
     )
     bars = "".join(figure(NAMES[tenure], _bar(seconds), "share") for tenure, seconds in found.seconds.items())
     named = legend(swatch(box(f"act-{kind.value}"), LABELS[kind]) for kind in _present(found))
@@ -46,10 +46,10 @@ def _bar(seconds: Mapping[Activity, float]) -> str:
     for kind, label in LABELS.items():
         part = share(seconds, kind)
         if part > 0:
-            said = f"{label} {percent(part)}"
-            shown = safe(said) if part > ROOM_FOR_WORDS else ""
+            caption = f"{label} {percent(part)}"
+            shown = safe(caption) if part > ROOM_FOR_WORDS else ""
             parts.append(
-                f'<div class="block bg-{kind.value}" style="flex:{part:.5f}" title="{safe(said)}, '
+                f'<div class="block bg-{kind.value}" style="flex:{part:.5f}" title="{safe(caption)}, '
                 f'{duration(seconds[kind])}"><span>{shown}</span></div>'
             )
     return f'<div class="bar">{"".join(parts)}</div>'
@@ -71,7 +71,7 @@ def _kinds(found: Bubbles) -> str:
 
 
 def _iterations(found: Bubbles) -> str:
-    """What was idle in each iteration that is done."""
+    """Idle share in each finished iteration."""
     done = [one for one in found.iterations if one.end is not None]
     if len(done) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Samples one version old: their share, and what one version between drawing and training does to them."""
+"""Samples one version old: their share, and their difference from fresh ones."""
 
 from spotlight.control.pipeline import staleness
 from spotlight.surface.projections import RunView
@@ -12,14 +12,14 @@ ROWS = (
 
 
 def stale_section(view: RunView) -> str:
-    """Nothing where no sample was stale."""
+    """Empty if no sample was stale."""
     stale = view.stale
     if not stale.stale:
         return ""
     lead = (
-        f"{count(stale.stale, 'rollout')}, {percent(stale.share)} of those after the first iteration, began with the "
-        "weights before their iteration's own while it was still trained. The audit checks that none is older than "
-        "that and that no group mixes two versions."
+        f"{count(stale.stale, 'rollout')}, {percent(stale.share)} of those after the first iteration, used the "
+        "previous version's weights while training continued. The audit checks that none is older and that no group "
+        "mixes two versions."
     )
     rows = []
     for label, fresh, old, shown in ROWS:

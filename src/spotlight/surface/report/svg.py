@@ -22,7 +22,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers within the range, about as many as wanted."""
+    """Round numbers within the range, about `wanted` of them."""
     span = high - low
     if span <= 0:
         return [low]
@@ -72,5 +72,5 @@ def band(lower: Sequence[tuple[float, float]], upper: Sequence[tuple[float, floa
 
 
 def drawing(width: float, height: float, title: str, body: str, css: str = "") -> str:
-    """A whole picture, with what it shows in words."""
+    """A whole picture, with its title as a text alternative."""
     return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{safe(title)}" class="{css}">{body}</svg>'

@@ -1,4 +1,4 @@
-"""Who did what when: one row per slot, the dominant activity of every pixel, losses as ticks, notices hatched."""
+"""The timeline chart: one row per slot, the dominant activity of every pixel, losses as ticks, notices hatched."""
 
 from typing import TypeAlias
 
@@ -12,9 +12,9 @@ from spotlight.surface.timeline import NoticeSpan, SlotRow
 WIDTH, LEFT, RIGHT = 1080, 116, 1008
 ROW, GAP, HEADING, AXIS = 20, 5, 26, 34
 MOST_BOUNDARIES, MOST_TICKS, MOST_RUNS = 60, 40, 220
-"""More than these and the drawing changes to one that is still readable."""
+"""Limits above which the drawing changes to a coarser one."""
 BIN = 8
-"""Pixels that are summed up where shares are stacked."""
+"""Pixels per bin of stacked shares."""
 Blocks: TypeAlias = dict[Activity, list[tuple[float, float, float, float]]]
 """Left, top, width and height by activity."""
 
@@ -33,7 +33,7 @@ LABELS = {
     Activity.IDLE: "idle",
 }
 METERED = (Activity.REGROUP, Activity.LOST)
-"""Known of seconds in sum, not of one span: only the bill shows them."""
+"""Activities known as sums only, not as spans: only the bill shows them."""
 PATTERNS = """<defs>
 <pattern id="p-preview" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" class="fill-preview"/><rect width="1.6" height="6" class="pattern"/></pattern>
@@ -50,11 +50,11 @@ PATTERNS = """<defs>
 def timeline_section(view: RunView) -> str:
     rows = view.timeline.ordered()
     if not rows:
-        return empty("Who did what when", "No machine has joined yet.")
+        return empty("Timeline of the slots", "No machine has joined yet.")
     lead = "One row per slot. A blank stretch means that there was no machine."
     if any(len(one.spans) > MOST_RUNS for one in rows):
-        lead += " Where many things share a few pixels, heights show their shares."
-    return section("Who did what when", lead, f'{_legend()}<div class="scroll">{draw(view)}</div>{_table(view)}')
+        lead += " Where many activities share a few pixels, heights show their shares."
+    return section("Timeline of the slots", lead, f'{_legend()}<div class="scroll">{draw(view)}</div>{_table(view)}')
 
 
 def draw(view: RunView) -> str:
@@ -97,9 +97,9 @@ def _drawn_row(view: RunView, slot: SlotRow, x: svg.Scale, y: float) -> str:
     parts += _short_ticks(slot, x, y) if crowded else [_tick(x(at), y, at, noticed) for at, noticed in slot.losses]
     shares = activity_shares(slot, view.at)
     parts.append(svg.text(RIGHT + 10, y + 14, percent(sum(shares.values())), "tick"))
-    told = ", ".join(f"{LABELS[activity]} {percent(share)}" for activity, share in shares.items())
-    told += f"; in a crew {percent(shared)}" if (shared := crew_share(slot, view.at)) else ""
-    return f"<g><title>{safe(slot.name)}: {safe(told or 'nothing yet')}</title>{''.join(parts)}</g>"
+    summary = ", ".join(f"{LABELS[activity]} {percent(share)}" for activity, share in shares.items())
+    summary += f"; in a crew {percent(shared)}" if (shared := crew_share(slot, view.at)) else ""
+    return f"<g><title>{safe(slot.name)}: {safe(summary or 'nothing yet')}</title>{''.join(parts)}</g>"
 
 
 def _notice(notice: NoticeSpan, x: svg.Scale, y: float, now: float) -> str:
@@ -111,25 +111,25 @@ def _notice(notice: NoticeSpan, x: svg.Scale, y: float, now: float) -> str:
 
 
 def _tick(x: float, y: float, at: float, noticed: bool) -> str:
-    kind, said = ("lost-noticed", "after a notice") if noticed else ("lost", "without notice")
+    kind, how = ("lost-noticed", "after a notice") if noticed else ("lost", "without notice")
     head = f"M{x:.1f} {y + 1:g}l-4 -6h8z"
     return (
-        f'<g class="{kind}"><title>lost at {clock(at)}, {said}</title>'
+        f'<g class="{kind}"><title>lost at {clock(at)}, {how}</title>'
         f'{svg.line(x, y - 1, x, y + ROW + 1, "stem")}<path d="{head}"/></g>'
     )
 
 
 def _short_ticks(slot: SlotRow, x: svg.Scale, y: float) -> list[str]:
-    """Losses of a long run: marks above the row, one for every few pixels that had any."""
+    """Losses of a long run: marks above the row, one for every few pixels with a loss."""
     places = sorted({4 * round(x(at) / 4) for at, _ in slot.losses})
     return [svg.line(place, y - 4, place, y, "stem-short") for place in places]
 
 
 def pixel_shares(slot: SlotRow, x: svg.Scale) -> dict[int, dict[Activity, float]]:
-    """How much of every pixel each activity fills."""
+    """Share of each activity in every pixel."""
     shares: dict[int, dict[Activity, float]] = {}
     for span in slot.spans:
-        # A worker's clock may be ahead of the journal's; what lies beyond the axis is not drawn.
+        # A worker's clock may be ahead of the journal's; the part beyond the axis is not drawn.
         start, end = (min(max(x(at), x.start), x.stop) for at in (span.start, span.end))
         for pixel in range(int(start), int(end) + 1):
             inside = min(end, pixel + 1) - max(start, pixel)
@@ -140,7 +140,7 @@ def pixel_shares(slot: SlotRow, x: svg.Scale) -> dict[int, dict[Activity, float]
 
 
 def pixel_runs(slot: SlotRow, x: svg.Scale) -> dict[Activity, list[tuple[int, int]]]:
-    """Per activity the runs of pixels that it dominates: never more than a row has pixels, whatever its spans."""
+    """Runs of pixels by their dominant activity: never more than the pixels of a row."""
     runs: dict[Activity, list[tuple[int, int]]] = {}
     for pixel, covered in sorted(pixel_shares(slot, x).items()):
         if sum(covered.values()) < 0.25:
@@ -160,7 +160,7 @@ def _whole(runs: dict[Activity, list[tuple[int, int]]]) -> Blocks:
 
 
 def _stacked(shares: dict[int, dict[Activity, float]]) -> Blocks:
-    """In a long run a pixel holds many spans, and the dominant one would flicker: blocks as high as their share."""
+    """Blocks as high as their share, for long runs: there a pixel holds many spans, and the dominant one alternates."""
     bins: dict[int, dict[Activity, float]] = {}
     for pixel, covered in shares.items():
         summed = bins.setdefault(min(pixel, RIGHT - 1) - (min(pixel, RIGHT - 1) - LEFT) % BIN, {})
@@ -178,7 +178,7 @@ def _stacked(shares: dict[int, dict[Activity, float]]) -> Blocks:
 
 
 def activity_shares(slot: SlotRow, end: float) -> dict[Activity, float]:
-    """Share of the time that a machine was there, by what it did."""
+    """Share of each activity in the time that a machine was present."""
     there = _seconds_there(slot, end)
     seconds: dict[Activity, float] = {}
     for span in slot.spans:
@@ -187,7 +187,7 @@ def activity_shares(slot: SlotRow, end: float) -> dict[Activity, float]:
 
 
 def crew_share(slot: SlotRow, end: float) -> float:
-    """Share of the time that a machine was there in which it shared samples with others of its node."""
+    """Share of crew membership in the time that a machine was present."""
     there = _seconds_there(slot, end)
     return min(1.0, slot.crewed_until(end) / there) if there > 0 else 0.0
 
@@ -197,7 +197,7 @@ def _seconds_there(slot: SlotRow, end: float) -> float:
 
 
 def _boundaries(view: RunView, x: svg.Scale, top: float, bottom: float) -> str:
-    """Where iterations end, unless they would be a wall of lines."""
+    """Lines at the ends of iterations, unless there are too many."""
     if len(view.iterations) > MOST_BOUNDARIES:
         return ""
     return "".join(svg.line(x(done.at), top - 4, x(done.at), bottom, "boundary") for done in view.iterations)
@@ -219,7 +219,7 @@ def _legend() -> str:
 
 
 def _table(view: RunView) -> str:
-    """The same for readers who do not see colours or pictures."""
+    """The chart as a table, for readers without colours or pictures."""
     shown = [one for one in LABELS if one not in (Activity.IDLE, *METERED)]
     body = ""
     for member in view.timeline.ordered():

@@ -1,30 +1,33 @@
-"""The points at which a simulated worker may be struck."""
+"""The points at which a simulated worker may crash."""
 
 from enum import StrEnum
 
 
-class Left(Exception):
-    """The worker leaves of its own accord."""
+class Exited(Exception):
+    """The worker exits in order."""
 
 
-class Struck(Exception):
+class Crashed(Exception):
     """The worker dies here."""
 
 
-class Moment(StrEnum):
-    """Where a worker may be struck; the crash windows of exactly-once, by name."""
+class CrashPoint(StrEnum):
+    """Where a worker may die; the crash windows of exactly-once.
+
+    The values are journaled as causes and name the random streams of storms: a new value changes what a seed draws.
+    """
 
     AT_BOUNDARY = "between two denoising steps"
     BEFORE_RESULT = "before accept"
     ACCUMULATING = "gradients accumulated, no step"
     ACCUMULATED = "a part accumulated, not told"
     STEPPED = "stepped, not committed"
-    STEP_TOLD = "stepped, the reply on its way"
+    REPLY_SENT = "stepped, the reply on its way"
     PUBLISHING = "committed, not published"
     PUBLISHED = "published, not told"
     SAVING = "checkpoint half-written"
     SAVED = "checkpoint written, not told"
     RESTORING = "while it is restored"
     PREPARED = "prepared for a crew, not connected"
-    TOGETHER = "inside a crew's forward"
+    IN_FORWARD = "inside a crew's forward"
     DISBANDING = "asked to leave its crew"
