@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy
+from benchmarks.elastic.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
 from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
@@ -29,7 +30,6 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
-from spotlight.sim.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
 from spotlight.sim.sim_node import TOKEN_PIXELS

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Exited(Exception):
+class WorkerExited(Exception):
     """The worker exits in order."""
 
 

@@ -24,7 +24,7 @@ from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
 from spotlight.sim.background_writes import BackgroundWrites
-from spotlight.sim.crash_points import Crashed, CrashPoint, Exited
+from spotlight.sim.crash_points import Crashed, CrashPoint, WorkerExited
 from spotlight.sim.crew_member import SimMembership
 from spotlight.sim.heartbeat import Heartbeat
 from spotlight.sim.numerics import Numerics
@@ -135,7 +135,7 @@ class SimWorker:
             await self._work()
         except Crashed as crash:
             return str(crash)
-        except Exited:
+        except WorkerExited:
             return "exited"
         finally:
             self.background.stop()
@@ -286,7 +286,7 @@ class SimWorker:
             case m.Drain():
                 for request in list(self._live):
                     self._hand_back(request)
-                raise Exited
+                raise WorkerExited
             case _:
                 raise TypeError(f"a worker cannot apply {type(message).__name__}")
 
