@@ -109,7 +109,9 @@ def _watch(run_log: RunLog, hub: Hub, gang: Gang) -> StallWatch:
     def look() -> StallContext:
         leased = dispatcher.ledger.counts()[SampleState.LEASED]
         scoring_s = longest_verdict_s(config.reward.timeout_s) if leased else 0.0
-        return StallContext(dispatcher.signs, gang.is_busy, config.cluster.start_s + scoring_s)
+        # Steps are reported by heartbeats; a worker without one for silence_s is fenced.
+        allowed_s = config.cluster.start_s + config.cluster.silence_s + scoring_s
+        return StallContext(dispatcher.signs, gang.is_busy, allowed_s)
 
     return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(run_log.folder.path / "logs"))
 

@@ -4,9 +4,9 @@
        ^----------------------- a sign --------------------'
 
 A sign is an accepted sample, a committed or reported denoising step, loaded weights, or a reply of the gang. The bound
-is what the settings allow a single operation to take without any sign (starting a worker; scoring, where samples are
-leased), and FACTOR times the longest time between two signs that this run has had. An order to the gang has a limit of
-its own, which follows from the time of earlier ones (`gang.py`).
+is what the settings allow a single operation to take without any sign (starting a worker; a heartbeat, which reports
+steps; scoring, where samples are leased), and FACTOR times the longest time between two signs that this run has had. An
+order to the gang has a limit of its own, which follows from the time of earlier ones (`gang.py`).
 
 Time is counted by ticks, at most LONGEST_TICK_S each, so that a pause of the controller is not blamed on its workers
 (tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
