@@ -6,7 +6,6 @@ from story import Story
 from spotlight.core import messages as m
 from spotlight.core.events import Accepted, ProblemNoted, RunStopped
 from spotlight.core.types import WorkerId
-from spotlight.sim.fault_policy import Tempo
 from spotlight.sim.sim_node import SimNode
 
 CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0}
@@ -46,11 +45,3 @@ def test_reward_processes_killed_idle_or_busy_leave_every_sample_scored_and_the_
         report = story.end()
         assert not report.gaps.exist
         assert story.theta == undisturbed
-
-
-def test_run_whose_steps_are_reported_rarely_goes_on() -> None:
-    rare = {"commit_every": 40, "heartbeat_s": 100.0, "silence_s": 400.0, "start_s": 5.0}
-    with Story(cluster=rare, tempo=Tempo(step_s=20.0, heartbeat_s=100.0), reward={"timeout_s": 0.5}) as story:
-        report = story.end()
-        assert story.said(Accepted)
-        assert not report.gaps.exist
