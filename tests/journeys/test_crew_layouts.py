@@ -1,4 +1,4 @@
-"""Membership of crews: fenced workers, newcomers without the weights, GPUs of other kinds, slots that new work needs."""
+"""Membership of crews: fenced workers, newcomers without the weights, GPUs of other kinds, slots needed by new work."""
 
 import json
 import re
