@@ -276,7 +276,7 @@ TestAnyHistory = AnyHistory.TestCase
 
 @settings(max_examples=60, deadline=None)
 @given(st.permutations([(i, g) for i in range(2) for g in range(3)]), st.integers(1, 5), st.integers(1, 4))
-def test_one_worker_is_served_group_by_group_whatever_the_order_of_arrival(order, size, rows):
+def test_one_worker_is_served_group_by_group_for_any_order_of_arrival(order, size, rows):
     world = World()
     for iteration, group in order:
         world.issue(*requests(size, group, iteration=iteration))
