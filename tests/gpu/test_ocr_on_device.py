@@ -1,4 +1,4 @@
-"""Reading on a CUDA device gives the reference's scores, also while the policy trains in a lower precision."""
+"""OCR on a CUDA device has the scores of the reference, also while the policy trains in a lower precision."""
 
 import numpy as np
 import pytest

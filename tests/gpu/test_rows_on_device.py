@@ -1,4 +1,4 @@
-"""Devices and rows on a GPU: the probe sees what torch sees, and a search stays within the memory that it is given."""
+"""Devices and rows on a GPU: the probe finds the devices of torch, and a search stays within its memory limit."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ CUDA = torch.device("cuda", 0)
 MIB = 2**20
 
 
-def test_probe_sees_what_torch_sees():
+def test_probe_finds_the_devices_of_torch():
     found = probe("cuda")
     assert [device.name for device in found.devices] == [f"cuda:{n}" for n in range(torch.cuda.device_count())]
     assert found.devices[0].model == torch.cuda.get_device_name(0)
@@ -32,10 +32,10 @@ def forward(adapter: Adapter, rolled: RolloutShape, rows: int) -> None:
 
 
 @pytest.mark.parametrize("spare_mib", [None, 64, 4])
-def test_search_keeps_to_the_memory_it_is_given_and_leaves_none_allocated(spare_mib):
+def test_search_stays_within_its_memory_limit_and_leaves_none_allocated(spare_mib):
     adapter, drawn = families.load("words-large", CUDA), world("words-large")
     rolled = RolloutShape(size=drawn.size, guidance=1.0, window=3, prompt=drawn.held_out(1)[0], most=171)
-    # The workspace of the matrix kernels is allocated once, and stays.
+    # The workspace of the matrix kernels is allocated once and kept.
     forward(adapter, rolled, 1)
     before = torch.cuda.memory_allocated(CUDA)
     spare = None if spare_mib is None else spare_mib * MIB

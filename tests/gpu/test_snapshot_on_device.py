@@ -1,4 +1,4 @@
-"""Checkpoints of a trainer on a CUDA device: of the moment of the snapshot, though host and device are apart."""
+"""Checkpoints of a trainer on a CUDA device have the state at the snapshot, though the device lags behind the host."""
 
 import threading
 from pathlib import Path
@@ -13,11 +13,11 @@ from spotlight.compute.train.config import NftConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BEHIND_CYCLES = 2_000_000_000
-"""About a second of a device that is busy with something else."""
+"""About a second of other work on the device."""
 
 
 @pytest.mark.parametrize("has_room", [True, False], ids=["on its device", "in the host's memory"])
-def test_snapshot_behind_queued_work_is_written_as_it_was_while_the_trainer_changes_in_place(
+def test_snapshot_behind_queued_work_is_written_unchanged_while_the_trainer_updates_in_place(
     has_room: bool, tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(checkpoint, "_has_room", lambda state, device: has_room)
@@ -42,7 +42,7 @@ def test_snapshot_behind_queued_work_is_written_as_it_was_while_the_trainer_chan
     assert not torch.equal(next(iter(trainer.sets.theta.values())).cpu(), next(iter(wanted.values())))
 
 
-def test_snapshot_goes_to_the_host_where_training_will_need_what_is_free_now(monkeypatch):
+def test_snapshot_goes_to_the_host_where_training_needs_the_free_memory(monkeypatch):
     trainer, _ = trained(NftConfig())
     assert checkpoint.snapshot(trainer, BASE_DIGEST).copied is not None
     in_use = torch.cuda.mem_get_info()[1]

@@ -18,7 +18,7 @@ SAMPLES, TIMESTEPS = 4, 4
 
 
 @pytest.fixture(autouse=True)
-def _whole_fp32():
+def _full_fp32():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -64,7 +64,7 @@ def gradient(trainer: Trainer, experience: Experience, rows: int, over: BatchesO
     return torch.cat([weight.grad.flatten().double() for weight in weights if weight.grad is not None])
 
 
-# A wide clip: batches of other sizes come to other last bits, which the usual one could clip or not.
+# A wide clip: batch sizes differ in the last bits, and the usual clip could stop a row at one size only.
 @pytest.mark.parametrize(
     "algorithm", [NftConfig(timesteps_per_sample=TIMESTEPS), FlowGrpoConfig(clip=0.2)], ids=["nft", "flow_grpo"]
 )

@@ -1,4 +1,4 @@
-"""Weights on their way to a CUDA device: equal to what was sent, bit for bit, from the store and from a neighbour."""
+"""Weights copied to a CUDA device equal the sent ones bit for bit, from the store and from a neighbour."""
 
 import multiprocessing
 
@@ -30,7 +30,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("buffer", [997, 1 << 20])
-def test_upload_brings_every_bit_whatever_the_size_of_its_buffers(monkeypatch, buffer):
+def test_upload_copies_every_bit_for_any_size_of_its_buffers(monkeypatch, buffer):
     monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)
     sent = weights()
     arrived = uploading.upload(sent, CUDA)
@@ -38,7 +38,7 @@ def test_upload_brings_every_bit_whatever_the_size_of_its_buffers(monkeypatch, b
 
 
 @pytest.mark.parametrize("buffer", [997, 1 << 14, 1 << 20])
-def test_file_of_a_devices_weights_has_every_bit_whatever_the_size_of_its_buffers(tmp_path, monkeypatch, buffer):
+def test_file_of_a_devices_weights_has_every_bit_for_any_size_of_its_buffers(tmp_path, monkeypatch, buffer):
     monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)
     sent = weights()
     write(tmp_path / "w", {name: tensor.to(CUDA) for name, tensor in sent.items()}, {})
@@ -53,7 +53,7 @@ def test_fingerprint_of_a_devices_weights_is_that_of_the_hosts():
 
 def _newcomer(pipe) -> None:
     taken = take(Offer.from_bytes(pipe.recv()), CUDA)
-    # Bytes: a tensor that is sent is a handle, for which its receiver asks a process that may have ended.
+    # Bytes: a sent tensor is a handle into the memory of its process, which may have ended.
     pipe.send({name: bytes_of(tensor.cpu()).numpy().tobytes() for name, tensor in taken.items()})
 
 
@@ -70,7 +70,7 @@ def test_newcomer_copies_a_neighbours_weights_from_device_to_device():
     assert taken == {name: bytes_of(tensor.cpu()).numpy().tobytes() for name, tensor in held.items()}
 
 
-def test_own_copy_of_trained_weights_is_what_a_store_would_have_brought(tmp_path):
+def test_own_copy_of_trained_weights_equals_the_copy_from_the_store(tmp_path):
     torch.manual_seed(0)
     module = torch.nn.Linear(96, 64, device=CUDA)
     weights_id, x = WeightsId(Version(1)), torch.randn(7, 96, device=CUDA)

@@ -1,8 +1,8 @@
-"""A run in whose rollout a spot node has four slots and one sample: three slots are idle, so they help the fourth.
+"""A scripted run with one sample on a spot node of four slots: the idle slots form a crew with the busy one.
 
 with CrewStory() as story:
     leader, *followers = story.until_crew(4)
-    story.strike(CrashPoint.IN_FORWARD, followers[0])
+    story.crash_at(CrashPoint.IN_FORWARD, followers[0])
     story.until_crew(3)
     story.end()
 """
@@ -23,11 +23,11 @@ from spotlight.sim.sim_node import SimNode
 from spotlight.sim.sim_worker import Pace, SimWorker
 
 STEPS = 60
-"""So many that a crew of four still has most of them to do when a fault strikes."""
+"""Steps of a sample: a crew of four still has most of them left when a fault occurs."""
 SPOT = "spot-1"
 FOR_EVER_S = 1e6
 SLOW_RETURN = Tempo(restart_s=30.0)
-"""A slot that was lost stays away until the story is told."""
+"""A lost slot does not return before the test ends."""
 
 
 class CrewStory(Story):
@@ -57,18 +57,18 @@ class CrewStory(Story):
         self.loads_slowly: dict[WorkerId, float] = {}
         """Seconds that a worker takes to load a set of weights."""
         self.slowness: dict[int, float] = {}
-        """Of workers, by their slot on the spot node."""
+        """Slowness of workers by slot of the spot node."""
 
-    # -- verbs ---------------------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def until_crew(self, degree: int) -> tuple[WorkerId, ...]:
-        """Let time pass until a crew of so many works on a sample, with the first evaluation out of the way."""
-        self.until(lambda: self.said(Evaluated) and len(self.crew) == degree and self.world.owed.get(self.crew[0]))
+        """Advance until a crew of this degree works on a sample and the first evaluation is done."""
+        self.until(lambda: self.recorded(Evaluated) and len(self.crew) == degree and self.world.owed.get(self.crew[0]))
         return self.crew
 
     def until_accepted(self, request: RequestId) -> Accepted:
-        self.until(lambda: self.said(Accepted, request=request))
-        (accepted,) = self.said(Accepted, request=request)
+        self.until(lambda: self.recorded(Accepted, request=request))
+        (accepted,) = self.recorded(Accepted, request=request)
         return accepted
 
     def kill_workers(self, *workers: WorkerId) -> None:
@@ -87,28 +87,28 @@ class CrewStory(Story):
 
     @property
     def crew(self) -> tuple[WorkerId, ...]:
-        """The spot node's newest crew as the journal has it; empty where all stand alone."""
-        told = self.said(Crewing)
-        return told[-1].crews[0] if told and told[-1].crews else ()
+        """The spot node's newest crew in the journal; empty if there is none."""
+        events = self.recorded(Crewing)
+        return events[-1].crews[0] if events and events[-1].crews else ()
 
     def sample_of(self, worker: WorkerId) -> RequestId:
-        """What the worker holds now."""
+        """The request that the worker holds."""
         (request,) = self.world.owed[worker]
         return request
 
     def steps_taken(self, *workers: WorkerId) -> int:
-        """Denoising steps that these completed, whether they counted or not."""
+        """Denoising steps that these workers completed, redone ones included."""
         return sum(self.policy.passed[CrashPoint.AT_BOUNDARY, worker] for worker in workers)
 
     def lost(self) -> set[WorkerId]:
-        return {event.worker for event in self.said(WorkerLost)}
+        return {event.worker for event in self.recorded(WorkerLost)}
 
     def is_undisturbed(self, request: RequestId, report: AuditReport) -> bool:
-        """One attempt made it, from the first step to the last, and none was done again."""
-        one_attempt = len(self.said(Leased, request=request)) == 1 == len(self.said(Accepted, request=request))
-        return one_attempt and not self.said(Released, request=request) and report.waste.redone == 0
+        """True if one attempt made the sample and no step was redone."""
+        one_attempt = len(self.recorded(Leased, request=request)) == 1 == len(self.recorded(Accepted, request=request))
+        return one_attempt and not self.recorded(Released, request=request) and report.waste.redone == 0
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     def _pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
         pace = self._usual_pace(worker, slot_class)

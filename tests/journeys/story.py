@@ -1,9 +1,9 @@
-"""A run told step by step: the real control plane over simulated machines, in virtual time, with faults by name.
+"""A scripted run: the real control plane over simulated machines, in virtual time, with faults at named points.
 
 with Story(spot=1) as story:
-    story.until(lambda: story.said(Accepted))
+    story.until(lambda: story.recorded(Accepted))
     story.kill("spot-1")
-    story.end()                    # runs on, restarts the controller if it died, and checks every invariant
+    story.end()                    # restarts the controller if it died, and checks every invariant
 """
 
 import asyncio
@@ -43,32 +43,32 @@ COMMIT_EVERY = 2
 PATIENCE_S = 600.0
 
 
-class Scripted(NoFaults):
-    """Strikes at the named moments, once for each time that it was asked to."""
+class ScriptedFaults(NoFaults):
+    """Crashes workers at the requested points, once per request."""
 
     def __init__(self, tempo: Tempo) -> None:
         super().__init__(tempo)
-        self.strikes: Counter[CrashPoint] = Counter()
-        self.addressed: list[tuple[CrashPoint, WorkerId]] = []
-        """Strikes that wait for one worker."""
+        self.crashes: Counter[CrashPoint] = Counter()
+        self.worker_crashes: list[tuple[CrashPoint, WorkerId]] = []
+        """Crashes of one named worker."""
         self.freezes: dict[tuple[CrashPoint, WorkerId], Callable[[], None]] = {}
         self.passed: Counter[tuple[CrashPoint, WorkerId]] = Counter()
-        """How often a worker came through a point alive."""
+        """Times that a worker passed a point alive."""
         self.kinds: dict[int, str] = {}
-        """Of GPUs, by slot."""
+        """GPU kinds by slot."""
         self.unscorable: set[str] = set()
-        """Requests that the judge finds no reward for."""
+        """Requests whose reward raises an error."""
         self.impossible: set[str] = set()
-        """Requests that every attempt fails at."""
+        """Requests whose every attempt fails."""
         self.confused: set[WorkerId] = set()
-        """Workers that use other weights than they claim to hold."""
+        """Workers that use other weights than they report."""
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
-        if (point, worker) in self.addressed:
-            self.addressed.remove((point, worker))
+        if (point, worker) in self.worker_crashes:
+            self.worker_crashes.remove((point, worker))
             return True
-        if self.strikes[point]:
-            self.strikes[point] -= 1
+        if self.crashes[point]:
+            self.crashes[point] -= 1
             return True
         self.freezes.pop((point, worker), lambda: None)()
         self.passed[point, worker] += 1
@@ -88,7 +88,7 @@ class Scripted(NoFaults):
 
 
 def slot_of(worker: WorkerId) -> int:
-    """2 of `spot-1.1/2.3`."""
+    """Number of the worker's slot: 2 for `spot-1.1/2.3`."""
     return int(worker.rpartition("/")[2].partition(".")[0])
 
 
@@ -99,45 +99,45 @@ class When(StrEnum):
 
 
 class FaultyDisk:
-    """The controller dies around one record: the n-th from now of its kind."""
+    """Crashes the controller around one record: the n-th of its kind from now."""
 
     def __init__(self, unplug: Callable[[], None]) -> None:
         self.torn = b""
         self._unplug = unplug
-        self._doom: tuple[When, type[AnyEvent], int] | None = None
+        self._armed: tuple[When, type[AnyEvent], int] | None = None
 
-    def doom(self, when: When, kind: type[AnyEvent], number: int) -> None:
-        self._doom = (when, kind, number)
+    def arm(self, when: When, kind: type[AnyEvent], number: int) -> None:
+        self._armed = (when, kind, number)
 
     def disk(self) -> Disk:
         return Disk(write=self._write)
 
-    def see(self, record: Record) -> None:
-        if self._is_it((When.AFTER,), lambda kind: isinstance(record.event, kind)):
-            self._die()
+    def record_written(self, record: Record) -> None:
+        if self._is_due((When.AFTER,), lambda kind: isinstance(record.event, kind)):
+            self._crash()
 
     def _write(self, handle: int, data: bytes | memoryview) -> int:
         # A record's bytes hold the name of its event.
-        when = self._doom[0] if self._doom is not None else None
-        if self._is_it((When.BEFORE, When.WITHIN), lambda kind: kind.__name__.encode() in bytes(data)):
+        when = self._armed[0] if self._armed is not None else None
+        if self._is_due((When.BEFORE, When.WITHIN), lambda kind: kind.__name__.encode() in bytes(data)):
             self.torn = bytes(data[: len(data) - 3]) if when is When.WITHIN else b""
-            self._die()
+            self._crash()
         return os.write(handle, data)
 
-    def _is_it(self, whens: tuple[When, ...], matches: Callable[[type[AnyEvent]], bool]) -> bool:
-        if self._doom is None or self._doom[0] not in whens or not matches(self._doom[1]):
+    def _is_due(self, whens: tuple[When, ...], matches: Callable[[type[AnyEvent]], bool]) -> bool:
+        if self._armed is None or self._armed[0] not in whens or not matches(self._armed[1]):
             return False
-        when, kind, number = self._doom
-        self._doom = (when, kind, number - 1) if number > 1 else None
+        when, kind, number = self._armed
+        self._armed = (when, kind, number - 1) if number > 1 else None
         return number == 1
 
-    def _die(self) -> None:
+    def _crash(self) -> None:
         self._unplug()
         raise PowerCut
 
 
-class Wish:
-    """`loop.Limits`: somebody wants the run to stop, once."""
+class StopRequest:
+    """`loop.Limits` that stops the run once per request."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -145,11 +145,11 @@ class Wish:
     def check(self) -> None:
         if self.is_open:
             self.is_open = False
-            raise Stopped("somebody asked for it.")
+            raise Stopped("requested by the test.")
 
 
 class Story:
-    """One small deterministic run; `config` overrides its sections."""
+    """One small deterministic run; `config` overrides sections of its recipe."""
 
     def __init__(self, spot: int = 2, rows: int = 4, tempo: Tempo | None = None, slots: int = 1, **config: Any) -> None:
         self.config = RunConfig.model_validate(
@@ -170,12 +170,13 @@ class Story:
             NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
         ]
         self.specs = [reserved, *self.spots]
-        self.policy = Scripted(tempo or Tempo())
+        self.policy = ScriptedFaults(tempo or Tempo())
         self.events: list[AnyEvent] = []
         self.lives = 0
-        self.expects = ""
-        """A part of the reason to stop that is no surprise."""
-        self._wish = Wish()
+        """Lives of the controller so far."""
+        self.expected_reason = ""
+        """Part of the reason of an expected stop."""
+        self._stop_request = StopRequest()
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
@@ -195,53 +196,53 @@ class Story:
         asyncio.set_event_loop(None)
         self._scratch.cleanup()
 
-    # -- verbs ---------------------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def until(self, happened: Callable[[], object]) -> None:
-        """Let time pass until it is so."""
+        """Advance virtual time until `happened` is true."""
         self._loop.run_until_complete(self._until(lambda: bool(happened())))
 
     def wait(self, seconds: float) -> None:
         self._loop.run_until_complete(asyncio.sleep(seconds))
 
     def end(self) -> AuditReport:
-        """Let the run finish, through any number of restarts; every invariant must hold."""
-        self.until(lambda: self._lives.done())
-        self._lives.result()
+        """Run to the end, through any number of restarts, and check every invariant."""
+        self.until(lambda: self._controllers.done())
+        self._controllers.result()
         self.invariants.finish()
         report = audit(read(self.folder.journal), self._bounds)
         assert report.clean, "\n".join(report.sentences())
         assert report.finished
         return report
 
-    def strike(self, point: CrashPoint, worker: WorkerId | None = None) -> None:
-        """Whoever gets there next dies there, or this worker when it gets there."""
+    def crash_at(self, point: CrashPoint, worker: WorkerId | None = None) -> None:
+        """Crash this worker, or the first one, that reaches the point."""
         if worker is None:
-            self.policy.strikes[point] += 1
+            self.policy.crashes[point] += 1
         else:
-            self.policy.addressed.append((point, worker))
+            self.policy.worker_crashes.append((point, worker))
 
     def freeze_at(self, point: CrashPoint, worker: WorkerId, seconds: float) -> None:
-        """This worker stops there, neither dead nor alive."""
+        """Freeze this worker at the point: it does not die and does not respond."""
         self.policy.freezes[point, worker] = lambda: self.world.freeze(worker, seconds)
 
-    def crash(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
-        """The controller dies around the n-th record of this kind from now."""
-        self.disk.doom(when, kind, number)
+    def crash_controller(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
+        """Crash the controller around the n-th record of this kind from now."""
+        self.disk.arm(when, kind, number)
 
     def resume(self) -> None:
-        """The controller ended with an error that was expected; start it again."""
+        """Start the controller again after an expected error."""
 
         async def start() -> None:
-            self._lives = asyncio.create_task(self._live_on())
+            self._controllers = asyncio.create_task(self._run_controllers())
 
-        assert self._lives.done()
+        assert self._controllers.done()
         self._loop.run_until_complete(start())
 
     def stop(self) -> None:
-        """Somebody asks for it; the run is resumed a point later."""
-        self._wish.is_open = True
-        self.expects = "somebody asked"
+        """Request a stop; the controller is restarted after it."""
+        self._stop_request.is_open = True
+        self.expected_reason = "requested by the test"
 
     def kill(self, name: str) -> None:
         self.world.kill(name)
@@ -250,19 +251,19 @@ class Story:
         self.world.remove(name)
         self.world.kill(name)
 
-    def bring(self, name: str) -> None:
+    def add_node(self, name: str) -> None:
         (spec,) = (spec for spec in self.specs if spec.name == name)
 
-        async def bring() -> None:
+        async def add() -> None:
             self.world.add(spec)
 
-        self._loop.run_until_complete(bring())
+        self._loop.run_until_complete(add())
 
     def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
         self.world.warn(name, kind, seconds)
 
-    def said(self, kind: type[Kind], **fields: object) -> list[Kind]:
-        """Events of a kind so far, with these fields."""
+    def recorded(self, kind: type[Kind], **fields: object) -> list[Kind]:
+        """Recorded events of this kind with these fields."""
         return [
             event
             for event in self.events
@@ -270,20 +271,20 @@ class Story:
         ]
 
     def worker(self, name: str) -> WorkerId:
-        """Who lives on a node of one slot now."""
+        """The current worker of a node with one slot."""
         (worker,) = self.world.nodes[name].worker_ids()
         return worker
 
     @property
     def problems(self) -> list[str]:
-        """What the journal has for people."""
-        return [event.problem for event in self.said(ProblemNoted)]
+        """Problems in the journal."""
+        return [event.problem for event in self.recorded(ProblemNoted)]
 
     @property
     def theta(self) -> str:
         return self.invariants.theta
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     @property
     def _bounds(self) -> Bounds:
@@ -303,26 +304,28 @@ class Story:
         self.invariants = Invariants(self.world, self._bounds)
         self.disk = FaultyDisk(self.world.unplug)
         self._moved = asyncio.Event()
-        self._lives = asyncio.create_task(self._live_on())
+        self._controllers = asyncio.create_task(self._run_controllers())
 
-    async def _live_on(self) -> None:
+    async def _run_controllers(self) -> None:
         ending = None
         while ending is not Ending.FINISHED:
             self.lives += 1
             controller = Controller(self.config, self.folder, self.world, VirtualClock(self._loop), self.disk.disk())
-            controller.limits = self._wish
+            controller.limits = self._stop_request
             ending = await controller.live(self.specs, lambda wired, of=controller: self._ready(of, wired))
             self.invariants.compare(controller.run_log)
-            assert not controller.reason or (self.expects and self.expects in controller.reason), controller.reason
-            self._tear()
+            assert not controller.reason or (self.expected_reason and self.expected_reason in controller.reason), (
+                controller.reason
+            )
+            self._append_torn_record()
             await asyncio.sleep(1.0)
 
     def _ready(self, controller: Controller, wired: Wired) -> None:
         self.hub = wired.hub
         self.invariants.watch(controller.run_log, wired.hub)
-        # What it told while it opened the journal was observed by nobody.
+        # Events written while the journal was opened had no observer.
         self.events += [record.event for record in read(self.folder.journal, after=len(self.events) - 1)]
-        controller.run_log.observers += [lambda record: self.events.append(record.event), self.disk.see]
+        controller.run_log.observers += [lambda record: self.events.append(record.event), self.disk.record_written]
         self.world.checked = self._check
 
     def _check(self) -> None:
@@ -332,24 +335,26 @@ class Story:
         except Broken as broken:
             self.hub.fail(broken)
 
-    def _tear(self) -> None:
+    def _append_torn_record(self) -> None:
         if self.disk.torn:
             with list_segments(self.folder.journal)[-1].open("ab") as file:
                 file.write(self.disk.torn)
             self.disk.torn = b""
 
     async def _until(self, happened: Callable[[], bool]) -> None:
-        async def look() -> None:
+        async def wait_for_it() -> None:
             while not happened():
                 self._moved.clear()
                 waiting = asyncio.ensure_future(self._moved.wait())
-                await asyncio.wait({waiting, self._lives}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiting, self._controllers}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                if self._lives.done() and not happened():
-                    self._lives.result()
-                    raise AssertionError(f"the run ended before it happened:\n{self.trace.last()}")
+                if self._controllers.done() and not happened():
+                    self._controllers.result()
+                    raise AssertionError(f"the run ended before the condition was true:\n{self.trace.last()}")
 
         try:
-            await asyncio.wait_for(look(), PATIENCE_S)
+            await asyncio.wait_for(wait_for_it(), PATIENCE_S)
         except TimeoutError:
-            raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s:\n{self.trace.last()}") from None
+            raise AssertionError(
+                f"the condition was not true within {PATIENCE_S:.0f} s:\n{self.trace.last()}"
+            ) from None

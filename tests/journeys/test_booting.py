@@ -1,4 +1,4 @@
-"""A machine that has come is paid for at once, and works when it has booted; a node that is drained loses nothing."""
+"""A node is paid for as soon as it joins and works once it has booted; a drained node loses no work."""
 
 import asyncio
 
@@ -30,43 +30,43 @@ def test_node_is_paid_for_while_it_boots_and_its_workers_start_after_that():
     assert spot.seconds[Activity.START] == works - came
 
 
-def test_node_that_is_drained_hands_back_all_it_holds_and_is_no_loss():
+def test_drained_node_hands_back_its_work_and_is_not_counted_as_lost():
     with Story(spot=2) as story:
         worker = "spot-1.1/0.1"
         story.until(lambda: story.hub.dispatcher.ledger.leases_of(worker))
         pool = SimPool(story.world, drain_s=20.0)
         draining = asyncio.ensure_future(pool.drain_node(NodeId("spot-1.1")))
-        story.until(lambda: draining.done() and story.said(NodeLost, node="spot-1.1"))
-        assert [lost.cause for lost in story.said(WorkerLost, worker=worker)] == ["exited"]
-        assert all(released.redone == 0 for released in story.said(Released))
+        story.until(lambda: draining.done() and story.recorded(NodeLost, node="spot-1.1"))
+        assert [lost.cause for lost in story.recorded(WorkerLost, worker=worker)] == ["exited"]
+        assert all(released.redone == 0 for released in story.recorded(Released))
         story.end()
         view = RunView.of(read(story.folder.journal))
     assert view.timeline.preemptions == []
-    assert story.said(NodeJoined, node="spot-1.2") == []
+    assert story.recorded(NodeJoined, node="spot-1.2") == []
 
 
-def test_node_that_is_drained_while_it_boots_goes_at_once():
+def test_node_that_is_drained_while_it_boots_leaves_at_once():
     story = Story(spot=1)
     story.specs[1] = msgspec.structs.replace(story.specs[1], boot_s=1e6)
     with story:
-        story.until(lambda: story.said(NodeJoined, node="spot-1.1"))
+        story.until(lambda: story.recorded(NodeJoined, node="spot-1.1"))
         draining = asyncio.ensure_future(SimPool(story.world, drain_s=1e6).drain_node(NodeId("spot-1.1")))
-        story.until(lambda: draining.done() and story.said(NodeLost, node="spot-1.1"))
+        story.until(lambda: draining.done() and story.recorded(NodeLost, node="spot-1.1"))
         story.end()
-    assert story.said(WorkerJoined, node="spot-1.1") == []
+    assert story.recorded(WorkerJoined, node="spot-1.1") == []
 
 
-def test_previews_that_are_cut_off_tell_how_many_steps_were_in_vain():
+def test_previews_that_are_cut_off_record_their_discarded_steps():
     explore = {"enabled": "on", "plan": "fixed", "seeds": 12, "steps": 5, "audit_share": 0.01, "overrun": 0.0}
     with Story(spot=1, tempo=Tempo(train_s=3.0, heartbeat_s=0.5), deterministic=False, explore=explore) as story:
         story.end()
-        closed = story.said(ExplorationClosed)
+        closed = story.recorded(ExplorationClosed)
         view = RunView.of(read(story.folder.journal))
     cut = [event for event in closed if event.discarded]
     assert cut
     assert all(0 < event.discarded_steps < 5 * event.discarded for event in cut)
-    in_vain = sum(event.discarded_steps for event in cut)
-    of_use = 5 * sum(event.finished for event in closed)
+    discarded = sum(event.discarded_steps for event in cut)
+    used = 5 * sum(event.finished for event in closed)
     lost = sum(tally.seconds.get(Activity.LOST, 0.0) for tally in view.meter.tallies())
     previewed = sum(tally.seconds.get(Activity.PREVIEW, 0.0) for tally in view.meter.tallies())
-    assert lost / (lost + previewed) == pytest.approx(in_vain / (in_vain + of_use))
+    assert lost / (lost + previewed) == pytest.approx(discarded / (discarded + used))

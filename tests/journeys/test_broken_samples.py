@@ -1,4 +1,4 @@
-"""Samples that cannot be made or judged: the run says so and goes on with the others."""
+"""Samples that cannot be made or scored: the run records them and continues with the others."""
 
 import pytest
 from story import COMMIT_EVERY, Story
@@ -22,47 +22,47 @@ FIRST, SECOND = RequestId("evaluation/0/0/0"), RequestId("evaluation/0/1/1")
 ROLLOUT = RequestId("rollout/0/0/0")
 
 
-def test_held_out_picture_without_reward_counts_for_nothing() -> None:
+def test_held_out_picture_without_reward_is_left_out_of_the_score() -> None:
     with Story() as story:
         story.policy.unscorable = {FIRST}
         story.end()
-        (score, _, _) = story.said(Evaluated, iteration=0)[0].scores["reward"]
-        assert score == story.said(Accepted, request=SECOND)[0].reward
+        (score, _, _) = story.recorded(Evaluated, iteration=0)[0].scores["reward"]
+        assert score == story.recorded(Accepted, request=SECOND)[0].reward
 
 
 def test_held_out_picture_that_cannot_be_made_is_dropped_and_the_rest_scored() -> None:
     with Story() as story:
         story.policy.impossible = {FIRST}
         story.end()
-        assert [event.request for event in story.said(Dropped)] == [FIRST]
-        (score, _, _) = story.said(Evaluated, iteration=0)[0].scores["reward"]
-        assert score == story.said(Accepted, request=SECOND)[0].reward
+        assert [event.request for event in story.recorded(Dropped)] == [FIRST]
+        (score, _, _) = story.recorded(Evaluated, iteration=0)[0].scores["reward"]
+        assert score == story.recorded(Accepted, request=SECOND)[0].reward
 
 
-def test_evaluation_without_any_reward_has_no_score_and_stops_nothing() -> None:
+def test_evaluation_without_any_reward_has_no_score_and_does_not_stop_the_run() -> None:
     with Story() as story:
         story.policy.unscorable, story.policy.impossible = {FIRST}, {SECOND}
         story.end()
-        assert story.said(Evaluated, iteration=0)[0].scores == {}
+        assert story.recorded(Evaluated, iteration=0)[0].scores == {}
 
 
 def test_rollout_that_cannot_be_made_is_dropped_and_its_group_trains_without_it() -> None:
     with Story() as story:
         story.policy.impossible = {ROLLOUT}
         story.end()
-        assert [event.request for event in story.said(Dropped)] == [ROLLOUT]
-        assert story.said(Compared)[0].kept[0] == (False, True, True)
-        assert ROLLOUT not in story.said(StepCommitted)[0].requests
-        assert len(story.said(StepCommitted)[0].requests) == 5
+        assert [event.request for event in story.recorded(Dropped)] == [ROLLOUT]
+        assert story.recorded(Compared)[0].kept[0] == (False, True, True)
+        assert ROLLOUT not in story.recorded(StepCommitted)[0].requests
+        assert len(story.recorded(StepCommitted)[0].requests) == 5
 
 
 def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_learned_from() -> None:
     with Story() as story:
         story.policy.unscorable = {ROLLOUT}
         report = story.end()
-        compared = story.said(Compared)[0]
+        compared = story.recorded(Compared)[0]
         assert (compared.kept[0][0], compared.advantages[0][0]) == (False, 0.0)
-        (released,) = story.said(Released, request=ROLLOUT)
+        (released,) = story.recorded(Released, request=ROLLOUT)
         assert released.reason is ReleaseReason.UNSCORED
         assert released.redone <= COMMIT_EVERY, "the second attempt resumes at the newest commit"
         assert report.gaps.unscored == {ROLLOUT: "the reward raised at a picture."}
@@ -72,10 +72,10 @@ def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_l
 def test_rollout_that_a_second_attempt_can_score_is_learned_from() -> None:
     with Story() as story:
         story.policy.unscorable = {ROLLOUT}
-        story.until(lambda: story.said(Released, request=ROLLOUT))
+        story.until(lambda: story.recorded(Released, request=ROLLOUT))
         story.policy.unscorable = set()
         report = story.end()
-        assert story.said(Compared)[0].kept[0][0]
+        assert story.recorded(Compared)[0].kept[0][0]
         assert not report.gaps.exist
 
 
@@ -88,18 +88,18 @@ def test_evaluation_that_has_no_score_leaves_the_run_incomplete() -> None:
         assert "INCOMPLETE" in report.sentences()[-1]
 
 
-def test_reward_that_scores_nothing_stops_the_run_and_resume_scores_what_was_kept() -> None:
+def test_reward_that_scores_no_sample_stops_the_run_and_resume_scores_the_kept_samples() -> None:
     held_out = {RequestId(f"evaluation/0/{n}/{n}") for n in range(8)}
     with Story(eval={"every": 10, "prompts": 8, "steps": 2}) as story:
         story.policy.unscorable = set(held_out)
         with pytest.raises(RewardError, match="none of the 8 held-out pictures of iteration 0 has a score"):
-            story.until(lambda: story.said(Evaluated))
-        assert not story.said(StepCommitted, iteration=1), "nothing more was trained in vain"
+            story.until(lambda: story.recorded(Evaluated))
+        assert not story.recorded(StepCommitted, iteration=1), "training went on without scores"
         story.policy.unscorable = set()
         story.resume()
         report = story.end()
-        assert {event.request for event in story.said(Reopened)} == held_out
-        assert story.said(Evaluated, iteration=0)[0].scores
+        assert {event.request for event in story.recorded(Reopened)} == held_out
+        assert story.recorded(Evaluated, iteration=0)[0].scores
         assert report.whole
 
 
@@ -111,9 +111,9 @@ def test_iteration_whose_samples_are_all_given_up_names_their_cause_and_not_the_
     with Story(rollout={"prompts": 2, "group_size": 4, "steps": 6}) as story:
         story.policy.impossible = Rollouts()
         with pytest.raises(SpotlightError, match=r"every sample of update 0 of iteration 0 was given up \(") as caught:
-            story.until(lambda: story.said(StepCommitted))
+            story.until(lambda: story.recorded(StepCommitted))
         assert not isinstance(caught.value, RewardError)
-        assert len(story.said(Dropped)) == 8
+        assert len(story.recorded(Dropped)) == 8
 
 
 def test_worker_that_uses_other_weights_than_it_claims_is_replaced_and_none_of_its_samples_is_trained_on() -> None:
@@ -122,7 +122,7 @@ def test_worker_that_uses_other_weights_than_it_claims_is_replaced_and_none_of_i
         confused = story.worker("spot-1")
         story.policy.confused = {confused}
         report = story.end()
-        assert {event.worker for event in story.said(Refused)} == {confused}
-        assert story.said(WorkerLost, worker=confused), "it was told to end"
+        assert {event.worker for event in story.recorded(Refused)} == {confused}
+        assert story.recorded(WorkerLost, worker=confused), "the controller ended it"
         assert report.clean
         assert not report.gaps.exist

@@ -1,4 +1,4 @@
-"""Prompts chosen by scouts: whatever dies meanwhile, the same prompts are trained on, with the same weights."""
+"""Prompts chosen by scouts: after any crash the same prompts are trained on, with the same weights."""
 
 from functools import cache
 from typing import Any
@@ -36,7 +36,7 @@ def undisturbed() -> tuple[str, tuple[tuple[int, ...], ...]]:
 
 def chosen(story: Story) -> tuple[tuple[int, ...], ...]:
     """Candidates that were rolled out, by iteration."""
-    return tuple(event.prompts for event in story.said(Selected))
+    return tuple(event.prompts for event in story.recorded(Selected))
 
 
 def issued(story: Story) -> int:
@@ -47,9 +47,9 @@ def issued(story: Story) -> int:
 def test_every_planned_preview_is_drawn_and_only_those_of_the_chosen_candidates_beyond_the_scouts() -> None:
     with Story(**CHOOSING, tempo=SLOW_TRAINING) as story:
         story.end()
-        assert [event.finished for event in story.said(ExplorationClosed)] == [ALL, ALL]
-        assert {event.previews for event in story.said(Planned)} == {ALL}
-        for previewed, selected in zip(story.said(Previewed), story.said(Selected), strict=True):
+        assert [event.finished for event in story.recorded(ExplorationClosed)] == [ALL, ALL]
+        assert {event.previews for event in story.recorded(Planned)} == {ALL}
+        for previewed, selected in zip(story.recorded(Previewed), story.recorded(Selected), strict=True):
             counts = {number: previewed.groups.count(number) for number in range(CANDIDATES)}
             assert counts == {n: SEEDS if n in selected.prompts else SCOUTS for n in range(CANDIDATES)}
     assert any(prompts != (0, 1) for prompts in undisturbed()[1])
@@ -58,7 +58,7 @@ def test_every_planned_preview_is_drawn_and_only_those_of_the_chosen_candidates_
 @pytest.mark.parametrize("drawn", [SCOUTED, ALL], ids=["scouting", "deepening"])
 def test_spot_machines_vanish_in_either_round_and_the_same_prompts_are_chosen(drawn: int) -> None:
     with Story(**CHOOSING, tempo=SLOW_TRAINING) as story:
-        story.until(lambda: story.said(Planned) and issued(story) == drawn)
+        story.until(lambda: story.recorded(Planned) and issued(story) == drawn)
         story.kill("spot-1")
         story.kill("spot-2")
         report = story.end()
@@ -70,7 +70,7 @@ def test_spot_machines_vanish_in_either_round_and_the_same_prompts_are_chosen(dr
 @pytest.mark.parametrize("kind", [Planned, Previewed, Selected])
 def test_controller_dies_around_a_choice_and_makes_it_again(when: When, kind: type[AnyEvent]) -> None:
     with Story(**CHOOSING, tempo=SLOW_TRAINING) as story:
-        story.crash(when, kind)
+        story.crash_controller(when, kind)
         story.end()
         assert story.lives == 2
         assert (story.theta, chosen(story)) == undisturbed()
@@ -78,10 +78,10 @@ def test_controller_dies_around_a_choice_and_makes_it_again(when: When, kind: ty
 
 def test_controller_dies_while_the_chosen_candidates_are_deepened_and_scouts_again() -> None:
     with Story(**CHOOSING, tempo=Tempo(train_s=1.9)) as story:
-        story.until(lambda: story.said(Planned) and issued(story) == ALL)
-        story.crash(When.AFTER, StepCommitted)
+        story.until(lambda: story.recorded(Planned) and issued(story) == ALL)
+        story.crash_controller(When.AFTER, StepCommitted)
         story.until(lambda: story.lives == 2)
-        assert not story.said(Previewed)
+        assert not story.recorded(Previewed)
         story.end()
         assert (story.theta, chosen(story)) == undisturbed()
 
@@ -90,13 +90,13 @@ def test_training_ends_among_the_scouts_and_no_second_round_begins() -> None:
     quick = Tempo(train_s=0.05, step_s=1.0)
     with Story(**CHOOSING, tempo=quick, deterministic=False) as story:
         story.end()
-        closed = story.said(ExplorationClosed)
+        closed = story.recorded(ExplorationClosed)
         assert closed
         assert all(event.discarded and event.finished + event.discarded <= SCOUTED for event in closed)
-        assert all(len(event.seeds) == PROMPTS for event in story.said(Selected))
+        assert all(len(event.seeds) == PROMPTS for event in story.recorded(Selected))
 
 
-def test_error_in_the_second_round_ends_the_run_instead_of_leaving_it_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_the_second_round_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> tuple[int, ...]:
         raise RuntimeError("no candidate can be chosen")
 

@@ -1,7 +1,7 @@
-"""The stories of crews have teeth: each bug planted here into the real classes makes the story beside it fail.
+"""Each bug planted here into the real classes makes the named test of crews fail.
 
-A bug is the kind of mistake that the code is most likely to grow: a check dropped, a step forgotten. If one of these
-tests fails, the stories have gone blind to it, whatever else they say.
+The bugs are likely mistakes: a dropped check, a forgotten step. If a test here fails, the crew tests no longer detect
+that bug.
 """
 
 from collections.abc import Callable
@@ -23,66 +23,66 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {}
 
 
-def caught_by(story: Callable[[], None]) -> Callable[[Plant], Plant]:
-    def keep(plant: Plant) -> Plant:
-        BUGS[plant.__name__] = (plant, story)
+def caught_by(test: Callable[[], None]) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        BUGS[plant.__name__] = (plant, test)
         return plant
 
-    return keep
+    return register
 
 
 @caught_by(lambda: losses.test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the_same_step(0, 1))
 def replan_after_a_death_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Survivors stand alone until something else makes the agent think."""
+    """Survivors work alone until another event makes the agent decide."""
     decide = NodeCrews._decide
     patch.setattr(NodeCrews, "_decide", lambda self, why: None if "is gone" in why else decide(self, why))
 
 
-@caught_by(layouts.test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew)
+@caught_by(layouts.test_worker_refuses_orders_of_an_old_token_and_stays_in_its_crew)
 def token_check_dropped_in_the_worker(patch: pytest.MonkeyPatch) -> None:
-    """Whatever is ordered is taken for an order of the newest token."""
+    """The worker applies orders of any token."""
     apply = SimMembership.apply
 
-    async def lax(self: Any, order: Any, seconds: float) -> None:
+    async def unchecked(self: Any, order: Any, seconds: float) -> None:
         self._token = order.token
         await apply(self, order, seconds)
 
-    patch.setattr(SimMembership, "apply", lax)
+    patch.setattr(SimMembership, "apply", unchecked)
 
 
-@caught_by(layouts.test_words_of_an_old_token_agent_refuses_them_and_nothing_changes)
+@caught_by(layouts.test_agent_refuses_messages_of_an_old_token_and_nothing_changes)
 def token_check_dropped_in_the_agent(patch: pytest.MonkeyPatch) -> None:
-    """Whatever is said is taken for a word of the live crew."""
+    """The agent accepts messages of any token as those of the live crew."""
     receive = Regroup.receive
 
-    def lax(self: Regroup, worker: Any, word: Any, now: float) -> Any:
+    def unchecked(self: Regroup, worker: Any, message: Any, now: float) -> Any:
         live = self.token(worker)
-        return receive(self, worker, word if live is None else msgspec.structs.replace(word, token=live), now)
+        return receive(self, worker, message if live is None else msgspec.structs.replace(message, token=live), now)
 
-    patch.setattr(Regroup, "receive", lax)
+    patch.setattr(Regroup, "receive", unchecked)
 
 
 @caught_by(layouts.test_grant_that_crosses_the_order_to_follow_is_handed_back_and_made_elsewhere)
 def crossing_grant_kept_by_a_follower(patch: pytest.MonkeyPatch) -> None:
-    """What was granted before the controller knew stays with the follower, which takes no steps of its own."""
+    """A follower keeps a grant that crossed its order; it takes no steps of its own."""
     hand_back, take = SimWorker._hand_back, SimWorker._take
 
-    def greedy(self: Any, grant: Any, blob: bytes) -> None:
+    def keep_grant(self: Any, grant: Any, blob: bytes) -> None:
         patch.setattr(SimWorker, "_hand_back", lambda *_: None)
         take(self, grant, blob)
         patch.setattr(SimWorker, "_hand_back", hand_back)
 
-    patch.setattr(SimWorker, "_take", greedy)
+    patch.setattr(SimWorker, "_take", keep_grant)
 
 
 @caught_by(losses.test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on)
 def hung_worker_spared(patch: pytest.MonkeyPatch) -> None:
-    """The agent gives a hung worker up, but leaves its process alone."""
+    """The agent removes a hung worker but does not kill its process."""
     patch.setattr(SimNode, "kill_worker", lambda *_: None)
 
 
 @caught_by(losses.test_imminent_notice_crew_disbands_at_the_boundary_and_no_step_is_lost)
-def notice_not_told_to_the_crews(patch: pytest.MonkeyPatch) -> None:
+def notice_not_sent_to_the_crews(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCrews, "warned", lambda *_: None)
 
 
@@ -91,32 +91,32 @@ def demand_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCrews, "demand", lambda *_: None)
 
 
-@caught_by(layouts.test_newcomer_without_the_weights_is_not_taken_in_and_keeps_nobody_waiting_until_it_holds_them)
-def weights_of_newcomers_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is there is taken to hold what anybody holds."""
+@caught_by(layouts.test_newcomer_joins_the_crew_once_it_holds_the_weights_and_the_crew_does_not_wait)
+def weights_of_newcomers_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Every worker counts as holding all weights of the node."""
     view = NodeCrews._view
 
-    def trusting(self: Any, worker: Any, now: float) -> Any:
+    def view_with_all_weights(self: Any, worker: Any, now: float) -> Any:
         everything = frozenset().union(*(info.holds for info in self._members.values()))
         return replace(view(self, worker, now), holds=everything)
 
-    patch.setattr(NodeCrews, "_view", trusting)
+    patch.setattr(NodeCrews, "_view", view_with_all_weights)
 
 
 @caught_by(losses.test_returning_slots_join_at_a_step_boundary_and_the_crew_grows)
-def newcomer_not_introduced(patch: pytest.MonkeyPatch) -> None:
-    """Only those that were there at the start are ever seated."""
+def newcomer_not_joined(patch: pytest.MonkeyPatch) -> None:
+    """Only the first worker of a slot joins the crews."""
     joined = Regroup.joined
 
-    def shy(self: Regroup, worker: Any, now: float) -> Any:
+    def ignore_newcomers(self: Regroup, worker: Any, now: float) -> Any:
         return joined(self, worker, now) if worker.endswith(".1") else []
 
-    patch.setattr(Regroup, "joined", shy)
+    patch.setattr(Regroup, "joined", ignore_newcomers)
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_planted_bug_makes_its_story_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, story = BUGS[name]
+def test_planted_bug_makes_its_test_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, test = BUGS[name]
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        story()
+        test()

@@ -1,4 +1,4 @@
-"""Who is in a crew and who is not: zombies, newcomers without the weights, GPUs of other kinds, slots in demand."""
+"""Membership of crews: fenced workers, newcomers without the weights, GPUs of other kinds, slots needed by new work."""
 
 import json
 import re
@@ -42,17 +42,17 @@ RESERVED = WorkerId("reserved-1.1/0.1")
 H100, A100 = "NVIDIA H100", "NVIDIA A100"
 
 
-def old_token(told: Crewing) -> GroupToken:
-    return GroupToken(told.node, told.epoch)
+def token_of(crewing: Crewing) -> GroupToken:
+    return GroupToken(crewing.node, crewing.epoch)
 
 
-def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
+def test_agent_refuses_messages_of_an_old_token_and_nothing_changes() -> None:
     with CrewStory() as story:
         leader, victim, *_ = members = story.until_crew(4)
-        request, old, zombie = story.sample_of(leader), old_token(story.said(Crewing)[-1]), story.sim_worker(victim)
-        story.strike(CrashPoint.IN_FORWARD, victim)
+        request, old, zombie = story.sample_of(leader), token_of(story.recorded(Crewing)[-1]), story.sim_worker(victim)
+        story.crash_at(CrashPoint.IN_FORWARD, victim)
         crew = story.until_crew(3)
-        told, refused = len(story.said(Crewing)), story.node.crews.refused
+        crewings, refused = len(story.recorded(Crewing)), story.node.crews.refused
         late = [
             (zombie, Formed(token=old)),
             (zombie, Broke(token=old, problem="late")),
@@ -60,23 +60,23 @@ def test_words_of_an_old_token_agent_refuses_them_and_nothing_changes() -> None:
             (story.sim_worker(crew[2]), Formed(token=old)),
             (story.sim_worker(leader), ForwardDone(token=old, number=0)),
         ]
-        for worker, word in late:
-            story.node.send_from(worker.id, word)
+        for worker, message in late:
+            story.node.send_from(worker.id, message)
         assert story.node.crews.refused == refused + len(late)
         story.wait(1.0)
         assert story.crew == crew
-        assert len(story.said(Crewing)) == told
+        assert len(story.recorded(Crewing)) == crewings
         assert story.is_undisturbed(request, story.end())
         assert story.lost() == {victim}
 
 
-def test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew() -> None:
+def test_worker_refuses_orders_of_an_old_token_and_stays_in_its_crew() -> None:
     with CrewStory() as story:
         leader, victim, *_ = members = story.until_crew(4)
-        request, old = story.sample_of(leader), old_token(story.said(Crewing)[-1])
-        story.strike(CrashPoint.IN_FORWARD, victim)
+        request, old = story.sample_of(leader), token_of(story.recorded(Crewing)[-1])
+        story.crash_at(CrashPoint.IN_FORWARD, victim)
         crew = story.until_crew(3)
-        told, follower = len(story.said(Crewing)), story.sim_worker(crew[1])
+        crewings, follower = len(story.recorded(Crewing)), story.sim_worker(crew[1])
         before = follower.crew.refused
         late = [Form(token=old, members=members, store=""), Disband(token=old), Prepare(token=old, members=members)]
         for order in late:
@@ -84,91 +84,91 @@ def test_orders_of_an_old_token_worker_refuses_them_and_stays_in_its_crew() -> N
         story.wait(1.0)
         assert follower.crew.refused == before + len(late)
         assert follower.crew.degree == len(crew)
-        assert (story.crew, len(story.said(Crewing))) == (crew, told)
+        assert (story.crew, len(story.recorded(Crewing))) == (crew, crewings)
         assert story.is_undisturbed(request, story.end())
 
 
 def test_new_work_while_a_crew_serves_dissolves_it_and_every_slot_works() -> None:
     with CrewStory(reserved_rows=4, rollout={"prompts": 1, "group_size": 5, "steps": STEPS}) as story:
         story.kill_for_good(SPOT)
-        story.until(lambda: len(story.said(Leased)) == 4)
-        story.bring(SPOT)
+        story.until(lambda: len(story.recorded(Leased)) == 4)
+        story.add_node(SPOT)
         story.until(lambda: len(story.crew) == 4 and len(story.world.owed[RESERVED]) == 4)
         leader, *_ = crew = story.crew
-        request, lease = story.sample_of(leader), len(story.said(Leased, request=story.sample_of(leader)))
+        request, lease = story.sample_of(leader), len(story.recorded(Leased, request=story.sample_of(leader)))
         story.kill_workers(RESERVED)
         story.until(lambda: all(story.world.owed.get(worker) for worker in crew))
         assert story.crew == ()
         before = {worker: story.steps_taken(worker) for worker in crew}
         story.wait(2.0)
         assert all(story.steps_taken(worker) > before[worker] for worker in crew)
-        assert len(story.said(Leased, request=request)) == lease, "the leader's sample went elsewhere"
+        assert len(story.recorded(Leased, request=request)) == lease, "the leader's sample went elsewhere"
         story.end()
 
 
 def test_grant_that_crosses_the_order_to_follow_is_handed_back_and_made_elsewhere() -> None:
     with CrewStory(tempo=Tempo(latency_s=0.3, restart_s=30.0)) as story:
-        story.until(lambda: story.said(Released, reason=ReleaseReason.HANDED_BACK))
-        (crossed,) = story.said(Released, reason=ReleaseReason.HANDED_BACK)
-        (lease,) = story.said(Leased, request=crossed.request, attempt=crossed.attempt)
-        followers = {member for event in story.said(Crewing) for crew in event.crews for member in crew[1:]}
+        story.until(lambda: story.recorded(Released, reason=ReleaseReason.HANDED_BACK))
+        (crossed,) = story.recorded(Released, reason=ReleaseReason.HANDED_BACK)
+        (lease,) = story.recorded(Leased, request=crossed.request, attempt=crossed.attempt)
+        followers = {member for event in story.recorded(Crewing) for crew in event.crews for member in crew[1:]}
         assert lease.worker in followers
         assert (crossed.step, crossed.redone) == (0, 0)
         story.end()
-        (accepted,) = story.said(Accepted, request=crossed.request)
+        (accepted,) = story.recorded(Accepted, request=crossed.request)
         assert accepted.attempt > crossed.attempt
 
 
-def test_newcomer_without_the_weights_is_not_taken_in_and_keeps_nobody_waiting_until_it_holds_them() -> None:
+def test_newcomer_joins_the_crew_once_it_holds_the_weights_and_the_crew_does_not_wait() -> None:
     with CrewStory(tempo=QUICK_RETURN) as story:
         leader, *_, victim = story.until_crew(4)
         request = story.sample_of(leader)
         newcomer = WorkerId(f"{victim.rpartition('.')[0]}.2")
         story.loads_slowly[newcomer] = 1.5
-        story.strike(CrashPoint.IN_FORWARD, victim)
-        story.until(lambda: story.said(WorkerJoined, worker=newcomer))
+        story.crash_at(CrashPoint.IN_FORWARD, victim)
+        story.until(lambda: story.recorded(WorkerJoined, worker=newcomer))
         began, before = story.world.now, story.steps_taken(leader)
         story.until_crew(4)
-        taken_in, waited_s = story.events.index(story.said(Crewing)[-1]), story.world.now - began
-        held = [story.events.index(event) for event in story.said(Holding, worker=newcomer)]
+        taken_in, waited_s = story.events.index(story.recorded(Crewing)[-1]), story.world.now - began
+        held = [story.events.index(event) for event in story.recorded(Holding, worker=newcomer)]
         assert newcomer in story.crew
         assert len(held) == 2
         assert max(held) < taken_in
         at_three = story.policy.tempo.step_s / 3
-        assert story.steps_taken(leader) - before >= waited_s / at_three - 3, "the leader stood still for the newcomer"
+        assert story.steps_taken(leader) - before >= waited_s / at_three - 3, "the leader waited for the newcomer"
         assert story.is_undisturbed(request, story.end())
 
 
-def test_follower_that_loads_weights_for_longer_than_its_leader_is_not_taken_for_hung() -> None:
+def test_follower_that_loads_weights_longer_than_its_leader_is_not_killed() -> None:
     with CrewStory(tempo=QUICK_RETURN, iterations=3) as story:
         follower = WorkerId("spot-1.1/2.1")
         story.loads_slowly[follower] = 2.0
         story.end()
-        assert not story.said(WorkerLost)
+        assert not story.recorded(WorkerLost)
 
 
-def test_mixed_gpus_refused_every_crew_is_of_one_kind() -> None:
+def test_every_crew_has_one_gpu_kind_where_mixed_gpus_are_refused() -> None:
     story = CrewStory(elastic={"mixed_gpus": "refuse"})
     story.policy.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
     with story:
         story.until_crew(2)
         story.end()
-        crews = [crew for event in story.said(Crewing) for crew in event.crews]
+        crews = [crew for event in story.recorded(Crewing) for crew in event.crews]
         kinds = [{story.policy.kind(member) for member in crew} for crew in crews]
         assert kinds
         assert all(len(kind) == 1 for kind in kinds)
 
 
-def test_mixed_gpus_allowed_the_slowest_is_named() -> None:
+def test_slowest_member_is_named_where_mixed_gpus_are_allowed() -> None:
     story = CrewStory()
     story.policy.kinds = {0: A100, 1: H100, 2: A100, 3: H100}
     story.slowness = {0: 1.3, 2: 1.3}
     with story:
         story.until_crew(4)
-        told = story.said(Crewing)[-1]
-        named = re.search(r"(\S+) \((.+?)\) is the slowest of (\S+)'s crew", told.reason)
-        assert named is not None, told.reason
-        assert (story.policy.kind(WorkerId(named[1])), named[2], named[3]) == (A100, A100, told.crews[0][0])
+        crewing = story.recorded(Crewing)[-1]
+        named = re.search(r"(\S+) \((.+?)\) is the slowest of (\S+)'s crew", crewing.reason)
+        assert named is not None, crewing.reason
+        assert (story.policy.kind(WorkerId(named[1])), named[2], named[3]) == (A100, A100, crewing.crews[0][0])
         assert slot_of(WorkerId(named[1])) in (0, 2)
         story.end()
 
@@ -178,23 +178,23 @@ def test_deterministic_run_with_crews_and_losses_ends_with_the_weights_of_the_un
         calm.end()
     with CrewStory(tempo=QUICK_RETURN) as story:
         leader, first, second, third = story.until_crew(4)
-        story.strike(CrashPoint.IN_FORWARD, first)
-        story.strike(CrashPoint.PREPARED, second)
+        story.crash_at(CrashPoint.IN_FORWARD, first)
+        story.crash_at(CrashPoint.PREPARED, second)
         story.until_crew(2)
-        story.strike(CrashPoint.IN_FORWARD, leader)
-        story.strike(CrashPoint.DISBANDING, third)
+        story.crash_at(CrashPoint.IN_FORWARD, leader)
+        story.crash_at(CrashPoint.DISBANDING, third)
         story.end()
         assert {leader, first, second, third} <= story.lost()
     assert story.theta == calm.theta
 
 
-def test_journal_of_a_run_with_crews_tells_status_who_shared_for_how_long() -> None:
+def test_status_and_timeline_of_a_run_with_crews_show_their_members_and_shares() -> None:
     with CrewStory() as story:
         story.until_crew(4)
         view = RunView.of(read(story.folder.journal))
-        told = json.loads(as_json(view, PriceTable.load()))["crews"]
-        assert told["now"] == [[row_name(member) for member in story.crew]]
-        assert told["formed"] == sum(bool(event.crews) for event in story.said(Crewing))
+        crews = json.loads(as_json(view, PriceTable.load()))["crews"]
+        assert crews["now"] == [[row_name(member) for member in story.crew]]
+        assert crews["formed"] == sum(bool(event.crews) for event in story.recorded(Crewing))
         story.end()
         view = RunView.of(read(story.folder.journal))
         shares = [crew_share(row, view.at) for row in view.timeline.ordered() if row.slot_class is SlotClass.SPOT]

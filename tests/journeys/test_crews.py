@@ -1,6 +1,6 @@
-"""What becomes of a sample that the slots of a node share when they die, hang, are warned, return or are needed.
+"""Samples shared by the slots of a node when members die, hang, receive a notice or return.
 
-Told on one reserved slot and a spot node of four (`crew_story`). A kill is addressed: this worker, inside a forward.
+One reserved slot and a spot node of four (`crew_story`). A crash is for one worker at one point, as inside a forward.
 """
 
 import logging
@@ -31,12 +31,12 @@ def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the
 ) -> None:
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
-        request, epoch, before = story.sample_of(leader), story.said(Crewing)[-1].epoch, story.steps_taken(leader)
+        request, epoch, before = story.sample_of(leader), story.recorded(Crewing)[-1].epoch, story.steps_taken(leader)
         story.wait(after_s)
         victim = others.pop(rank - 1)
-        story.strike(CrashPoint.IN_FORWARD, victim)
+        story.crash_at(CrashPoint.IN_FORWARD, victim)
         story.until_crew(3)
-        regrouped = story.said(Crewing)[-1]
+        regrouped = story.recorded(Crewing)[-1]
         story.until_accepted(request)
         (crew,) = regrouped.crews
         assert crew[0] == leader
@@ -47,35 +47,35 @@ def test_follower_killed_in_a_forward_leader_goes_on_with_the_survivors_from_the
         assert story.steps_taken(leader) - before <= STEPS, "a step was taken twice"
         report = story.end()
         assert story.is_undisturbed(request, report)
-        assert story.said(Accepted, request=request)[0].worker == leader
+        assert story.recorded(Accepted, request=request)[0].worker == leader
         assert story.lost() == {victim}
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.15, 0.25, 0.35])
-@pytest.mark.parametrize("moment", [CrashPoint.IN_FORWARD, CrashPoint.AT_BOUNDARY])
-def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(moment: CrashPoint, after_s: float) -> None:
+@pytest.mark.parametrize("point", [CrashPoint.IN_FORWARD, CrashPoint.AT_BOUNDARY])
+def test_leader_killed_sample_goes_on_from_its_last_commit_under_another(point: CrashPoint, after_s: float) -> None:
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
         request = story.sample_of(leader)
         story.wait(after_s)
-        story.strike(moment, leader)
-        heir, *followers = story.until_crew(3)
-        assert {heir, *followers} == set(others)
-        assert story.sample_of(heir) == request
+        story.crash_at(point, leader)
+        successor, *followers = story.until_crew(3)
+        assert {successor, *followers} == set(others)
+        assert story.sample_of(successor) == request
         report = story.end()
-        (released,) = story.said(Released, request=request)
-        (again,) = story.said(Leased, request=request, attempt=2)
-        assert (released.reason, again.worker, again.step) == (ReleaseReason.LOST, heir, released.step)
+        (released,) = story.recorded(Released, request=request)
+        (again,) = story.recorded(Leased, request=request, attempt=2)
+        assert (released.reason, again.worker, again.step) == (ReleaseReason.LOST, successor, released.step)
         assert released.redone <= COMMIT_EVERY
         assert report.waste.largest <= COMMIT_EVERY
-        assert len(story.said(Accepted, request=request)) == 1
+        assert len(story.recorded(Accepted, request=request)) == 1
 
 
 def test_survivors_of_a_leader_form_the_next_crew_without_waiting_for_the_layout_to_settle() -> None:
     with CrewStory(elastic={"hysteresis_s": 4.0}) as story:
         leader, *_ = story.until_crew(4)
-        story.strike(CrashPoint.IN_FORWARD, leader)
-        story.until(lambda: story.said(WorkerLost, worker=leader))
+        story.crash_at(CrashPoint.IN_FORWARD, leader)
+        story.until(lambda: story.recorded(WorkerLost, worker=leader))
         lost_at = story.world.now
         story.until_crew(3)
         a_step_alone_s = story.policy.tempo.step_s
@@ -89,7 +89,7 @@ def test_two_followers_killed_at_once_leader_goes_on_with_the_last_one(ranks: tu
         crew = story.until_crew(4)
         request = story.sample_of(crew[0])
         for rank in ranks:
-            story.strike(CrashPoint.IN_FORWARD, crew[rank])
+            story.crash_at(CrashPoint.IN_FORWARD, crew[rank])
         story.until_crew(2)
         assert story.crew == tuple(member for rank, member in enumerate(crew) if rank not in ranks)
         assert story.is_undisturbed(request, story.end())
@@ -103,18 +103,18 @@ def test_leader_and_follower_killed_at_once_the_other_two_share_the_sample() -> 
         story.until_crew(2)
         assert set(story.crew) == set(others)
         report = story.end()
-        assert len(story.said(Accepted, request=request)) == 1
+        assert len(story.recorded(Accepted, request=request)) == 1
         assert report.waste.largest <= COMMIT_EVERY
 
 
 def test_kill_while_survivors_form_next_epoch_forms_without_the_dead() -> None:
     with CrewStory() as story:
         leader, first, second, third = story.until_crew(4)
-        request, epoch = story.sample_of(leader), story.said(Crewing)[-1].epoch
-        story.strike(CrashPoint.IN_FORWARD, first)
-        story.strike(CrashPoint.PREPARED, second)
+        request, epoch = story.sample_of(leader), story.recorded(Crewing)[-1].epoch
+        story.crash_at(CrashPoint.IN_FORWARD, first)
+        story.crash_at(CrashPoint.PREPARED, second)
         story.until_crew(2)
-        regrouped = story.said(Crewing)[-1]
+        regrouped = story.recorded(Crewing)[-1]
         assert regrouped.crews == ((leader, third),)
         assert regrouped.epoch == epoch + 2, "an epoch was begun with each of the dead"
         assert story.is_undisturbed(request, story.end())
@@ -125,8 +125,8 @@ def test_leader_killed_while_it_forms_again_sample_goes_on_elsewhere() -> None:
     with CrewStory() as story:
         leader, first, *others = story.until_crew(4)
         request = story.sample_of(leader)
-        story.strike(CrashPoint.IN_FORWARD, first)
-        story.strike(CrashPoint.PREPARED, leader)
+        story.crash_at(CrashPoint.IN_FORWARD, first)
+        story.crash_at(CrashPoint.PREPARED, leader)
         story.until_crew(2)
         assert set(story.crew) == set(others)
         assert story.sample_of(story.crew[0]) == request
@@ -134,7 +134,7 @@ def test_leader_killed_while_it_forms_again_sample_goes_on_elsewhere() -> None:
         assert report.waste.largest <= COMMIT_EVERY
 
 
-def test_all_ranks_killed_one_after_another_the_last_goes_on_alone_and_then_its_commits_do() -> None:
+def test_last_rank_continues_alone_and_its_sample_resumes_from_its_commits_after_its_death() -> None:
     with CrewStory(tempo=Tempo(restart_s=4.0)) as story:
         leader, *followers = story.until_crew(4)
         request = story.sample_of(leader)
@@ -143,12 +143,12 @@ def test_all_ranks_killed_one_after_another_the_last_goes_on_alone_and_then_its_
         before = story.steps_taken(leader)
         story.wait(1.0)
         assert story.crew == ()
-        assert story.steps_taken(leader) > before, "the last rank stands still"
-        assert not story.said(Released, request=request)
+        assert story.steps_taken(leader) > before, "the last rank takes no steps"
+        assert not story.recorded(Released, request=request)
         story.kill_workers(leader)
         report = story.end()
-        assert not story.said(NodeLost)
-        (released,) = story.said(Released, request=request, reason=ReleaseReason.LOST)
+        assert not story.recorded(NodeLost)
+        (released,) = story.recorded(Released, request=request, reason=ReleaseReason.LOST)
         assert released.step > 0
         assert released.redone <= COMMIT_EVERY
         assert report.waste.largest <= COMMIT_EVERY
@@ -164,9 +164,9 @@ def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> 
         assert story.world.now - began < 5.0
         assert story.crew[0] == leader
         assert set(story.crew[1:]) == {first, third}
-        assert f"{hung} was killed, because it did not leave crew" in story.said(Crewing)[-1].reason
+        assert f"{hung} was killed, because it did not leave crew" in story.recorded(Crewing)[-1].reason
         assert story.is_undisturbed(request, story.end())
-        assert [(lost.worker, lost.cause) for lost in story.said(WorkerLost)] == [(hung, "killed")]
+        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [(hung, "killed")]
 
 
 def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +182,7 @@ def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplo
         assert story.sample_of(story.crew[0]) == request
         report = story.end()
         assert report.waste.largest <= COMMIT_EVERY
-        assert [(lost.worker, lost.cause) for lost in story.said(WorkerLost)] == [(leader, "killed")]
+        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [(leader, "killed")]
         assert f"{leader} is killed: it did not leave crew" in caplog.text
 
 
@@ -191,9 +191,9 @@ def test_leader_hung_between_forwards_is_fenced_and_its_followers_are_freed() ->
         leader, *others = story.until_crew(4)
         request = story.sample_of(leader)
         story.freeze_at(CrashPoint.AT_BOUNDARY, leader, FOR_EVER_S)
-        story.until(lambda: story.said(WorkerLost, worker=leader, cause="silent"))
-        story.until(lambda: story.said(Leased, request=request, attempt=2))
-        assert story.said(Leased, request=request, attempt=2)[0].worker in others
+        story.until(lambda: story.recorded(WorkerLost, worker=leader, cause="silent"))
+        story.until(lambda: story.recorded(Leased, request=request, attempt=2))
+        assert story.recorded(Leased, request=request, attempt=2)[0].worker in others
         report = story.end()
         assert report.waste.largest <= COMMIT_EVERY
 
@@ -203,19 +203,21 @@ def test_imminent_notice_crew_disbands_at_the_boundary_and_no_step_is_lost() -> 
         leader, *_ = story.until_crew(4)
         request, before = story.sample_of(leader), story.steps_taken(leader)
         story.wait(0.45)
-        told = len(story.said(Crewing))
+        before_notice = len(story.recorded(Crewing))
         story.warn("spot-1", NoticeKind.IMMINENT, 8.0)
         story.until(lambda: not story.crew)
-        assert "goes in 8 s" in story.said(Crewing)[-1].reason
+        assert "goes in 8 s" in story.recorded(Crewing)[-1].reason
         alone_from = story.steps_taken(leader) - before
         story.wait(7.9)
         story.kill_for_good("spot-1")
         report = story.end()
-        (released,) = story.said(Released, request=request)
+        (released,) = story.recorded(Released, request=request)
         assert released.reason is ReleaseReason.HANDED_BACK
         assert released.step >= alone_from > 0
         assert (released.redone, report.waste.redone) == (0, 0)
-        assert not any(event.crews for event in story.said(Crewing)[told:]), "a doomed slot was taken into a crew"
+        assert not any(event.crews for event in story.recorded(Crewing)[before_notice:]), (
+            "a slot under notice joined a crew"
+        )
 
 
 def test_returning_slots_join_at_a_step_boundary_and_the_crew_grows() -> None:

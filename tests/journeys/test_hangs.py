@@ -1,4 +1,4 @@
-"""Nothing hangs: whoever does not answer in time is killed, and the run goes on as after any death."""
+"""A worker that does not reply in time is killed, and the run continues as after any loss."""
 
 from dataclasses import asdict
 from functools import cache
@@ -21,7 +21,7 @@ def undisturbed() -> str:
         return story.theta
 
 
-def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -> None:
+def test_training_step_that_never_ends_costs_only_its_time_limit() -> None:
     with Story(train={"updates_per_iteration": 1, "timeout_s": 50.0}) as story:
         usual = story.policy.pace
 
@@ -32,27 +32,29 @@ def test_training_step_that_never_ends_costs_its_time_limit_and_nothing_else() -
 
         story.policy.pace = pace
         story.end()
-        assert [lost.worker for lost in story.said(WorkerLost)] == [FIRST_GANG]
-        assert [step.step for step in story.said(StepCommitted)] == [0, 1, 2]
-        assert not story.said(Restored), "no step was committed before, so there was nothing to take back"
+        assert [lost.worker for lost in story.recorded(WorkerLost)] == [FIRST_GANG]
+        assert [step.step for step in story.recorded(StepCommitted)] == [0, 1, 2]
+        assert not story.recorded(Restored), "no step was committed before the hang"
         assert any("sent no reply to Train within 50 s" in problem for problem in story.problems)
         assert story.theta == undisturbed()
 
 
 class SlowCopy(Pace):
-    """A trainer copies its state for longer than a recall may stay unanswered."""
+    """A trainer that copies its state for longer than the time limit of a recall."""
 
     def snapshot(self) -> float:
         return 40.0
 
 
-def test_snapshot_that_takes_long_keeps_no_samples_waiting_and_nobody_is_taken_for_dead() -> None:
+def test_long_snapshot_delays_no_samples_and_no_worker_is_lost() -> None:
     with Story(spot=1, eval={"every": 1, "prompts": 12, "steps": 6}) as story:
         usual = story.policy.pace
         story.policy.pace = lambda worker, slot_class: SlowCopy(**asdict(usual(worker, slot_class)))
         story.end()
-        saved = story.events.index(story.said(Checkpointed)[0])
+        saved = story.events.index(story.recorded(Checkpointed)[0])
         made = [event.request for event in story.events[:saved] if isinstance(event, Accepted)]
-        assert sum(request.startswith("evaluation/2/") for request in made) == 12, "the others made them meanwhile"
-        assert not story.said(WorkerLost)
-        assert not story.said(Restored)
+        assert sum(request.startswith("evaluation/2/") for request in made) == 12, (
+            "the other workers did not make them meanwhile"
+        )
+        assert not story.recorded(WorkerLost)
+        assert not story.recorded(Restored)

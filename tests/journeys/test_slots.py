@@ -1,4 +1,4 @@
-"""Slots that are taken from a node for a time: its other workers go on, and the slot has no worker until it is back."""
+"""Slots taken from a node: its other workers continue, and the slot has no worker until it is given back."""
 
 from crew_story import SPOT, CrewStory
 from story import slot_of
@@ -20,11 +20,11 @@ def test_taken_slot_is_empty_until_it_is_given_back_and_survivors_regroup():
         assert victim in story.lost()
         assert number not in story.node.workers
         story.world.give_slot(SPOT, number)
-        story.until(lambda: any(slot_of(event.worker) == number for event in story.said(WorkerJoined)[-1:]))
+        story.until(lambda: any(slot_of(event.worker) == number for event in story.recorded(WorkerJoined)[-1:]))
         story.end()
 
 
-def test_taken_slot_stays_away_when_its_node_comes_back():
+def test_taken_slot_has_no_worker_when_its_node_returns():
     with CrewStory(tempo=QUICK) as story:
         story.until_crew(4)
         story.world.take_slot(SPOT, 2)
@@ -42,9 +42,9 @@ def test_all_slots_of_a_node_taken_at_once_leave_the_work_to_others():
         members = story.until_crew(4)
         for worker in members:
             story.world.take_slot(SPOT, slot_of(worker))
-        story.until(lambda: {event.worker for event in story.said(WorkerLost)} >= set(members))
-        before = len(story.said(Accepted))
+        story.until(lambda: {event.worker for event in story.recorded(WorkerLost)} >= set(members))
+        before = len(story.recorded(Accepted))
         story.end()
-        after = story.said(Accepted)[before:]
+        after = story.recorded(Accepted)[before:]
     assert after
     assert not {event.worker for event in after} & set(members)

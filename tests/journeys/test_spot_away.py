@@ -1,4 +1,4 @@
-"""Spot nodes stay away: nodes at the on-demand price stand in for them, go when spot is back, and are on the bill."""
+"""Nodes at the on-demand price stand in for missing spot nodes, leave when these return, and are on the bill."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ SETTINGS = (
 
 
 def run(folder: Path, *settings: str) -> list[Record]:
-    """The journal of a simulated run on two spot nodes that go and come back; the run outlasts the trace."""
+    """Journal of a simulated run on two spot nodes that leave and return; the run outlasts the trace."""
     (folder / "market.csv").write_text(TRACE)
     profile, prices = Profile.load("h200-qwen-image-512"), PriceTable.load()
     assumed = Assumed(profile=profile, prices=prices, trace=str(folder / "market.csv"))
@@ -51,13 +51,13 @@ def run(folder: Path, *settings: str) -> list[Record]:
 
 
 def stays(records: list[Record], name: str) -> list[tuple[float, float]]:
-    """From when to when a node was paid for."""
+    """Start and end of each time that a node was paid for."""
     came = [r.at for r in records if isinstance(r.event, NodeJoined) and r.event.node.startswith(name)]
     gone = [r.at for r in records if isinstance(r.event, NodeLost) and r.event.node.startswith(name)]
     return list(zip(came, gone, strict=True))
 
 
-def test_stand_ins_work_while_spot_stays_away_and_the_bill_shows_them(tmp_path: Path):
+def test_stand_ins_work_while_spot_nodes_are_missing_and_the_bill_shows_them(tmp_path: Path):
     records = run(tmp_path, f"market.fallback_s={FALLBACK_S:g}")
     works_again = next(
         r.at
@@ -79,13 +79,13 @@ def test_stand_ins_work_while_spot_stays_away_and_the_bill_shows_them(tmp_path: 
     assert line.seconds[Activity.ROLLOUT] > 0
     assert line.seconds[Activity.START] >= 2 * BOOT_S
     assert status(view, PriceTable.load()).cost.stand_ins == pytest.approx(line.dollars)
-    # Nobody was lost: they were asked to go, and handed back what they held.
+    # No node was lost: each was drained and handed back its work.
     assert view.timeline.failures == 0
     given_back = {r.event.request: r.event for r in records if isinstance(r.event, Released) and r.at > works_again}
     assert all(released.redone == 0 for released in given_back.values())
 
 
-def test_without_a_bound_the_reserved_slot_goes_on_alone(tmp_path: Path):
+def test_reserved_slot_continues_alone_without_a_fallback_time(tmp_path: Path):
     records = run(tmp_path)
     assert stays(records, "stand-in") == []
     assert not any(line.stands_in for line in RunView.of(records).bill(PriceTable.load()).lines)

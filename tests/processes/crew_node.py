@@ -1,7 +1,7 @@
-"""A real node of several slots, a real controller beside it, and faults at moments that the controller hears of.
+"""A real node of several slots, a real controller, and faults triggered by messages that the controller receives.
 
-`Hall` holds what is slow to start and may be shared: the pool with its nursery, and the published weights. A `Story` is
-one controller (hub, dispatcher, ledger) with one node and one sample, which is small enough to be watched to its end.
+`CrewEnvironment` holds the slow, shared parts: the pool with its nursery, and the published weights. A `Story` is one
+controller (hub, dispatcher, ledger) with one node and one small sample.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ WEIGHTS = WeightsId(Version(0))
 FACTS = facts_of("words")
 PROMPT = world("words").held_out(1)[0]
 PATIENCE_S = 90.0
-"""How long a story waits for what must happen before it fails; never reached when all is well."""
+"""Time limit of every wait; reached only when a test fails."""
 COMMIT_EVERY = 1
 WINDOW = Window(2, 4)
-"""Steps that are recorded, so that a flight carries more than its latents over a loss."""
+"""Recorded steps: a flight that resumes after a loss carries more than its latents."""
 
 
 SILENCE_S = 30.0
-"""Longer than a forward may take: it is the deadline that finds who hangs."""
+"""Longer than a forward may take, so that the deadline of the step detects a hung worker."""
 ELASTIC = {
     "speed_ups": tuple((FACTS.tokens, degree, 0.9 * degree) for degree in range(2, 5)),
     "measure": False,
@@ -69,7 +69,7 @@ ELASTIC = {
     "forming_s": 5.0,
     "quiesce_s": 2.0,
 }
-"""As if sharing paid on this machine, however few cores there are; patient, because these have other work as well."""
+"""Speed-ups that make crews pay on any machine, with long deadlines for busy cores."""
 
 
 def sample_of(steps: int) -> Request:
@@ -80,7 +80,7 @@ def sample_of(steps: int) -> Request:
     return Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
 
 
-class Hall:
+class CrewEnvironment:
     """A pool without nodes, and weights to publish."""
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class Hall:
 
     @asynccontextmanager
     async def story(self, slots: int) -> AsyncIterator["Story"]:
-        """A controller, and a node whose workers all wait for work; both are gone at the end."""
+        """A controller and a node whose workers all wait for work; both are closed at the end."""
         story = Story(self)
         async with story.controller():
             try:
@@ -120,7 +120,7 @@ class Hall:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the sample, as the controller has it."""
+    """The accepted sample as the controller recorded it."""
 
     payload: bytes
     accepted: Accepted
@@ -128,38 +128,38 @@ class Outcome:
 
     @property
     def redone(self) -> int:
-        """Steps that were done twice, by the ledger's count."""
+        """Steps that were done twice, as the ledger counts them."""
         return sum(release.redone for release in self.releases)
 
 
 class Story:
-    """One controller; `when` and `at_step` say what befalls the crew, `outcome` waits for the sample."""
+    """One controller; `when` and `at_step` register faults, `outcome` waits for the sample."""
 
-    def __init__(self, hall: Hall) -> None:
-        self.hall = hall
+    def __init__(self, environment: CrewEnvironment) -> None:
+        self.environment = environment
         self.events: list[AnyEvent] = []
         self.payloads: list[bytes] = []
         self.pids: dict[WorkerId, int] = {}
         self._handles: dict[WorkerId, int] = {}
-        """Process handles: a pid may be another's by the time that it is sent a signal."""
+        """Process handles: the pid of a dead worker may be reused before a signal is sent."""
         self.step = 0
-        """The newest one that was committed."""
+        """Newest committed step."""
         self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-        self._door = SocketDoor(hall.token)
-        ledger = Ledger(self._note)
+        self._door = SocketDoor(environment.token)
+        ledger = Ledger(self._record)
         dispatcher = Dispatcher(
-            ledger, Scheduler(ledger, SchedulerSettings(silence_s=2 * SILENCE_S)), self, self._note,
+            ledger, Scheduler(ledger, SchedulerSettings(silence_s=2 * SILENCE_S)), self, self._record,
             run_clock=lambda at: at, commit_every=COMMIT_EVERY, demands=Demands(FACTS.tokens),
         )  # fmt: skip
         self._hub = _ListeningHub(dispatcher, RealClock(), self._door.send)
-        self._hub.listener = self._heard
-        self._hub.dispatcher.publish(WEIGHTS, hall.weights, ())
+        self._hub.listener = self._message_applied
+        self._hub.dispatcher.publish(WEIGHTS, environment.weights, ())
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def controller(self) -> AsyncIterator[None]:
-        await self._door.open(self.hall.controller, self._hub)
+        await self._door.open(self.environment.controller, self._hub)
         ticking = asyncio.create_task(self._hub.tick_forever())
         try:
             yield
@@ -170,9 +170,9 @@ class Story:
                 os.close(handle)
 
     async def add_node(self, name: str, slots: int) -> NodeId:
-        """Up, with every worker ready to be given the sample."""
+        """Add a node and wait until every worker holds the weights."""
         spec = NodeSpec(name=name, slot_class=SlotClass.SPOT, slots=slots, rows=4)
-        node = await self.hall.pool.add_node(spec)
+        node = await self.environment.pool.add_node(spec)
         await self.until(
             f"{slots} workers of {node} hold the weights",
             lambda: sum(worker.startswith(f"{node}/") for worker in self.ready()) >= slots,
@@ -184,15 +184,15 @@ class Story:
         self._hub.flush()
 
     def when(self, condition: Callable[[], bool], do: Callable[[], None]) -> None:
-        """Once, at the first message after which it is so."""
+        """Call `do` once, after the first message for which the condition is true."""
         self._awaited.append((condition, do))
 
     def at_step(self, step: int, degree: int, do: Callable[[], None]) -> None:
-        """While a crew of so many is in the middle of the step after this one."""
+        """Call `do` while a crew of this degree is in the middle of the step after this one."""
         self.when(lambda: self.step >= step and len(self.crew()) == degree, do)
 
     def send(self, number: int, *workers: WorkerId) -> None:
-        """A signal, to all of them at once; one that is dead already, unknown to the controller, gets none."""
+        """Send a signal to all of these workers at once, except those that are already dead."""
         for handle in [self._handles[worker] for worker in workers if worker in self._handles]:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
@@ -200,10 +200,10 @@ class Story:
     def kill(self, *workers: WorkerId) -> None:
         self.send(signal.SIGKILL, *workers)
 
-    # -- what is seen ----------------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def until(self, what: str, done: Callable[[], bool]) -> None:
-        """Looked at after every message."""
+        """Wait until `done` is true; it is checked after every message."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._hub.until(done)
@@ -212,9 +212,9 @@ class Story:
             raise AssertionError(f"never happened: {what}; step {self.step}, crews {self.crews()}:\n{seen}") from None
 
     async def outcome(self) -> Outcome:
-        """Waits for the sample; it must be accepted once, and nothing of it refused."""
+        """Wait for the sample; it must be accepted once and never refused."""
         await self.until("the sample is accepted", lambda: bool(self.of(Accepted)))
-        assert not self._awaited, "the sample ended before everything had happened to it"
+        assert not self._awaited, "the sample ended before every fault was triggered"
         assert len(self.of(Accepted)) == len(self.payloads) == 1
         assert not self.of(Refused)
         return Outcome(self.payloads[0], self.of(Accepted)[0], tuple(self.of(Released)))
@@ -223,48 +223,48 @@ class Story:
         return [event for event in self.events if isinstance(event, kind)]
 
     def crews(self) -> tuple[tuple[WorkerId, ...], ...]:
-        told = self.of(Crewing)
-        return told[-1].crews if told else ()
+        events = self.of(Crewing)
+        return events[-1].crews if events else ()
 
     def crew(self) -> tuple[WorkerId, ...]:
-        """The members of the largest crew now, leader first; nobody's where all stand alone."""
+        """Members of the largest crew, leader first; empty if there is no crew."""
         return max(self.crews(), key=len, default=())
 
     def degrees(self) -> list[int]:
-        """Of the largest crew, each time that crews changed."""
-        return [max((len(crew) for crew in told.crews), default=1) for told in self.of(Crewing)]
+        """Degree of the largest crew after each change of crews."""
+        return [max((len(crew) for crew in event.crews), default=1) for event in self.of(Crewing)]
 
     def is_held(self) -> bool:
-        """Whether somebody has the sample, or had it last and finished it."""
+        """Whether a worker holds the sample or has finished it."""
         return len(self.of(Leased)) > len(self.of(Released))
 
     def holder(self) -> WorkerId:
-        """Who was given the sample last."""
+        """The last worker that received the sample."""
         return self.of(Leased)[-1].worker
 
     def ready(self) -> list[WorkerId]:
-        """Who lives and holds the weights."""
+        """Live workers that hold the weights."""
         lost = {event.worker for event in self.of(WorkerLost)}
         return [event.worker for event in self.of(Holding) if event.worker not in lost]
 
     def lost(self) -> dict[WorkerId, str]:
-        """Who died, and of what."""
+        """Lost workers and the cause of each loss."""
         return {event.worker: event.cause for event in self.of(WorkerLost)}
 
-    # -- for the dispatcher and the hub --------------------------------------------------------------------------------
+    # -- callbacks of the dispatcher and the hub -----------------------------------------------------------------------
 
     def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
         self.payloads.append(blob)
         return "payload", seal_of(blob)
 
-    def _note(self, event: AnyEvent) -> None:
+    def _record(self, event: AnyEvent) -> None:
         self.events.append(event)
         if isinstance(event, WorkerJoined):
             self.pids[event.worker] = event.pid
             with contextlib.suppress(ProcessLookupError):
                 self._handles[event.worker] = os.pidfd_open(event.pid)
 
-    def _heard(self, message: m.AnyMessage) -> None:
+    def _message_applied(self, message: m.AnyMessage) -> None:
         if isinstance(message, m.Commit):
             self.step = max(self.step, message.step)
         due = [each for each in self._awaited if each[0]()]
@@ -274,7 +274,7 @@ class Story:
 
 
 class _ListeningHub(Hub):
-    """Tells of every message, once it was acted on."""
+    """Calls `listener` with every message, after it was applied."""
 
     listener: Callable[[m.AnyMessage], None]
 

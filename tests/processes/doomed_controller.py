@@ -17,9 +17,9 @@ async def main() -> None:
             node = await pool.add_node(msgspec.structs.replace(SPOT, name=name))
             worker = WorkerId(f"{node}/0.1")
             await controller.worker(worker)
-            controller.say(node, grant(5), worker)
+            controller.send(node, grant(5), worker)
             await controller.wait(m.Result, worker=worker)
-        print("working", flush=True)  # noqa: T201 - how the test hears of it
+        print("working", flush=True)  # noqa: T201 - the test waits for it
         await asyncio.Event().wait()
 
 

@@ -1,8 +1,9 @@
-"""A worker without a model: follows the protocol, paints each sample in the grey of its seed, and does as it is told.
+"""A worker without a model: follows the protocol and paints each sample in the grey of its seed.
 
-What it publishes is written nowhere, what it adopts it has, and its kind is the name of the device that it was given.
+It reports weights as published without writing them, holds any weights it adopts, and reports the name of its device as
+its kind.
 
-Seeds with a meaning: HANG stops its heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
+Seeds with a meaning: HANG stops the heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ HANG, BROKEN, UNJUDGED = 251, 252, 253
 
 
 class Brightness:
-    """Mean grey, plus one per letter of the prompt; cannot look at one special grey."""
+    """Mean grey, plus one per letter of the prompt; raises for the grey of UNJUDGED."""
 
     name, version = "brightness", "7"
 
@@ -49,16 +50,16 @@ def result_of(granted: m.Granted) -> tuple[m.Result, bytes]:
 def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
     launch = WorkerLaunch.from_bytes(launch_bytes)
     connection = wire.Connection(sock)
-    quiet = threading.Event()
+    is_silent = threading.Event()
 
-    def say(message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send(message: m.AnyMessage, blob: bytes = b"") -> None:
         connection.send(m.Envelope(worker, message), blob)
 
     def beat() -> None:
-        while not quiet.wait(launch.heartbeat_s):
-            say(m.Alive())
+        while not is_silent.wait(launch.heartbeat_s):
+            send(m.Alive())
 
-    say(
+    send(
         m.Hello(
             schema=SCHEMA,
             code=__version__,
@@ -70,25 +71,25 @@ def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
         )
     )
     threading.Thread(target=beat, daemon=True).start()
-    say(m.Pull(free_rows=launch.rows))
+    send(m.Pull(free_rows=launch.rows))
     while (frame := connection.recv()) is not None:
         match frame[0].message:
             case m.Grant(leases=leases):
                 for granted in leases:
                     if granted.request.sample.seed == HANG:
-                        quiet.set()
+                        is_silent.set()
                         threading.Event().wait()
                     if granted.request.sample.seed == BROKEN:
                         sock.sendall(b"this is no frame of ours at all")
                         threading.Event().wait()
-                    say(*result_of(granted))
+                    send(*result_of(granted))
             case m.Load(weights=weights, path=path):
                 assert Path(path).parent == Path(launch.store)
-                say(m.Held(weights=weights, digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()))
+                send(m.Held(weights=weights, digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()))
             case m.Publish(weights=(weights,)):
-                say(m.PublishedWeights(weights=weights, digest=f"{weights} of {worker}", size=1, step=1))
+                send(m.PublishedWeights(weights=weights, digest=f"{weights} of {worker}", size=1, step=1))
             case Adopt(weights=weights, digest=digest):
-                say(m.Held(weights=weights, digest=digest))
+                send(m.Held(weights=weights, digest=digest))
             case m.Drain():
-                say(m.HandBack(request="rollout/0/0/0", attempt=1, step=3), b"flight")
+                send(m.HandBack(request="rollout/0/0/0", attempt=1, step=3), b"flight")
                 return

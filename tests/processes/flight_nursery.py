@@ -1,9 +1,9 @@
 """A process that imports the model once and forks a worker for every order; run by test_flight_processes.py.
 
 Each line of standard input is an order: roll out the sample of a scenario by a model, from a flight or from its
-beginning, among other neighbours. A worker with `stop` passes its commits up a pipe until that step boundary and waits
-to be killed; what was passed is kept as the controller keeps it. One without runs to the end. The answer on standard
-output is one line.
+beginning, among other neighbours. A worker with `stop` sends its commits over a pipe until that step boundary and waits
+to be killed; the commits are kept as the controller keeps them. A worker without `stop` runs to the end. The reply on
+standard output is one line.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class Order(msgspec.Struct):
     neighbours: int = 0
 
 
-class Answer(msgspec.Struct):
+class Reply(msgspec.Struct):
     pid: int
     signal: int
     step: int = 0
@@ -68,7 +68,7 @@ def request(adapter: PixelAdapter, scenario: str, seed: int) -> Request:
 
 
 def work(adapter: PixelAdapter, store: NodeStore, order: Order, up: int) -> None:
-    """The worker: never returns."""
+    """Run as the worker; never returns."""
     resident = Resident(adapter.transformer, "base")
     resident.load(store.open(WEIGHTS))
     engine = Engine(adapter, resident, RUN_SEED, ROWS, padded=True)
@@ -91,7 +91,7 @@ def work(adapter: PixelAdapter, store: NodeStore, order: Order, up: int) -> None
 
 
 def digest(finished: Finished) -> str:
-    """Of every bit that training would see."""
+    """Digest of every bit that training would use."""
     payload = finished.payload
     hasher = hashlib.blake2b(digest_size=16)
     for tensor in (payload.x0_SC, payload.path_KSC, payload.log_prob_K, payload.mean_KSC):
@@ -110,7 +110,7 @@ def receive(pipe: BinaryIO) -> bytes:
 
 
 def committed(pipe: BinaryIO, flights: Flights, target: RequestId, stop: int) -> bytes:
-    """The whole flight at that step, put together from all that was committed."""
+    """The whole flight at this step, assembled from its commits."""
     step = 0
     while step < stop:
         step, since, part = msgspec.msgpack.decode(receive(pipe), type=tuple[int, int, bytes])
@@ -119,7 +119,7 @@ def committed(pipe: BinaryIO, flights: Flights, target: RequestId, stop: int) ->
     return flights.at(target, stop) or b""
 
 
-def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: Flights) -> Answer:
+def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: Flights) -> Reply:
     down, up = os.pipe()
     child = os.fork()
     if child == 0:
@@ -136,13 +136,13 @@ def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: Fl
     if order.stop is not None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    answer = Answer(pid=child, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+    reply = Reply(pid=child, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
     if order.stop is not None:
-        answer.step, answer.flight = order.stop, b64encode(data).decode()
+        reply.step, reply.flight = order.stop, b64encode(data).decode()
     else:
-        answer.digest, steps = data.decode().split()
-        answer.steps = int(steps)
-    return answer
+        reply.digest, steps = data.decode().split()
+        reply.steps = int(steps)
+    return reply
 
 
 def main(folder: Path) -> None:
@@ -155,8 +155,8 @@ def main(folder: Path) -> None:
     flights = Flights()
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)
-        answer = carry_out(*nodes[order.model], order, flights)
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        reply = carry_out(*nodes[order.model], order, flights)
+        sys.stdout.write(msgspec.json.encode(reply).decode() + "\n")
         sys.stdout.flush()
     # Tearing down an interpreter that holds torch takes seconds.
     os._exit(0)

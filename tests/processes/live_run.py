@@ -34,7 +34,7 @@ output: {{name: run, checkpoint_every: 2, journal: {{sync: never}}}}
 
 
 class LiveRun:
-    """One run folder and the controller that works on it at the moment."""
+    """One run folder and its current controller."""
 
     def __init__(self, folder: Path, recipe: str | None = None, iterations: int = 3, name: str = "run") -> None:
         self.folder = folder
@@ -49,14 +49,14 @@ class LiveRun:
         self._spawn("resume", self.run.name, *arguments)
 
     def finish(self, patience_s: float = PATIENCE_S) -> int:
-        """Wait for the controller's end; its exit code."""
+        """Wait for the controller's end; returns its exit code."""
         assert self._controller is not None
         code = self._controller.wait(patience_s)
         self._controller = None
         return code
 
     def kill_controller(self) -> None:
-        """SIGKILL, as a machine's loss would be; agents and workers must go by themselves."""
+        """Kill the controller with SIGKILL, like the loss of its machine; agents and workers must end on their own."""
         assert self._controller is not None
         self._controller.kill()
         self.finish()
@@ -66,7 +66,7 @@ class LiveRun:
         self._controller.send_signal(signal.SIGINT)
 
     def kill_worker(self, of: Callable[[WorkerJoined], bool]) -> WorkerJoined:
-        """SIGKILL to the newest living worker of this kind, once there is one."""
+        """Wait for a live worker of this kind and kill the newest one with SIGKILL."""
         worker = self.wait_for(lambda: next((w for w in reversed(self.living()) if of(w)), None))
         os.kill(worker.pid, signal.SIGKILL)
         return worker
@@ -90,7 +90,7 @@ class LiveRun:
         return [record.event for record in self.records() if isinstance(record.event, kind)]
 
     def wait_for(self, seen: Callable[[], object]) -> object:
-        """Poll the journal until something is seen; a controller that ends meanwhile is a failure."""
+        """Poll until `seen` returns a true value and return it; fail if the controller ends before."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = seen()
@@ -99,7 +99,7 @@ class LiveRun:
             if self._controller is not None and self._controller.poll() is not None:
                 raise AssertionError(f"the run ended early:\n{self.log()}")
             time.sleep(0.02)
-        raise AssertionError(f"waited in vain:\n{self.log()}")
+        raise AssertionError(f"nothing was seen within {PATIENCE_S:.0f} s:\n{self.log()}")
 
     def wait_for_event(self, kind: type, fits: Callable[[AnyEvent], bool] = lambda event: True) -> AnyEvent:
         return self.wait_for(lambda: next((event for event in self.events(kind) if fits(event)), None))
@@ -112,7 +112,7 @@ class LiveRun:
         return self.events(StepCommitted)[-1].digest
 
     def status(self) -> dict[str, Any]:
-        """What `spotlight status` says of it."""
+        """Output of `spotlight status --json`."""
         shown = spotlight("status", self.run, "--json")
         assert shown.code == 0, shown.err
         return json.loads(shown.out)

@@ -1,4 +1,4 @@
-"""A controller without a brain, a local pool, and eyes for every process that they started."""
+"""A stub of the controller, a local pool, and helpers to find every process that they started."""
 
 import asyncio
 import os
@@ -15,19 +15,19 @@ from spotlight.pools.config import ClusterConfig
 from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
 
 PATIENCE_S = 20.0
-"""How long a story waits for what must happen before it fails; never reached when all is well."""
+"""Time limit of every wait; reached only when a test fails."""
 MARK = "SPOTLIGHT_STORY"
 SPOT = NodeSpec(name="spot-1", slot_class=SlotClass.SPOT, zone="a", price="list")
 
 
 def marked() -> str:
-    """Marks the environment of everything that this process starts from now on."""
+    """Mark the environment of every process that this one starts from now on; returns the mark."""
     os.environ[MARK] = uuid.uuid4().hex
     return os.environ[MARK]
 
 
 def living(mark: str) -> set[int]:
-    """Every process with that mark in its environment, except this one."""
+    """Processes with this mark in their environment, except this one."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -72,7 +72,7 @@ def semaphores_of(pids: set[int]) -> set[Path]:
 
 
 async def eventually(condition, what: str) -> None:
-    """Processes end when the kernel says so: look until it is so."""
+    """Poll until the condition is true; processes end a little after they are killed."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
@@ -80,12 +80,12 @@ async def eventually(condition, what: str) -> None:
 
 
 class ControllerStub:
-    """Listens, remembers, and says what the story tells it to say."""
+    """Records every message of the nodes and sends those of the test."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[m.Envelope, bytes]] = []
+        self.received: list[tuple[m.Envelope, bytes]] = []
         self.lost: set[NodeId] = set()
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._writers: dict[NodeId, asyncio.StreamWriter] = {}
         self._server: asyncio.AbstractServer | None = None
 
@@ -97,25 +97,25 @@ class ControllerStub:
         for writer in list(self._writers.values()):
             writer.close()
 
-    def say(self, node: NodeId, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
+    def send(self, node: NodeId, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
         wire.write(self._writers[node], m.Envelope(worker, message), blob)
 
     def all(self, kind, worker: WorkerId | None = None) -> list:
         return [
             envelope.message
-            for envelope, _ in self.heard
+            for envelope, _ in self.received
             if isinstance(envelope.message, kind) and worker in (None, envelope.worker)
         ]
 
     async def wait(self, kind, count: int = 1, worker: WorkerId | None = None):
         """The count-th message of this kind."""
-        async with asyncio.timeout(PATIENCE_S), self._news:
-            await self._news.wait_for(lambda: len(self.all(kind, worker)) >= count)
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.all(kind, worker)) >= count)
         return self.all(kind, worker)[count - 1]
 
     async def wait_lost(self, node: NodeId) -> None:
-        async with asyncio.timeout(PATIENCE_S), self._news:
-            await self._news.wait_for(lambda: node in self.lost)
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: node in self.lost)
 
     async def worker(self, worker: WorkerId) -> m.Hello:
         return await self.wait(m.Hello, worker=worker)
@@ -123,17 +123,17 @@ class ControllerStub:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = NodeId("")
         while (frame := await wire.read(reader)) is not None:
-            async with self._news:
+            async with self._changed:
                 if isinstance(frame[0].message, m.NodeHello):
                     node = frame[0].message.node
                     self._writers[node] = writer
-                self.heard.append(frame)
-                self._news.notify_all()
+                self.received.append(frame)
+                self._changed.notify_all()
         writer.close()
-        async with self._news:
+        async with self._changed:
             self._writers.pop(node, None)
             self.lost.add(node)
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:

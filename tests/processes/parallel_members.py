@@ -1,4 +1,4 @@
-"""A rank's group and, for tests of whole crews, its engine over a shared adapter (see parallel_ranks.py)."""
+"""Group of a rank and, for tests of whole crews, its engine over a shared adapter (see parallel_ranks.py)."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ def current() -> CrewGroup | None:
 
 
 def join(token: GroupToken, members: tuple[WorkerId, ...], rank: int, path: str, limit_s: float) -> int:
-    """Leave the old group and form the new one; the degree."""
+    """Leave the old group and form the new one; returns its degree."""
     old, _groups[0] = _groups[0], None
     if old is not None:
         old.drop()
@@ -43,7 +43,7 @@ def join(token: GroupToken, members: tuple[WorkerId, ...], rank: int, path: str,
 
 
 def settle() -> bool:
-    """Drop the group and wait until nothing is in teardown."""
+    """Drop the group and wait until no teardown is under way."""
     old, _groups[0] = _groups[0], None
     if old is not None:
         old.drop()
@@ -51,7 +51,7 @@ def settle() -> bool:
 
 
 class CrewMember:
-    """One worker: a model with published weights, an engine, and its part in a crew."""
+    """One worker: a model with published weights, an engine, and a shared adapter."""
 
     def __init__(self, link: Connection) -> None:
         self._link = link
@@ -68,7 +68,7 @@ class CrewMember:
         }
 
     def build(self, store: str, altered: bool = False) -> None:
-        """`altered` weights have the same name and another digest."""
+        """Build the engine; `altered` weights have the same name and another digest."""
         adapter = families.load("words")
         weights = {n: p.detach() * (1.02 if altered else 1.01) for n, p in adapter.transformer.named_parameters()}
         node = NodeStore(Path(store))
@@ -84,7 +84,7 @@ class CrewMember:
         return self._shared.degree
 
     def admit(self, guidance: float, flight: bytes | None = None) -> None:
-        """Three samples with other windows, of which the first may come with its flight."""
+        """Admit three samples with different windows; the first may resume from a flight."""
         for seed, window in enumerate((Window(3, 3), NO_WINDOW, Window(0, 2))):
             kind = SamplerKind.FLOW_SDE if window.size else SamplerKind.ODE
             sampling = Sampling(
@@ -100,7 +100,7 @@ class CrewMember:
         return {done.request.sample.seed: _digest(done.payload) for done in self._engine.step().finished}
 
     def withdraw(self) -> bytes:
-        """The flight of the first sample, taken away; the others are dropped."""
+        """Withdraw all samples; returns the flight of the first."""
         progress = self._engine.progress()
         flights = [self._engine.withdraw(row.request).flight for row in progress]
         return flights[0]
@@ -111,7 +111,7 @@ class CrewMember:
         return "followed"
 
     def die_inside(self, exchange: int | None) -> None:
-        """SIGKILL when this one, counted from now, is under way at the peers; None spares it again."""
+        """Kill this process with SIGKILL at its n-th exchange from now; None cancels that."""
         count = iter(range(10**9))
 
         def exchange_or_die(link: GlooLink, *arguments: Any) -> Any:
@@ -122,13 +122,13 @@ class CrewMember:
         GlooLink.exchange = exchange_or_die
 
     def shift_noise(self) -> None:
-        """The off-by-one that a test must notice: each step draws the noise of the next."""
+        """Plant an off-by-one: each step draws the noise of the next."""
         stock = step_module.step_noise
         step_module.step_noise = lambda seed, samples, step, shape: stock(seed, samples, step + 1, shape)
 
 
 def _digest(payload: Any) -> str:
-    """Of every bit that training would see."""
+    """Digest of every bit that training would use."""
     hasher = hashlib.blake2b(digest_size=16)
     for tensor in (payload.x0_SC, payload.path_KSC, payload.log_prob_K, payload.mean_KSC):
         hasher.update(tensor.numpy().tobytes())

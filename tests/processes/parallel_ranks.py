@@ -1,6 +1,6 @@
 """Persistent rank processes for tests of crews: each keeps its model and its group between orders.
 
-The test's side is `Ranks`; what runs in the ranks are the functions in parallel_work.py, called by name.
+Tests use `Ranks`; the ranks run the functions of parallel_work.py, called by name.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ NODE = NodeId("spot-1.1")
 
 
 class Problem(msgspec.Struct):
-    """What an order raised."""
+    """An error that an order raised."""
 
     kind: str
     message: str
@@ -31,7 +31,7 @@ class Problem(msgspec.Struct):
 
 
 def _serve(link: Connection) -> None:
-    """In the rank, so that only the fork server and no test imports the models."""
+    """Entry point of a rank; only the fork server imports the models, not the test."""
     from parallel_work import serve
 
     serve(link)
@@ -39,7 +39,7 @@ def _serve(link: Connection) -> None:
 
 @contextmanager
 def _server_environment() -> Iterator[None]:
-    """What the fork server, which the first rank starts, must find: it imports by this path alone."""
+    """Environment of the fork server, which the first rank starts: it imports by this path alone."""
     before = dict(os.environ)
     folders = [Path(__file__).parent, Path(__file__).parents[1] / "unit"]
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -83,56 +83,56 @@ class Ranks:
     def send(self, rank: int, order: str, *arguments: Any) -> None:
         self._links[rank].send((order, arguments))
 
-    def answer(self, rank: int) -> Any:
+    def reply(self, rank: int) -> Any:
         if not self._links[rank].poll(PATIENCE_S):
-            raise AssertionError(f"rank {rank} did not answer within {PATIENCE_S} s")
+            raise AssertionError(f"rank {rank} sent no reply within {PATIENCE_S} s")
         return self._links[rank].recv()
 
-    def ask(self, rank: int, order: str, *arguments: Any) -> Any:
+    def call(self, rank: int, order: str, *arguments: Any) -> Any:
         self.send(rank, order, *arguments)
-        return self.answer(rank)
+        return self.reply(rank)
 
     def all(self, ranks: Sequence[int], order: str, *arguments: Any) -> list[Any]:
         for rank in ranks:
             self.send(rank, order, *arguments)
-        return [self.answer(rank) for rank in ranks]
+        return [self.reply(rank) for rank in ranks]
 
     def form(self, ranks: Sequence[int], limit_s: float = 20.0) -> list[Any]:
-        """A new epoch with these members, in this order; answers of all of them."""
+        """Form a new epoch with these members, in this order; returns the reply of each."""
         self.store.close(self.token)
         self.epoch += 1
         self.store.open(self.token)
         members = tuple(WorkerId(f"{NODE}/{rank}") for rank in ranks)
         for place, rank in enumerate(ranks):
             self.send(rank, "join", self.token, members, place, str(self.path), limit_s)
-        return [self.answer(rank) for rank in ranks]
+        return [self.reply(rank) for rank in ranks]
 
     def take_step(self, members: Sequence[int]) -> Any:
-        """The leader steps its engine, the others take part when told; what finished, or whoever's problem."""
+        """Step the leader's engine, with followers; returns the finished samples or the first problem."""
         leader, *followers = members
         self.send(leader, "step")
-        while isinstance(answer := self.answer(leader), Forward | ForwardDone):
-            if isinstance(answer, Forward):
+        while isinstance(reply := self.reply(leader), Forward | ForwardDone):
+            if isinstance(reply, Forward):
                 for rank in followers:
-                    self.send(rank, "follow", answer)
-        followed = [self.answer(rank) for rank in followers]
-        return next((a for a in (answer, *followed) if isinstance(a, Problem)), answer)
+                    self.send(rank, "follow", reply)
+        followed = [self.reply(rank) for rank in followers]
+        return next((a for a in (reply, *followed) if isinstance(a, Problem)), reply)
 
     def attempt_step(self, members: Sequence[int]) -> dict[int, Any]:
-        """The last answers by rank, of a step that not all may survive; the dead have none."""
+        """Take a step in which members may die; returns the last reply of each survivor."""
         leader, *followers = members
         self.send(leader, "step")
-        answers: dict[int, Any] = {}
+        replies: dict[int, Any] = {}
         with suppress(EOFError):
-            while isinstance(answer := self.answer(leader), Forward | ForwardDone):
-                if isinstance(answer, Forward):
+            while isinstance(reply := self.reply(leader), Forward | ForwardDone):
+                if isinstance(reply, Forward):
                     for rank in followers:
-                        self.send(rank, "follow", answer)
-            answers[leader] = answer
+                        self.send(rank, "follow", reply)
+            replies[leader] = reply
         for rank in followers:
             with suppress(EOFError):
-                answers[rank] = self.answer(rank)
-        return answers
+                replies[rank] = self.reply(rank)
+        return replies
 
     @property
     def token(self) -> GroupToken:

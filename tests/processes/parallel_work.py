@@ -1,4 +1,4 @@
-"""What the ranks of a test do when told (see parallel_ranks.py); imported once, by the server that forks them."""
+"""Orders that the ranks of a test carry out (see parallel_ranks.py); imported once, by the fork server."""
 
 import hashlib
 import os
@@ -50,7 +50,7 @@ def sharding(name: str) -> Sharding:
 
 @torch.no_grad()
 def forward(name: str, tokens: int, rows: int) -> Tensor:
-    """One forward of a random batch with padded text, over the group that this rank is in."""
+    """One forward of a random batch with padded text, over the group of this rank."""
     sharding(name).bind(current())
     generator = torch.Generator().manual_seed(tokens + rows)
     transformer: Any = model(name)
@@ -89,7 +89,7 @@ def values(name: str, tokens: int, rows: int) -> Any:
 
 
 def permute_keys() -> None:
-    """Attend with image keys before text keys: the same in exact arithmetic."""
+    """Attend with image keys before text keys: equal only in exact arithmetic."""
     stock = sharding_module._stock_attention
 
     def permuted(backend: Any, mask: Tensor | None) -> Any:
@@ -100,7 +100,7 @@ def permute_keys() -> None:
 
 
 def serve(link: Connection) -> None:
-    """Carry out orders until the test is gone."""
+    """Carry out orders until the test ends."""
     orders = globals() | CrewMember(link).orders
     while True:
         try:
@@ -114,19 +114,19 @@ def serve(link: Connection) -> None:
 
 
 def footprint() -> tuple[int, int]:
-    """Open files and threads of this rank, once old groups are taken down."""
+    """Open files and threads of this rank after the teardown of old groups."""
     assert settle()
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
 def exchange(times: int) -> str:
-    """All-to-alls of random tensors, one after another; the digest of what came."""
+    """Run all-to-alls one after another; returns the digest of the received tensors."""
     group = current()
     assert group is not None
     hasher = hashlib.blake2b(digest_size=16)
     shapes = [(1000 + rank,) for rank in range(group.degree)]
-    for turn in range(times):
-        parts = [torch.full((1000 + group.rank,), float(turn)) for _ in range(group.degree)]
+    for number in range(times):
+        parts = [torch.full((1000 + group.rank,), float(number)) for _ in range(group.degree)]
         for part in group.all_to_all(parts, shapes):
             hasher.update(part.numpy().tobytes())
     return hasher.hexdigest()

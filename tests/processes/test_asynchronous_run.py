@@ -1,4 +1,4 @@
-"""A real asynchronous run: real processes, real kills, and the weights that come out of them."""
+"""A real asynchronous run: real processes, real kills, and the resulting weights."""
 
 import pytest
 from live_run import RECIPE, LiveRun
@@ -20,7 +20,7 @@ def stale(run: LiveRun) -> list[str]:
     ]
 
 
-def test_asynchronous_run_that_is_killed_with_stale_groups_under_way_ends_with_the_weights_of_an_undisturbed_one(
+def test_asynchronous_run_killed_with_stale_groups_in_flight_ends_with_the_undisturbed_weights(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     undisturbed = LiveRun(tmp_path_factory.mktemp("undisturbed"), AHEAD)

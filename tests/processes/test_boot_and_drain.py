@@ -1,4 +1,4 @@
-"""Real nodes: a machine that boots is there without workers; one that is given back drains, and is no crash."""
+"""Real nodes: a booting node has no workers; a drained node hands back and does not count as crashed."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ def named(name: str, boot_s: float) -> NodeSpec:
     return msgspec.structs.replace(SPOT, name=name, boot_s=boot_s)
 
 
-def test_node_that_boots_is_there_before_its_workers_and_can_be_drained_meanwhile(run):
+def test_booting_node_joins_before_its_workers_and_can_be_drained(run):
     async def story():
         mark = marked()
         async with world(run) as (pool, controller):
@@ -59,7 +59,7 @@ def test_node_that_is_drained_hands_back_exits_and_does_not_return(run):
     asyncio.run(story())
 
 
-def test_node_that_is_drained_before_its_agent_can_hear_goes_and_does_not_return(run):
+def test_node_that_is_drained_before_its_agent_connects_is_killed_and_does_not_return(run):
     async def story():
         async with world(run) as (pool, _):
             node = await pool.add_node(SPOT)

@@ -1,7 +1,7 @@
-"""Crews as real processes: one sample made by several workers, whichever of them die, hang, go or come meanwhile.
+"""Crews as real processes: one sample made by several workers, some of which die, hang, leave or join meanwhile.
 
-The bytes of the finished sample are those that one worker alone makes, and the controller accepts it once; a follower's
-death costs no step, a leader's at most those since its last commit.
+The finished sample has the bytes that one worker alone makes, and the controller accepts it once. A follower's death
+costs no step, a leader's at most the steps since its last commit.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from crew_node import COMMIT_EVERY, Hall, Outcome
+from crew_node import COMMIT_EVERY, CrewEnvironment, Outcome
 from node_world import eventually, living, marked, parent_of, zombies_of
 
 from spotlight.core.events import Crewing, Leased, NodeLost, NoticeGiven, ReleaseReason
@@ -20,7 +20,7 @@ from spotlight.core.work import NoticeKind
 
 STEPS = 14
 MANY_STEPS = 120
-"""Enough for workers to die, start anew and join, while the sample is still in the making."""
+"""Enough for workers to die, restart and join before the sample is finished."""
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +30,19 @@ def runner():
 
 
 @pytest.fixture(scope="module")
-def hall(runner, tmp_path_factory):
-    """One for all stories, because its imports take long; no process outlives it."""
+def environment(runner, tmp_path_factory):
+    """One environment for all tests, because its imports take long; none of its processes outlives it."""
     mark = marked()
-    hall = Hall(tmp_path_factory.mktemp("crews") / f"run-{os.getpid()}")
-    runner.run(hall.pool.start())
-    yield hall
-    runner.run(hall.pool.stop())
+    environment = CrewEnvironment(tmp_path_factory.mktemp("crews") / f"run-{os.getpid()}")
+    runner.run(environment.pool.start())
+    yield environment
+    runner.run(environment.pool.stop())
     runner.run(eventually(lambda: not living(mark), "every process of the pool ends"))
 
 
-async def alone(hall: Hall, steps: int) -> bytes:
-    """What one worker makes of the sample."""
-    async with hall.story(slots=1) as story:
+async def alone(environment: CrewEnvironment, steps: int) -> bytes:
+    """Payload of the sample made by one worker."""
+    async with environment.story(slots=1) as story:
         story.issue(steps)
         outcome = await story.outcome()
         assert not story.of(Crewing)
@@ -50,51 +50,51 @@ async def alone(hall: Hall, steps: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def expected(runner, hall) -> bytes:
-    return runner.run(alone(hall, STEPS))
+def expected(runner, environment) -> bytes:
+    return runner.run(alone(environment, STEPS))
 
 
 @pytest.fixture(scope="module")
-def expected_of_many(runner, hall) -> bytes:
-    return runner.run(alone(hall, MANY_STEPS))
+def expected_of_many(runner, environment) -> bytes:
+    return runner.run(alone(environment, MANY_STEPS))
 
 
-def nothing_was_lost(outcome: Outcome, steps: int = STEPS) -> bool:
-    """One worker led from the first step to the last."""
+def has_one_leader(outcome: Outcome, steps: int = STEPS) -> bool:
+    """True if one worker led from the first step to the last."""
     return not outcome.releases and (outcome.accepted.attempt, outcome.accepted.steps) == (1, steps)
 
 
-def leaders_were_lost(outcome: Outcome, most: int = 1) -> bool:
-    """At least one and so many at most; each time the next one went on from the last commit."""
+def has_lost_leaders(outcome: Outcome, most: int = 1) -> bool:
+    """True if 1 to `most` leaders were lost and each successor resumed from the last commit."""
     losses = outcome.releases
-    told = all(loss.reason is ReleaseReason.LOST and loss.redone <= COMMIT_EVERY for loss in losses)
-    return told and 1 <= len(losses) <= most and outcome.accepted.attempt == 1 + len(losses)
+    resumed = all(loss.reason is ReleaseReason.LOST and loss.redone <= COMMIT_EVERY for loss in losses)
+    return resumed and 1 <= len(losses) <= most and outcome.accepted.attempt == 1 + len(losses)
 
 
 @pytest.mark.parametrize("degree", [4, 3, pytest.param(2, marks=pytest.mark.slow)])
-def test_crew_undisturbed_makes_the_bytes_that_one_worker_makes(runner, hall, expected, degree):
+def test_crew_undisturbed_makes_the_bytes_that_one_worker_makes(runner, environment, expected, degree):
     async def story():
-        async with hall.story(slots=degree) as story:
+        async with environment.story(slots=degree) as story:
             story.at_step(1, degree, lambda: None)
             story.issue(STEPS)
             return await story.outcome()
 
     outcome = runner.run(story())
     assert outcome.payload == expected
-    assert nothing_was_lost(outcome)
+    assert has_one_leader(outcome)
 
 
-def rank_is_killed(runner, hall: Hall, rank: int, step: int) -> tuple[Outcome, list[WorkerId]]:
-    """The outcome, and the leaders of the crews of three that went on."""
+def with_rank_killed(runner, environment: CrewEnvironment, rank: int, step: int) -> tuple[Outcome, list[WorkerId]]:
+    """Kill one rank of four; returns the outcome and the leaders of the crews of three that continued."""
 
     async def story():
-        async with hall.story(slots=4) as story:
+        async with environment.story(slots=4) as story:
             story.at_step(step, 4, lambda: story.kill(story.crew()[rank]))
             story.issue(STEPS)
             outcome = await story.outcome()
-            await story.until("the death is told", lambda: bool(story.lost()))
+            await story.until("the death is recorded", lambda: bool(story.lost()))
             assert set(story.lost().values()) == {"killed by SIGKILL"}
-            survivors = [crew for told in story.of(Crewing) for crew in told.crews if len(crew) == 3]
+            survivors = [crew for event in story.of(Crewing) for crew in event.crews if len(crew) == 3]
             return outcome, [crew[0] for crew in survivors]
 
     return runner.run(story())
@@ -108,63 +108,63 @@ LEADERS_DIE = [5, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3
 
 
 @pytest.mark.parametrize(("rank", "step"), FOLLOWERS_DIE)
-def test_follower_killed_in_mid_step_costs_no_step_and_changes_no_bit(runner, hall, expected, rank, step):
-    outcome, leaders = rank_is_killed(runner, hall, rank, step)
+def test_follower_killed_in_mid_step_costs_no_step_and_changes_no_bit(runner, environment, expected, rank, step):
+    outcome, leaders = with_rank_killed(runner, environment, rank, step)
     assert outcome.payload == expected
-    assert nothing_was_lost(outcome)
-    assert outcome.accepted.worker in leaders, "the others went on together, under the same leader"
+    assert has_one_leader(outcome)
+    assert outcome.accepted.worker in leaders, "the survivors continue as one crew under the same leader"
 
 
 @pytest.mark.parametrize("step", LEADERS_DIE)
-def test_leader_killed_in_mid_step_costs_a_commit_at_most_and_changes_no_bit(runner, hall, expected, step):
-    outcome, leaders = rank_is_killed(runner, hall, 0, step)
+def test_leader_killed_in_mid_step_costs_a_commit_at_most_and_changes_no_bit(runner, environment, expected, step):
+    outcome, leaders = with_rank_killed(runner, environment, 0, step)
     assert outcome.payload == expected
-    assert leaders_were_lost(outcome)
-    assert outcome.accepted.worker in leaders, "the others went on together, under one of them"
+    assert has_lost_leaders(outcome)
+    assert outcome.accepted.worker in leaders, "the survivors continue as one crew under one of them"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(1, 2), (2, 3), (0, 1), (0, 3)])
-def test_two_ranks_killed_at_once_leave_the_others_to_go_on(runner, hall, expected, ranks):
+def test_two_ranks_killed_at_once_leave_the_others_to_go_on(runner, environment, expected, ranks):
     async def story():
-        async with hall.story(slots=4) as story:
+        async with environment.story(slots=4) as story:
             story.at_step(4, 4, lambda: story.kill(*(story.crew()[rank] for rank in ranks)))
             story.issue(STEPS)
             return await story.outcome()
 
     outcome = runner.run(story())
     assert outcome.payload == expected
-    assert leaders_were_lost(outcome) if 0 in ranks else nothing_was_lost(outcome)
+    assert has_lost_leaders(outcome) if 0 in ranks else has_one_leader(outcome)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (3, 1), (1, 0), (0, 2)])
-def test_second_rank_killed_while_survivors_form_is_left_out_as_well(runner, hall, expected, first, second):
-    """The loss is told when the crew is broken, and the survivors' next crew is being formed then."""
+def test_second_rank_killed_while_survivors_form_is_left_out_as_well(runner, environment, expected, first, second):
+    """The second kill follows the record of the broken crew, while the survivors form the next one."""
 
     async def story():
-        async with hall.story(slots=4) as story:
+        async with environment.story(slots=4) as story:
 
-            def kill_both_in_turn():
-                crew, told = story.crew(), len(story.of(Crewing))
-                story.when(lambda: len(story.of(Crewing)) > told, lambda: story.kill(crew[second]))
+            def kill_one_then_the_other():
+                crew, before = story.crew(), len(story.of(Crewing))
+                story.when(lambda: len(story.of(Crewing)) > before, lambda: story.kill(crew[second]))
                 story.kill(crew[first])
 
-            story.at_step(4, 4, kill_both_in_turn)
+            story.at_step(4, 4, kill_one_then_the_other)
             story.issue(STEPS)
             return await story.outcome()
 
     outcome = runner.run(story())
     assert outcome.payload == expected
-    # After the leader's death it may be the second one that has the sample next.
-    assert leaders_were_lost(outcome, 2 if first == 0 else 1) if 0 in (first, second) else nothing_was_lost(outcome)
+    # After the leader's death the second victim may be the next holder of the sample.
+    assert has_lost_leaders(outcome, 2 if first == 0 else 1) if 0 in (first, second) else has_one_leader(outcome)
 
 
-def rank_is_stopped(runner, hall: Hall, rank: int) -> tuple[Outcome, dict[WorkerId, str]]:
-    """The outcome, and who died of what."""
+def with_rank_stopped(runner, environment: CrewEnvironment, rank: int) -> tuple[Outcome, dict[WorkerId, str]]:
+    """Stop one rank of three with SIGSTOP; returns the outcome and the causes of the losses."""
 
     async def story():
-        async with hall.story(slots=3) as story:
+        async with environment.story(slots=3) as story:
             stopped = []
 
             def stop():
@@ -175,7 +175,7 @@ def rank_is_stopped(runner, hall: Hall, rank: int) -> tuple[Outcome, dict[Worker
             nursery = parent_of(next(iter(story.pids.values())))
             story.issue(STEPS)
             outcome = await story.outcome()
-            await story.until("the stopped one is told dead", lambda: bool(story.lost()))
+            await story.until("the stopped worker is recorded as lost", lambda: bool(story.lost()))
             assert list(story.lost()) == stopped
             pid = story.pids[stopped[0]]
             await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the stopped process ends and is reaped")
@@ -185,50 +185,50 @@ def rank_is_stopped(runner, hall: Hall, rank: int) -> tuple[Outcome, dict[Worker
     return runner.run(story())
 
 
-def test_follower_that_hangs_is_killed_at_its_deadline_and_costs_no_step(runner, hall, expected):
-    outcome, deaths = rank_is_stopped(runner, hall, 1)
+def test_follower_that_hangs_is_killed_at_its_deadline_and_costs_no_step(runner, environment, expected):
+    outcome, deaths = with_rank_stopped(runner, environment, 1)
     assert outcome.payload == expected
-    assert nothing_was_lost(outcome)
+    assert has_one_leader(outcome)
     assert all(cause.startswith("killed, because it did not") for cause in deaths.values()), deaths
 
 
 @pytest.mark.slow
-def test_leader_that_hangs_is_killed_and_its_sample_goes_on_from_the_last_commit(runner, hall, expected):
-    outcome, _ = rank_is_stopped(runner, hall, 0)
+def test_leader_that_hangs_is_killed_and_its_sample_goes_on_from_the_last_commit(runner, environment, expected):
+    outcome, _ = with_rank_stopped(runner, environment, 0)
     assert outcome.payload == expected
-    assert leaders_were_lost(outcome)
+    assert has_lost_leaders(outcome)
 
 
 @pytest.mark.slow
-def test_whole_crew_killed_comes_back_and_finishes_the_sample(runner, hall, expected):
+def test_whole_crew_killed_comes_back_and_finishes_the_sample(runner, environment, expected):
     async def story():
-        async with hall.story(slots=3) as story:
+        async with environment.story(slots=3) as story:
             story.at_step(6, 3, lambda: story.kill(*story.crew()))
             story.issue(STEPS)
             return await story.outcome()
 
     outcome = runner.run(story())
     assert outcome.payload == expected
-    assert leaders_were_lost(outcome)
-    assert outcome.releases[0].step >= 6, "what the controller had heard of is not done again"
+    assert has_lost_leaders(outcome)
+    assert outcome.releases[0].step >= 6, "steps that the controller had received are not redone"
 
 
 @pytest.mark.slow
-def test_notice_ends_the_crew_at_a_step_boundary_and_redoes_nothing(runner, hall, expected):
-    """What the node cannot finish in time goes on elsewhere, from the very step that the crew had reached."""
+def test_notice_ends_the_crew_at_a_step_boundary_and_redoes_nothing(runner, environment, expected):
+    """The sample resumes on another node from the step that the crew had reached."""
 
     async def story():
-        async with hall.story(slots=3) as story:
-            node = hall.pool.nodes()[0]
+        async with environment.story(slots=3) as story:
+            node = environment.pool.nodes()[0]
             warned = asyncio.Event()
             story.at_step(4, 3, warned.set)
             story.issue(STEPS)
             await story.until("the crew is at work", warned.is_set)
-            await hall.pool.warn(node, NoticeKind.IMMINENT, 2.0)
-            await story.until("the notice is told", lambda: bool(story.of(NoticeGiven)))
+            await environment.pool.warn(node, NoticeKind.IMMINENT, 2.0)
+            await story.until("the notice is recorded", lambda: bool(story.of(NoticeGiven)))
             await story.until("the sample is handed back", lambda: not story.crews() and not story.is_held())
             await story.add_node("spot-2", 1)
-            await hall.pool.kill_node(node)
+            await environment.pool.kill_node(node)
             return await story.outcome(), len(story.of(NodeLost)), story.holder()
 
     outcome, nodes_lost, holder = runner.run(story())
@@ -239,16 +239,16 @@ def test_notice_ends_the_crew_at_a_step_boundary_and_redoes_nothing(runner, hall
 
 
 @pytest.mark.slow
-def test_slots_that_return_join_the_crew_in_mid_sample_and_change_no_bit(runner, hall, expected_of_many):
+def test_slots_that_return_join_the_crew_in_mid_sample_and_change_no_bit(runner, environment, expected_of_many):
     async def story():
-        async with hall.story(slots=4) as story:
+        async with environment.story(slots=4) as story:
             story.at_step(4, 4, lambda: story.kill(*story.crew()[2:]))
             story.issue(MANY_STEPS)
             return await story.outcome(), story.degrees(), len(story.of(Leased))
 
     outcome, degrees, leases = runner.run(story())
     assert outcome.payload == expected_of_many
-    assert nothing_was_lost(outcome, MANY_STEPS)
+    assert has_one_leader(outcome, MANY_STEPS)
     assert leases == 1
     assert 2 in degrees
     assert 4 in degrees[degrees.index(2) :], f"the crew of two never grew to four again: {degrees}"
@@ -256,24 +256,24 @@ def test_slots_that_return_join_the_crew_in_mid_sample_and_change_no_bit(runner,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kills_at_random_steps_and_regroupings_change_no_bit(runner, hall, expected_of_many, seed):
-    """Of members and newcomers, one or several at once, also while what was lost before is still coming back."""
+def test_kills_at_random_steps_and_regroupings_change_no_bit(runner, environment, expected_of_many, seed):
+    """Kill one to three members or newcomers at once, also while lost workers are still restarting."""
     chance = random.Random(seed)
 
     async def story():
-        async with hall.story(slots=4) as story:
+        async with environment.story(slots=4) as story:
 
-            def strike():
+            def kill_some():
                 ready = story.ready()
                 story.kill(*chance.sample(ready, min(len(ready), chance.randint(1, 3))))
 
             for step in chance.sample(range(1, MANY_STEPS // 2), 4):
-                story.when(lambda step=step: story.step >= step, strike)
+                story.when(lambda step=step: story.step >= step, kill_some)
             for changes in chance.sample(range(2, 8), 2):
-                story.when(lambda changes=changes: len(story.of(Crewing)) >= changes, strike)
+                story.when(lambda changes=changes: len(story.of(Crewing)) >= changes, kill_some)
             story.issue(MANY_STEPS)
             return await story.outcome()
 
     outcome = runner.run(story())
     assert outcome.payload == expected_of_many
-    assert not outcome.releases or leaders_were_lost(outcome, most=len(outcome.releases))
+    assert not outcome.releases or has_lost_leaders(outcome, most=len(outcome.releases))

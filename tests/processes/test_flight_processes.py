@@ -1,4 +1,4 @@
-"""A rollout whose worker is killed at a step boundary ends, elsewhere, with the bits of the undisturbed one."""
+"""A rollout whose worker is killed at a step boundary ends on another worker with the bits of an undisturbed one."""
 
 import json
 import os
@@ -34,15 +34,15 @@ class Nursery:
 
     def killed_at(self, stop: int, **order: object) -> str:
         """The flight that a worker committed before it was killed."""
-        answer = self.order(stop=stop, **order)
-        assert answer["signal"] == signal.SIGKILL
-        return answer["flight"]
+        reply = self.order(stop=stop, **order)
+        assert reply["signal"] == signal.SIGKILL
+        return reply["flight"]
 
     def finished(self, **order: object) -> tuple[str, int]:
         """Digest of the finished sample, and the steps that this worker took."""
-        answer = self.order(**order)
-        assert answer["signal"] == 0
-        return answer["digest"], answer["steps"]
+        reply = self.order(**order)
+        assert reply["signal"] == 0
+        return reply["digest"], reply["steps"]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def nursery(tmp_path_factory) -> Iterator[Nursery]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_rollout_killed_at_every_boundary_and_resumed_elsewhere_is_bit_identical(nursery, scenario):
-    """The one who resumes has other neighbours at other steps than the one who was killed."""
+    """The resuming worker has other neighbours at other steps than the killed one."""
     sample = {"model": "tiny", "scenario": scenario}
     digest, steps = nursery.finished(**sample)
     assert steps == STEPS
@@ -75,6 +75,6 @@ def test_rollout_of_words_whose_every_worker_is_killed_after_one_step_is_bit_ide
 
 
 def test_scenarios_differ(nursery):
-    """The SDE's window draws noise: were it lost on the way, both would end alike."""
+    """The window of the SDE draws noise; without it both would have the same digest."""
     ode, sde = (nursery.finished(model="tiny", scenario=scenario)[0] for scenario in SCENARIOS)
     assert ode != sde

@@ -24,8 +24,8 @@ def run(monkeypatch, tmp_path):
     return tmp_path / "market"
 
 
-class Unhurried:
-    """A pool whose every act has taken effect when it returns, so that a busy machine tells the same story."""
+class SynchronousPool:
+    """A pool whose calls return after they have taken effect, so that a busy machine has the same order of events."""
 
     def __init__(self, pool: LocalPool, controller: ControllerStub) -> None:
         self.current, self.kill_node = pool.current, pool.kill_node
@@ -55,7 +55,7 @@ def test_market_replays_a_trace_with_notice_and_a_bulk_loss_and_all_nodes_return
 
     async def story():
         async with world(run) as (pool, controller):
-            await Market(trace, Unhurried(pool, controller), specs).replay()
+            await Market(trace, SynchronousPool(pool, controller), specs).replay()
             assert pool.nodes() == ("spot-1.2", "spot-2.2")
             assert controller.all(m.Warned) == [m.Warned(kind=NoticeKind.IMMINENT, seconds=0.5)]
         events = [event async for event in pool.events()]

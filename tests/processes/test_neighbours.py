@@ -1,4 +1,4 @@
-"""A profile that is taken beside a real slot at work: model, engine and judges."""
+"""A profile measured beside a real busy slot: model, engine and judges."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.slow
-def test_denoising_beside_a_slot_at_work_is_measured_with_whole_samples_and_their_judge() -> None:
+def test_denoising_beside_a_busy_slot_is_measured_with_whole_samples_and_their_judge() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

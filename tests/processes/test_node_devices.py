@@ -1,4 +1,4 @@
-"""The devices of real nodes: every node computes on its own one, and keeps it when it comes back."""
+"""Devices of real nodes: every node has its own device and keeps it when it returns."""
 
 import asyncio
 import dataclasses
@@ -18,7 +18,7 @@ from spotlight.pools.local import LocalPool
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
-    """Processes of the pool find the echo worker, which tells the device that it was given as its kind."""
+    """Processes of the pool find the echo worker, which reports its device as its kind."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -27,7 +27,7 @@ async def device_of(controller: ControllerStub, worker: str) -> str:
     return (await controller.wait(m.Hello, worker=WorkerId(worker))).kind
 
 
-def test_eight_nodes_take_eight_gpus_and_a_killed_one_comes_back_on_its_own(tmp_path):
+def test_eight_nodes_take_eight_gpus_and_a_killed_node_returns_to_its_own(tmp_path):
     cluster = ClusterConfig(reserved=1, spot=7, rows=4)
     with fake_gpus(8):
         devices = assign(cluster, probe("cuda"))
@@ -40,12 +40,12 @@ def test_eight_nodes_take_eight_gpus_and_a_killed_one_comes_back_on_its_own(tmp_
             await controller.open(settings.controller)
             given = {}
             for spec in (*cluster.reserved_nodes(), *cluster.spot_nodes()):
-                # One after the other: a busy machine takes its time to start eight agents at once.
+                # One after the other: a busy machine is slow to start eight agents at once.
                 node = await pool.add_node(spec)
                 given[node] = await device_of(controller, f"{node}/0.1")
             assert given[NodeId("reserved-1.1")] == "cuda:0"
             assert sorted(given.values()) == [f"cuda:{number}" for number in range(8)]
-            # A worker that is killed, and a whole machine.
+            # Kill a worker, then two whole nodes.
             await pool.kill_worker(WorkerId("spot-3.1/0.1"))
             assert await device_of(controller, "spot-3.1/0.2") == given[NodeId("spot-3.1")]
             await pool.kill_node(NodeId("spot-5.1"))

@@ -1,4 +1,4 @@
-"""A run on a user's own prompts, reward and second judge, from the working folder, and on from another one."""
+"""A run with a user's own prompts, reward and second judge in one working folder, resumed from another folder."""
 
 import json
 import os
@@ -36,16 +36,16 @@ PATIENCE_S = 240.0
 
 
 def spotlight(folder: Path, *arguments: str) -> str:
-    """As the installed command does it: without the working folder on the path."""
+    """Run the command as installed: without the working folder on the path."""
     command = [sys.executable, "-P", "-m", "spotlight.surface.cli.main", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    told = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_run_on_own_prompts_and_reward_goes_on_from_another_folder_without_the_prompt_files(tmp_path):
-    """A file that hides a module of Python disturbs neither."""
+def test_run_with_own_prompts_and_reward_resumes_from_another_folder_without_the_prompt_files(tmp_path):
+    """A file that shadows a module of Python affects neither."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()

@@ -43,7 +43,7 @@ def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and
     run.check()
     assert killed.worker in {event.worker for event in run.events(WorkerLost)}
     assert [event.iteration for event in run.events(IterationDone)] == [0, 1]
-    # Two ranks share 4 images of 2 timesteps per update; never quicker than the profile says at this speed.
+    # Two ranks share 4 images of 2 timesteps per update; never faster than the profile at this speed.
     profile = Profile.load(PROFILE)
     update_s = profile.seconds(Operation.TRAIN_TIMESTEP, 4) + profile.seconds(Operation.OPTIMIZER_STEP, degree=2)
     updates = len(run.events(StepCommitted))
@@ -52,7 +52,7 @@ def test_paced_run_on_three_slots_with_a_worker_killed_trains_all_iterations_and
     spent = bubbles(run.records()).seconds
     assert {"train", "publish", "load", "rollout", "start"} <= set(spent[Tenure.RESERVED])
     assert not {"train", "publish", "assist", "switch"} & set(spent[Tenure.SPOT])
-    # Two ranks train; both are at it for as long as the profile says.
+    # Two ranks train, each for the seconds of the profile.
     assert spent[Tenure.RESERVED][Activity.TRAIN] >= 2 * updates * update_s / SPEED
 
 
@@ -60,13 +60,17 @@ SAVED_S, COPIED_S = 8.0, 0.1
 
 
 def slow_disk(path: Path) -> Path:
-    """The profile with a checkpoint that outlasts whatever this machine does before the trainer is killed."""
+    """The profile with a checkpoint that is still being written when the trainer is killed."""
     profile = Profile.load(PROFILE)
     saved, copied = (
         Times(
             interpolation=ONE_FIGURE,
             series=(
-                Series(provenance=Provenance.DERIVED, how="A story's.", points=(Point(1, 1, s * SPEED, s * SPEED),)),
+                Series(
+                    provenance=Provenance.DERIVED,
+                    how="Chosen by the test.",
+                    points=(Point(1, 1, s * SPEED, s * SPEED),),
+                ),
             ),
         )
         for s in (SAVED_S, COPIED_S)
@@ -76,14 +80,14 @@ def slow_disk(path: Path) -> Path:
     return path
 
 
-def test_trainer_killed_while_its_checkpoint_is_written_goes_back_to_the_one_before(tmp_path) -> None:
+def test_trainer_killed_while_its_checkpoint_is_written_restores_the_one_before(tmp_path) -> None:
     recipe = RECIPE.replace("reserved: 2, gang: 2", "reserved: 1, gang: 1").replace("iterations: 2", "iterations: 3")
     run = LiveRun(tmp_path, recipe.replace("checkpoint_every: 1", "checkpoint_every: 2"))
     try:
         run.start("--pace", str(slow_disk(tmp_path / "slow-disk.json")))
         # The first step of the third iteration: the checkpoint of the second is under way.
         run.wait_for_event(StepCommitted, lambda event: event.step == 4)
-        assert not run.events(Checkpointed), "the trainer did not go on while it was written"
+        assert not run.events(Checkpointed), "the trainer waited for its checkpoint"
         run.kill_worker(lambda worker: worker.slot_class is SlotClass.RESERVED)
         assert run.finish() == 0, run.log()
     finally:
@@ -95,7 +99,7 @@ def test_trainer_killed_while_its_checkpoint_is_written_goes_back_to_the_one_bef
 
 
 @pytest.mark.slow
-def test_paced_run_in_parts_tells_what_its_trainers_help_with(tmp_path) -> None:
+def test_paced_run_in_parts_records_the_help_of_its_trainers(tmp_path) -> None:
     run = LiveRun(tmp_path, f"{RECIPE}pipeline: {{gap: true}}\n")
     try:
         run.start("--pace", PROFILE)

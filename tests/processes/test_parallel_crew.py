@@ -1,4 +1,4 @@
-"""Flights over crews: the engine of the leader, the shared adapter, followers that are told."""
+"""Flights over crews: the engine of the leader, the shared adapter, followers that receive its forwards."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,17 +18,17 @@ def ranks(tmp_path_factory) -> Iterator[Ranks]:
     started.end()
 
 
-def gather(ranks: Ranks, members: Sequence[int]) -> None:
+def form_crew(ranks: Ranks, members: Sequence[int]) -> None:
     assert ranks.form(members) == [len(members)] * len(members)
     assert ranks.all(members, "bind") == [len(members)] * len(members)
 
 
-def flown(ranks: Ranks, crews: Sequence[Sequence[int]], guidance: float = 1.0) -> dict[int, str]:
-    """Three samples from noise to the end, step i by crews[i]; digests of all that training would see."""
-    ranks.ask(crews[0][0], "admit", guidance)
+def finished_by(ranks: Ranks, crews: Sequence[Sequence[int]], guidance: float = 1.0) -> dict[int, str]:
+    """Make three samples, step i by crews[i]; returns the digests of all that training would use."""
+    ranks.call(crews[0][0], "admit", guidance)
     finished: dict[int, str] = {}
     for members in crews:
-        gather(ranks, members)
+        form_crew(ranks, members)
         finished |= ranks.take_step(members)
     assert sorted(finished) == [0, 1, 2]
     return finished
@@ -36,47 +36,47 @@ def flown(ranks: Ranks, crews: Sequence[Sequence[int]], guidance: float = 1.0) -
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 def test_flight_that_changes_degree_at_every_step_ends_bit_identical(ranks, guidance):
-    assert flown(ranks, MEMBERS, guidance) == flown(ranks, [[0]] * STEPS, guidance)
+    assert finished_by(ranks, MEMBERS, guidance) == finished_by(ranks, [[0]] * STEPS, guidance)
 
 
 def test_flight_that_changes_leader_and_degree_ends_bit_identical(ranks):
-    """Its first leader hands it over as bytes; a follower of it leads on."""
-    undisturbed = flown(ranks, [[0]] * STEPS)
-    ranks.ask(0, "admit", 1.0)
+    """The first leader hands the flight over as bytes; one of its followers leads next."""
+    undisturbed = finished_by(ranks, [[0]] * STEPS)
+    ranks.call(0, "admit", 1.0)
     for members in ([0, 1, 2], [0, 1], [0], [0, 1, 2, 3]):
-        gather(ranks, members)
+        form_crew(ranks, members)
         ranks.take_step(members)
-    flight = ranks.ask(0, "withdraw")
-    ranks.ask(3, "admit", 1.0, flight)
+    flight = ranks.call(0, "withdraw")
+    ranks.call(3, "admit", 1.0, flight)
     finished: dict[int, str] = {}
     for members in ([3, 1], [3, 2, 1], [3], [3, 4]):
-        gather(ranks, members)
+        form_crew(ranks, members)
         finished |= ranks.take_step(members)
     assert finished == {0: undisturbed[0]}
-    ranks.ask(3, "withdraw")
+    ranks.call(3, "withdraw")
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_rank_killed_inside_every_exchange_of_a_step_costs_no_bit(ranks, tmp_path, leads):
+def test_rank_killed_inside_any_exchange_of_a_step_changes_no_bit(ranks, tmp_path, leads):
     """A newcomer dies at the first exchange, the next one at the second, and so on, until one survives the step."""
-    undisturbed = flown(ranks, [[0]] * STEPS)
+    undisturbed = finished_by(ranks, [[0]] * STEPS)
     if not leads:
-        ranks.ask(0, "admit", 1.0)
+        ranks.call(0, "admit", 1.0)
     for killed in range(100):
         newcomer = (100 if leads else 200) + killed
         members = [newcomer, 0, 1] if leads else [0, 1, newcomer]
         ranks.start(newcomer)
-        ranks.ask(newcomer, "build", str(tmp_path))
-        gather(ranks, members)
+        ranks.call(newcomer, "build", str(tmp_path))
+        form_crew(ranks, members)
         if leads:
-            ranks.ask(newcomer, "admit", 1.0)
-        ranks.ask(newcomer, "die_inside", killed)
-        answers = ranks.attempt_step(members)
-        if newcomer in answers:
+            ranks.call(newcomer, "admit", 1.0)
+        ranks.call(newcomer, "die_inside", killed)
+        replies = ranks.attempt_step(members)
+        if newcomer in replies:
             break
-        assert [answers[rank].kind for rank in (0, 1)] == ["CrewBroken", "CrewBroken"]
+        assert [replies[rank].kind for rank in (0, 1)] == ["CrewBroken", "CrewBroken"]
     assert killed >= 10, "a forward of words has ten exchanges: inputs, two per layer, outputs"
-    ranks.ask(newcomer, "die_inside", None)
+    ranks.call(newcomer, "die_inside", None)
     finished: dict[int, str] = {}
     for _ in range(STEPS - 1):
         finished |= ranks.take_step(members)
@@ -85,46 +85,46 @@ def test_rank_killed_inside_every_exchange_of_a_step_costs_no_bit(ranks, tmp_pat
 
 
 def test_noise_key_off_by_one_is_detected_as_different(ranks, tmp_path):
-    """The control: samples whose window draws noise change, the ODE's does not."""
-    undisturbed = flown(ranks, [[0]] * STEPS)
+    """Control: samples whose window draws noise change, the ODE sample does not."""
+    undisturbed = finished_by(ranks, [[0]] * STEPS)
     fresh = Ranks(1, tmp_path)
     try:
-        fresh.ask(0, "build", str(tmp_path / "weights"))
-        fresh.ask(0, "shift_noise")
-        shifted = flown(fresh, [[0]] * STEPS)
+        fresh.call(0, "build", str(tmp_path / "weights"))
+        fresh.call(0, "shift_noise")
+        shifted = finished_by(fresh, [[0]] * STEPS)
     finally:
         fresh.end()
     assert [shifted[seed] == undisturbed[seed] for seed in (0, 1, 2)] == [False, True, False]
 
 
 def test_follower_with_other_weights_refuses_and_the_leader_steps_on_alone(ranks, tmp_path):
-    """Nothing has advanced at the leader, so that the same samples end with the same bits."""
-    undisturbed = flown(ranks, [[0]] * STEPS)
-    ranks.ask(5, "build", str(tmp_path / "altered"), True)
-    ranks.ask(0, "admit", 1.0)
-    gather(ranks, [0, 5])
+    """The leader has not advanced, so the same samples end with the same bits."""
+    undisturbed = finished_by(ranks, [[0]] * STEPS)
+    ranks.call(5, "build", str(tmp_path / "altered"), True)
+    ranks.call(0, "admit", 1.0)
+    form_crew(ranks, [0, 5])
     ranks.send(0, "step")
-    forward = ranks.answer(0)
-    refusal = ranks.ask(5, "follow", forward)
+    forward = ranks.reply(0)
+    refusal = ranks.call(5, "follow", forward)
     assert refusal.kind == "WeightsError"
     assert forward.digest in refusal.message
-    assert ranks.answer(0).kind == "CrewBroken"
+    assert ranks.reply(0).kind == "CrewBroken"
     finished: dict[int, str] = {}
     for _ in range(STEPS):
         finished |= ranks.take_step([0])
     assert finished == undisturbed
-    ranks.ask(5, "build", str(tmp_path / "restored"))
+    ranks.call(5, "build", str(tmp_path / "restored"))
 
 
 def test_forward_of_an_old_epoch_is_refused_and_the_new_group_goes_on(ranks):
-    ranks.ask(0, "admit", 1.0)
-    gather(ranks, [0, 1])
+    ranks.call(0, "admit", 1.0)
+    form_crew(ranks, [0, 1])
     ranks.send(0, "step")
-    old = ranks.answer(0)
-    ranks.ask(1, "follow", old)
-    while not isinstance(ranks.answer(0), dict):
+    old = ranks.reply(0)
+    ranks.call(1, "follow", old)
+    while not isinstance(ranks.reply(0), dict):
         pass
-    gather(ranks, [0, 1])
-    assert ranks.ask(1, "follow", old).kind == "StaleForward"
+    form_crew(ranks, [0, 1])
+    assert ranks.call(1, "follow", old).kind == "StaleForward"
     assert not isinstance(ranks.take_step([0, 1]), Problem)
-    ranks.ask(0, "withdraw")
+    ranks.call(0, "withdraw")

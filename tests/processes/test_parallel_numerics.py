@@ -1,4 +1,4 @@
-"""The same numbers at every degree: real processes over gloo, compared to the bit with a forward of one rank."""
+"""Forwards at every degree: real processes over gloo, compared bit for bit with the forward of one rank."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from parallel_ranks import Ranks
 
 DEGREES = (2, 3, 4, 6)
-"""Beside degree 1, which is the stock path; neither 1024 nor 6400 tokens divide by 3 or 6."""
+"""Degrees compared with degree 1, the stock path; neither 1024 nor 6400 tokens divide by 3 or 6."""
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def ranks(tmp_path_factory) -> Iterator[Ranks]:
 
 def alone(ranks: Ranks, case: tuple[str, int, int]) -> np.ndarray:
     assert ranks.form([0]) == [1]
-    return ranks.ask(0, "values", *case)
+    return ranks.call(0, "values", *case)
 
 
 def together(ranks: Ranks, degree: int, case: tuple[str, int, int]) -> list[np.ndarray]:
@@ -74,7 +74,7 @@ def test_degree_one_after_larger_ones_is_the_stock_path_again(ranks):
 
 
 def test_permuted_key_order_is_detected_as_different(tmp_path):
-    """The control of all tests above: softmax over the same keys in another order has other bits."""
+    """Control of the tests above: softmax over the same keys in another order has other bits."""
     fresh = Ranks(2, tmp_path)
     try:
         case = ("qwen", 1024, 3)

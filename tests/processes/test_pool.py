@@ -56,12 +56,12 @@ def run(tmp_path):
 def blob_of(controller: ControllerStub, request: str) -> bytes:
     return next(
         blob
-        for envelope, blob in controller.heard
+        for envelope, blob in controller.received
         if isinstance(envelope.message, m.Result) and envelope.message.request == request
     )
 
 
-def test_library_that_starts_a_thread_on_import_makes_workers_import_for_themselves(run):
+def test_workers_import_after_their_fork_if_a_library_starts_a_thread_on_import(run):
     settings = dataclasses.replace(pool_settings(run), preload=("threaded_module",))
 
     async def story():
@@ -79,16 +79,16 @@ def test_library_that_starts_a_thread_on_import_makes_workers_import_for_themsel
     assert "each worker imports after its fork" in (run / "logs" / "nursery.log").read_text()
 
 
-def test_node_up_granted_work_comes_back_scored_with_what_is_trained_on(run):
+def test_granted_work_returns_scored_with_its_payload(run):
     async def story():
         async with world(run) as (pool, controller):
             node = await pool.add_node(SPOT)
             hello = await controller.wait(m.NodeHello)
             assert (hello.node, hello.slot_class, hello.zone, hello.token) == (node, SlotClass.SPOT, "a", "secret")
             assert (await controller.wait(m.Pull, worker=FIRST)).free_rows == SPOT.rows
-            controller.say(node, grant(10, 20), FIRST)
-            controller.say(node, grant(30, work=Work.PREVIEW), FIRST)
-            controller.say(node, grant(40, work=Work.EVALUATION), FIRST)
+            controller.send(node, grant(10, 20), FIRST)
+            controller.send(node, grant(30, work=Work.PREVIEW), FIRST)
+            controller.send(node, grant(40, work=Work.EVALUATION), FIRST)
             await controller.wait(m.Result, count=4)
             by_id = {result.request: result for result in controller.all(m.Result)}
             assert {key: result.score.reward for key, result in by_id.items()} == {
@@ -107,12 +107,12 @@ def test_node_up_granted_work_comes_back_scored_with_what_is_trained_on(run):
     asyncio.run(story())
 
 
-def test_judge_that_fails_on_one_picture_leaves_the_others_scored_and_loses_nothing(run):
+def test_judge_that_fails_on_one_picture_scores_the_others_and_all_payloads_arrive(run):
     async def story():
         async with world(run) as (pool, controller):
             node = await pool.add_node(SPOT)
             await controller.worker(FIRST)
-            controller.say(node, grant(1, UNJUDGED, 2), FIRST)
+            controller.send(node, grant(1, UNJUDGED, 2), FIRST)
             await controller.wait(m.Result, count=3)
             by_id = {result.request: result for result in controller.all(m.Result)}
             unjudged = by_id[f"rollout/0/0/{UNJUDGED}"]
@@ -124,7 +124,7 @@ def test_judge_that_fails_on_one_picture_leaves_the_others_scored_and_loses_noth
     asyncio.run(story())
 
 
-def test_worker_killed_is_told_once_and_followed_by_its_next_incarnation(run):
+def test_killed_worker_is_reported_once_and_replaced_by_its_next_incarnation(run):
     async def story():
         async with world(run) as (pool, controller):
             node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
@@ -133,26 +133,26 @@ def test_worker_killed_is_told_once_and_followed_by_its_next_incarnation(run):
             await pool.kill_worker(FIRST)
             second = await controller.worker(WorkerId("spot-1.1/0.2"))
             assert controller.all(m.Gone) == [m.Gone(worker=FIRST, cause="killed by SIGKILL")]
-            kinds = [(type(envelope.message), envelope.worker) for envelope, _ in controller.heard]
+            kinds = [(type(envelope.message), envelope.worker) for envelope, _ in controller.received]
             assert kinds.index((m.Gone, None)) < kinds.index((m.Hello, WorkerId("spot-1.1/0.2")))
             assert not Path(f"/proc/{first.pid}").exists()
             assert len({first.pid, second.pid, other.pid}) == 3
-            controller.say(node, grant(5), WorkerId("spot-1.1/0.2"))
+            controller.send(node, grant(5), WorkerId("spot-1.1/0.2"))
             assert (await controller.wait(m.Result)).score.reward == 10.0
 
     asyncio.run(story())
 
 
-def test_worker_that_hangs_or_talks_nonsense_is_killed_and_replaced(run):
+def test_worker_that_hangs_or_sends_a_broken_frame_is_killed_and_replaced(run):
     async def story():
         async with world(run, silence_s=0.5) as (pool, controller):
             node = await pool.add_node(SPOT)
             await controller.worker(FIRST)
-            controller.say(node, grant(HANG), FIRST)
+            controller.send(node, grant(HANG), FIRST)
             assert (await controller.wait(m.Gone)).cause == "silent for 0.5 s"
             second = WorkerId("spot-1.1/0.2")
             await controller.worker(second)
-            controller.say(node, grant(BROKEN), second)
+            controller.send(node, grant(BROKEN), second)
             gone = await controller.wait(m.Gone, count=2)
             assert gone.worker == second
             assert "not Spotlight's mark" in gone.cause
@@ -168,7 +168,7 @@ def test_notice_to_a_node_reaches_the_controller_and_kills_nothing(run):
             hello = await controller.worker(FIRST)
             await pool.warn(node, NoticeKind.IMMINENT, 30.0)
             assert await controller.wait(m.Warned) == m.Warned(kind=NoticeKind.IMMINENT, seconds=30.0)
-            controller.say(node, grant(5), FIRST)
+            controller.send(node, grant(5), FIRST)
             await controller.wait(m.Result)
             assert Path(f"/proc/{hello.pid}").exists()
 
@@ -182,7 +182,7 @@ def test_node_killed_loses_all_its_processes_at_once_and_rejoins_as_the_next_inc
             other = await pool.add_node(msgspec.structs.replace(SPOT, name="spot-2"))
             worker = await controller.worker(FIRST)
             await controller.worker(WorkerId("spot-1.1/1.1"))
-            controller.say(node, grant(5), FIRST)
+            controller.send(node, grant(5), FIRST)
             await controller.wait(m.Result)
             group = os.getpgid(worker.pid)
             assert len(group_of(group)) >= 4, "an agent, two workers and a judge"
@@ -208,12 +208,12 @@ async def _until_down(pool):
             return
 
 
-def test_agent_that_crashes_takes_its_workers_along_and_is_started_again(run):
+def test_crashed_agent_ends_its_workers_and_is_restarted(run):
     async def story():
         async with world(run) as (pool, controller):
             node = await pool.add_node(SPOT)
             worker = await controller.worker(FIRST)
-            controller.say(node, grant(5), FIRST)
+            controller.send(node, grant(5), FIRST)
             await controller.wait(m.Result)
             group = os.getpgid(worker.pid)
             os.kill(group, signal.SIGKILL)
@@ -225,7 +225,7 @@ def test_agent_that_crashes_takes_its_workers_along_and_is_started_again(run):
     asyncio.run(story())
 
 
-def test_nursery_that_dies_takes_every_node_along_and_both_start_again(run):
+def test_dead_nursery_ends_every_node_and_both_are_restarted(run):
     async def story():
         async with world(run) as (pool, controller):
             await pool.add_node(SPOT)
@@ -239,17 +239,17 @@ def test_nursery_that_dies_takes_every_node_along_and_both_start_again(run):
     asyncio.run(story())
 
 
-def test_drain_hands_back_and_every_process_exits_by_itself(run):
+def test_drained_workers_hand_back_and_exit_on_their_own(run):
     async def story():
         async with world(run) as (pool, controller):
             node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
             for slot in (0, 1):
                 await controller.worker(WorkerId(f"spot-1.1/{slot}.1"))
-            controller.say(node, grant(5), FIRST)
-            controller.say(node, m.Drain())
+            controller.send(node, grant(5), FIRST)
+            controller.send(node, m.Drain())
             await controller.wait_lost(node)
             assert len(controller.all(m.HandBack)) == 2
-            assert len(controller.all(m.Result)) == 1, "what was being judged is not lost by a drain"
+            assert len(controller.all(m.Result)) == 1, "a sample that is being scored survives the drain"
             assert {gone.cause for gone in controller.all(m.Gone)} == {"exited"}
             down = [event async for event in _until_down(pool)][-1]
             assert (down.departure, down.returns) == (Departure.LEFT, False)
@@ -257,7 +257,7 @@ def test_drain_hands_back_and_every_process_exits_by_itself(run):
     asyncio.run(story())
 
 
-def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_ones_only(run, tmp_path):
+def test_weights_are_copied_to_the_node_and_a_late_worker_loads_the_current_ones_only(run, tmp_path):
     files = {version: tmp_path / f"behaviour-{version}.safetensors" for version in (1, 2)}
     for version, file in files.items():
         file.write_bytes(bytes([version]) * 100_000)
@@ -269,14 +269,14 @@ def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_o
         async with world(run) as (pool, controller):
             node = await pool.add_node(SPOT)
             await controller.worker(FIRST)
-            controller.say(node, load(1))
+            controller.send(node, load(1))
             await controller.wait(m.Held)
-            controller.say(node, load(2))
+            controller.send(node, load(2))
             held = await controller.wait(m.Held, count=2)
             assert held.digest == hashlib.sha256(files[2].read_bytes()).hexdigest()
             await eventually(
                 lambda: [path.name for path in sockets(run).glob("spot-1/*")] == ["behaviour-2.safetensors"],
-                "the node keeps only what may still be asked for",
+                "the node keeps only weights that may still be needed",
             )
             files[2].unlink()
             await pool.kill_worker(FIRST)
@@ -284,11 +284,11 @@ def test_weights_are_copied_to_the_node_and_a_late_worker_hears_of_the_current_o
             assert (await controller.wait(m.Held, worker=late)).weights == WeightsId(Version(2))
             assert len(controller.all(m.Held, late)) == 1
             files[1].unlink()
-            controller.say(node, load(1))
+            controller.send(node, load(1))
             problem = (await controller.wait(m.Failed)).problem
             assert "behaviour-1.safetensors are gone" in problem
             down = [event async for event in _until_down(pool)][-1]
-            assert (down.departure, down.returns) == (Departure.CRASHED, True), "it cannot work, and is started again"
+            assert (down.departure, down.returns) == (Departure.CRASHED, True), "the node cannot work and is restarted"
 
     asyncio.run(story())
 
@@ -333,7 +333,7 @@ def test_twenty_random_kills_in_a_row_leave_no_orphan_and_no_zombie(run):
                         await pool.kill_worker(worker)
                         await eventually(
                             lambda worker=worker: any(gone.worker == worker for gone in controller.all(m.Gone)),
-                            f"{worker} is told gone",
+                            f"{worker} is reported as gone",
                         )
                     else:
                         await controller.wait(m.Hello, count=len(controller.all(m.Hello)) + 1)
@@ -343,25 +343,25 @@ def test_twenty_random_kills_in_a_row_leave_no_orphan_and_no_zombie(run):
             for node in nodes:
                 await eventually(lambda node=node: _newest(controller, node, 0), f"{node} works again")
                 worker = _newest(controller, node, 0)
-                controller.say(node, grant(9), worker)
+                controller.send(node, grant(9), worker)
                 assert (await controller.wait(m.Result, worker=worker)).score.reward == 14.0
             nursery = parent_of((await controller.worker(_newest(controller, nodes[0], 0))).pid)
             await eventually(lambda: not zombies_of(nursery), "the nursery reaps")
             assert not zombies_of(os.getpid())
-        await eventually(lambda: not living(mark), "nothing is left after stop")
+        await eventually(lambda: not living(mark), "no process is left after stop")
 
     asyncio.run(story())
 
 
 def _newest(controller: ControllerStub, node: NodeId, slot: int) -> WorkerId | None:
-    """Who lives on the slot, as far as the controller knows."""
+    """The live worker of the slot as the controller has it."""
     dead = {gone.worker for gone in controller.all(m.Gone)}
-    lives = [
+    workers = [
         envelope.worker
-        for envelope, _ in controller.heard
+        for envelope, _ in controller.received
         if isinstance(envelope.message, m.Hello) and envelope.worker.startswith(f"{node}/{slot}.")
     ]
-    return next((worker for worker in reversed(lives) if worker not in dead), None)
+    return next((worker for worker in reversed(workers) if worker not in dead), None)
 
 
 def test_second_pool_on_a_live_run_and_a_missing_module_are_refused(run):

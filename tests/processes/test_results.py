@@ -1,4 +1,4 @@
-"""What a run has made is used: evaluated by every name it has, trained on from, and resumed without running code."""
+"""Results of a run: evaluated by every name, used as the base of another run, and resumed without running code."""
 
 import json
 import shutil
@@ -28,19 +28,19 @@ cluster: {reserved: 1, spot: 0, rows: 4}
 reward: {name: jpeg, processes: 1}
 output: {name: run, checkpoint_every: 1, journal: {sync: never}}
 """
-AS_THE_RUN_DOES = (
+SETTINGS_OF_THE_RUN = (
     "--count", "4", "--steps", "2", "--batch", "4", "--reward", "jpeg", "--no-judge", "--processes", "1", "--json"
 )  # fmt: skip
 
 
 def evaluated(name: str | Path) -> dict:
-    outcome = spotlight("evaluate", name, *AS_THE_RUN_DOES)
+    outcome = spotlight("evaluate", name, *SETTINGS_OF_THE_RUN)
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def rewards(run: LiveRun) -> list[float]:
-    """Of the run's own held-out evaluations."""
+    """Rewards of the run's own held-out evaluations."""
     return [event.scores["reward"][0] for event in run.events(Evaluated)]
 
 
@@ -53,7 +53,7 @@ def finished(run: LiveRun) -> LiveRun:
     return run
 
 
-def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outlives_it_and_pickles(
+def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_needs_neither_it_nor_pickles(
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,8 +62,8 @@ def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outl
     finished(first)
     file = first.run / "weights" / "average-1.safetensors"
     by_name = [evaluated(name) for name in (file, "run", first.run / "checkpoints" / "step_000002")]
-    assert len({told["digest"] for told in by_name}) == 1
-    assert [told["figures"] for told in by_name] == [by_name[0]["figures"]] * 3
+    assert len({shown["digest"] for shown in by_name}) == 1
+    assert [shown["figures"] for shown in by_name] == [by_name[0]["figures"]] * 3
     assert by_name[0]["figures"]["reward"]["value"] == rewards(first)[-1]
     assert by_name[0]["digest"] != facts_of("words").digest
 
@@ -73,15 +73,15 @@ def test_result_is_evaluated_by_every_name_and_a_run_that_trains_on_from_it_outl
     finished(second)
     (began,) = second.events(RunStarted)
     assert began.base_digest == by_name[0]["digest"] == facts_of(str(second.run / BASE)).digest
-    assert rewards(second)[0] == rewards(first)[-1], "it begins where the first one ended"
+    assert rewards(second)[0] == rewards(first)[-1], "the second run begins with the result of the first"
     shutil.rmtree(first.run)
     by_name = [evaluated(name) for name in ("second", second.run / "checkpoints" / "step_000002")]
     assert by_name[0]["figures"] == by_name[1]["figures"]
     assert by_name[0]["digest"] == by_name[1]["digest"] != began.base_digest
-    # Merged adapters round otherwise than adapters beside the weights, so a few pixels may.
+    # Merged adapters round differently from adapters beside the weights, so a few pixels may differ.
     assert by_name[0]["figures"]["reward"]["value"] == pytest.approx(rewards(second)[-1], rel=1e-2)
 
-    # Resumed, it opens none of the pickles in its folder and makes what they stand for again.
+    # The resumed run opens none of the pickles in its folder and makes their contents again.
     marker = second.folder / "marker"
     for planted in planted_everywhere(second.run, marker):
         assert planted.is_file()

@@ -1,4 +1,4 @@
-"""A real run: real processes, real kills, what `status` says meanwhile, and the weights that come out of it."""
+"""A real run: real processes, real kills, the output of `status` meanwhile, and the resulting weights."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def reward_processes(run: LiveRun) -> list[int]:
-    """Of the nodes of this run: children of its agents that multiprocessing spawned."""
+    """Reward processes of this run: children of its agents that multiprocessing spawned."""
     agents = run.agents()
     found = []
     for entry in Path("/proc").iterdir():
@@ -33,7 +33,7 @@ def reward_processes(run: LiveRun) -> list[int]:
 
 
 def kill_reward_processes(run: LiveRun) -> int:
-    """As an out-of-memory killer does it."""
+    """Kill every reward process, as an out-of-memory killer would; returns their number."""
     pids = reward_processes(run)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -48,12 +48,12 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         undisturbed.start()
         assert undisturbed.finish() == 0, undisturbed.log()
         run.start()
-        # Loaded, and without a picture to score: the weights are not even published.
+        # Loaded and idle: no weights are published yet.
         run.wait_for(lambda: len(reward_processes(run)) == 3)
         assert kill_reward_processes(run) == 3
         run.wait_for_event(Accepted)
-        told = run.status()
-        assert (told["state"], told["pid_alive"], told["reason"]) == ("running", True, None)
+        status = run.status()
+        assert (status["state"], status["pid_alive"], status["reason"]) == ("running", True, None)
         run.kill_worker(lambda worker: worker.slot_class is SlotClass.SPOT)
         killed_busy = kill_reward_processes(run)
         run.wait_for_event(StepCommitted)
@@ -61,10 +61,10 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         killed_busy += kill_reward_processes(run)
         run.wait_for_event(StepCommitted, lambda event: event.step >= 2)
         run.kill_controller()
-        told = run.status()
-        assert (told["state"], told["pid_alive"]) == ("dead", False)
-        assert "ended without a record" in told["reason"]
-        assert "spotlight resume run" in told["reason"]
+        status = run.status()
+        assert (status["state"], status["pid_alive"]) == ("dead", False)
+        assert "ended without a record" in status["reason"]
+        assert "spotlight resume run" in status["reason"]
         run.wait_for(lambda: not run.living())
         run.resume()
         run.wait_for_event(RunResumed)
@@ -80,8 +80,8 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
     assert all(event.reward == event.reward for event in run.events(Accepted))
     assert all(event.scores for event in run.events(Evaluated))
     assert run.theta() == undisturbed.theta()
-    told = run.status()
-    assert (told["state"], told["pid_alive"], told["reason"]) == ("finished", False, None)
+    status = run.status()
+    assert (status["state"], status["pid_alive"], status["reason"]) == ("finished", False, None)
     again = spotlight("resume", run.run)
     assert again.code == 0
     assert "has done its 2 iterations" in again.err + again.out

@@ -1,4 +1,4 @@
-"""A container's 64 MB of shared memory: the demo finishes, its weights go to disk, and that is said."""
+"""A container with 64 MB of shared memory: the demo finishes with its weights on disk and a warning."""
 
 import os
 import shutil
@@ -43,4 +43,4 @@ def test_demo_with_64_mb_of_shared_memory_finishes_with_its_weights_on_disk_and_
     assert warnings[0].problem in done.stdout
     assert isinstance(events[-1], RunStopped)
     assert events[-1].finished
-    assert not (tmp_path / "runs" / "run" / "store").exists(), "copies of weights go when the run ends"
+    assert not (tmp_path / "runs" / "run" / "store").exists(), "copies of weights are deleted when the run ends"

@@ -1,4 +1,4 @@
-"""How a live run ends, and what `status` says of it: asked once, asked in vain, failed; test_run.py has the others."""
+"""Ends of a live run and the output of `status`: stopped by a signal, at its time limit, failed (see test_run.py)."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ class Hanging:
 """
 
 
-def test_signal_to_stop_is_obeyed_within_its_bound_though_the_iteration_never_ends(tmp_path: Path) -> None:
+def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_ends(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text(textwrap.dedent(HANGING))
     recipe = RECIPE.format(iterations=1).replace("heartbeat_s: 0.2", "heartbeat_s: 0.2, start_s: 30.0")
     recipe = recipe.replace("reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}")
@@ -58,17 +58,17 @@ def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process
         assert run.finish() == 4, run.log()
     finally:
         run.close()
-    told = run.status()
-    assert told["state"] == "stopped"
-    assert "stopped at once" in told["reason"]
+    status = run.status()
+    assert status["state"] == "stopped"
+    assert "stopped at once" in status["reason"]
 
 
 @pytest.mark.slow
-def test_run_whose_nodes_have_no_place_for_weights_fails_with_the_environments_exit_code(tmp_path: Path) -> None:
+def test_run_whose_nodes_cannot_store_weights_fails_with_the_exit_code_of_the_environment(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     run = LiveRun(tmp_path, iterations=1)
     run.start("--cluster.store", str(tmp_path / "a file"))
     assert run.finish() == 3, run.log()
-    told = run.status()
-    assert told["state"] == "failed"
-    assert "choose another folder with cluster.store" in told["reason"]
+    status = run.status()
+    assert status["state"] == "failed"
+    assert "choose another folder with cluster.store" in status["reason"]

@@ -1,4 +1,4 @@
-"""A demo-sized run through everything at once: a stormy market, a dying trainer, a dying controller."""
+"""A demo-sized run with the storm trace of the market, kills of the trainer and kills of the controller."""
 
 import pytest
 from live_run import LiveRun
@@ -28,7 +28,7 @@ def spot_losses(run: LiveRun) -> list[WorkerLost]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_kills_two_dead_controllers_and_a_trainer_killed_at_every_turn_lose_nothing(tmp_path) -> None:
+def test_fifty_losses_two_dead_controllers_and_four_dead_trainers_lose_no_sample(tmp_path) -> None:
     run = LiveRun(tmp_path, RECIPE)
     try:
         run.start()

@@ -1,4 +1,4 @@
-"""Real processes: weights that a worker of the node wrote itself."""
+"""Real processes: weights written by a worker of the node."""
 
 import asyncio
 import os
@@ -22,8 +22,8 @@ def _importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
-def test_worker_that_wrote_weights_holds_them_before_they_are_in_the_store_of_its_node(tmp_path):
-    """The file never comes; whoever did not write it holds nothing."""
+def test_worker_that_wrote_weights_holds_them_before_the_store_of_its_node_does(tmp_path):
+    """The file never arrives, so the other worker of the node holds no weights."""
 
     async def story():
         async with world(tmp_path / f"run-{os.getpid()}") as (pool, controller):
@@ -31,14 +31,18 @@ def test_worker_that_wrote_weights_holds_them_before_they_are_in_the_store_of_it
             await controller.worker(FIRST)
             await controller.worker(SECOND)
             weights = WeightsId(Version(1))
-            controller.say(node, m.Publish(weights=(weights,)), FIRST)
+            controller.send(node, m.Publish(weights=(weights,)), FIRST)
             digest = (await controller.wait(m.PublishedWeights)).digest
-            controller.say(
+            controller.send(
                 node, m.Load(weights=weights, digest=digest, path=str(tmp_path / "nowhere"), keep=(weights,))
             )
             await controller.wait(m.Held)
             await controller.wait(m.Failed)
-            held = [(said.worker, said.message) for said, _ in controller.heard if isinstance(said.message, m.Held)]
+            held = [
+                (envelope.worker, envelope.message)
+                for envelope, _ in controller.received
+                if isinstance(envelope.message, m.Held)
+            ]
             assert held == [(FIRST, m.Held(weights=weights, digest=digest))]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""Whatever happens while an iteration trains: at most the share is stale, in the order of need, each group once."""
+"""Stale groups admitted while an iteration trains: never more than the share, in the order of need, each once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,14 +38,14 @@ def test_nothing_is_admitted_once_the_new_weights_are_within_reach(order, share,
 
 
 @given(order=ORDERS, share=SHARES, is_idle=st.booleans())
-def test_a_fixed_number_does_not_depend_on_who_is_idle(order, share, is_idle):
+def test_a_fixed_number_does_not_depend_on_idle_workers(order, share, is_idle):
     admission = Admission(order, share, is_fixed=True)
     assert admission.admit(is_idle) == order[: most_stale(len(order), share)]
     assert not admission.has_room
 
 
 @given(order=ORDERS, share=SHARES, before=st.integers(0, 12), is_fixed=st.booleans())
-def test_a_restart_goes_on_where_the_journal_says_and_never_beyond_the_share(order, share, before, is_fixed):
+def test_restart_continues_after_the_groups_admitted_before_and_stays_within_the_share(order, share, before, is_fixed):
     known = order[: min(before, most_stale(len(order), share))]
     admission = Admission(order, share, is_fixed, admitted=known)
     later = [group for _ in order for group in admission.admit(True)]

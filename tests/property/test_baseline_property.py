@@ -1,4 +1,4 @@
-"""The estimated mean of a prompt: unbiased over the audit's draw, whatever was selected, and exact where it must be."""
+"""The estimated mean of a prompt: unbiased over the audit's draw for any selection, exact for equal rewards."""
 
 import math
 
@@ -19,9 +19,9 @@ audits = st.lists(rewards, min_size=1, max_size=12).map(np.array)
 
 
 def drawn(number: int, previewed: int, skew: float) -> tuple[float, float, float]:
-    """One prompt: its estimated mean, its group's mean and the mean of all of its previewed and fresh seeds.
+    """Estimated mean of one prompt, mean of its group, and mean of all of its previewed and fresh seeds.
 
-    Most seeds of a prompt pass and few fail badly, or the other way round; previews see that with a correlation of 0.8.
+    Most seeds of a prompt pass and a few fail badly, or the reverse; previews correlate with that at 0.8.
     """
     rng = generator(derive_key(Purpose.DATA, number, "baseline", previewed, f"{skew}"))
     exact = skew * (1 - rng.exponential(size=previewed + GROUP))
@@ -33,8 +33,8 @@ def drawn(number: int, previewed: int, skew: float) -> tuple[float, float, float
     kept = exact[list(chosen.seeds)]
     estimate = prompt_mean(kept, exact[list(audited)], len(left))
     group = float(kept.mean())
-    everyone = [*chosen.seeds, *left]
-    return group if estimate is None else estimate, group, float(exact[everyone].mean())
+    all_seeds = [*chosen.seeds, *left]
+    return group if estimate is None else estimate, group, float(exact[all_seeds].mean())
 
 
 @pytest.mark.parametrize("skew", [1.0, -1.0])
@@ -50,14 +50,14 @@ def test_estimate_is_unbiased_where_the_mean_of_selected_seeds_is_not(previewed,
 
 
 @pytest.mark.parametrize("previewed", [0, 7, GROUP])
-def test_seeds_that_were_not_selected_among_have_their_plain_mean(previewed):
-    """With no more previews than the group is large, all of them are rolled out, and fresh ones beside them."""
-    estimate, group, everyone = drawn(1, previewed, 1.0)
-    assert estimate == pytest.approx(group) == pytest.approx(everyone)
+def test_prompt_without_selection_has_its_plain_mean(previewed):
+    """With at most as many previews as the group has seeds, all are rolled out; fresh seeds fill the group."""
+    estimate, group, all_seeds = drawn(1, previewed, 1.0)
+    assert estimate == pytest.approx(group) == pytest.approx(all_seeds)
 
 
-def test_group_of_fresh_seeds_beside_flat_previews_stands_for_itself():
-    """4 fresh seeds and 12 that were previewed, of which the audited ones have a mean of 0.5."""
+def test_group_and_audited_seeds_are_weighted_by_their_numbers():
+    """4 fresh seeds and 12 unselected ones: the mean of the audited ones counts 12 times."""
     assert prompt_mean(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.25, 0.75]), 12) == pytest.approx(0.5)
     assert prompt_mean(np.ones(4), np.array([0.0]), 12) == pytest.approx(0.25)
 
@@ -84,8 +84,8 @@ def test_equal_rewards_have_exactly_their_value_as_mean(reward, group, audited, 
 
 @settings(deadline=None)
 @given(groups, audits, st.integers(1, 200))
-def test_samples_without_a_reward_are_taken_to_be_like_the_others_of_their_kind(group, audited, left):
-    """A dropped or unscored audit changes nothing; a dropped sample of the group leaves its place to the others."""
+def test_samples_without_a_reward_take_the_mean_of_the_others_of_their_kind(group, audited, left):
+    """A dropped or unscored audit changes nothing; a dropped sample counts as the mean of the rest."""
     assert prompt_mean(group, np.append(audited, [math.nan, math.inf]), left) == prompt_mean(group, audited, left)
     lowest, highest = min(group.min(), audited.min()), max(group.max(), audited.max())
     assert lowest - 1e-9 <= prompt_mean(np.append(group, math.nan), audited, left) <= highest + 1e-9

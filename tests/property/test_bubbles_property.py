@@ -1,4 +1,4 @@
-"""Whatever a journal tells, every second that a slot was held is of one kind, and none is of two."""
+"""Slot time of any journal: every second that a slot was held has exactly one kind."""
 
 import math
 from fractions import Fraction
@@ -35,7 +35,7 @@ KINDS = (
     *("up", "down", "worker", "worker", "gone", "work", "work", "work", "crew", "lease", "release", "discard"),
     *("done", "done", "resume", "stop"),
 )
-TOLD = st.lists(
+EVENTS = st.lists(
     st.tuples(
         st.floats(0, 900),
         st.sampled_from(KINDS),
@@ -71,17 +71,17 @@ def event_of(kind: str, name: str, slot: int, start: float, length: float, activ
     return events[kind]
 
 
-def journal(told: list[tuple[float, str, str, int, float, float, Activity, int]]) -> list[Record]:
+def journal(drawn: list[tuple[float, str, str, int, float, float, Activity, int]]) -> list[Record]:
     now, records = 0.0, []
-    for seq, (after, kind, name, slot, offset, length, activity, count) in enumerate(told):
+    for seq, (after, kind, name, slot, offset, length, activity, count) in enumerate(drawn):
         now += after
         records.append(Record(seq, now, event_of(kind, name, slot, now + offset, length, activity, count)))
     return records
 
 
 @settings(max_examples=150, deadline=None)
-@given(TOLD)
-def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_last(told):
+@given(EVENTS)
+def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_last(drawn):
     slots, stretches = Occupancy(), {}
 
     def spent(slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
@@ -92,7 +92,7 @@ def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_la
         stretches[slot.name] = (slot, end)
 
     held: dict[str, tuple[OpenSlot, float]] = {}
-    for record in journal(told):
+    for record in journal(drawn):
         last = slots.at
         slots.apply(record, spent)
         gone = {name: one for name, one in held.items() if slots.open.get(name) is not one[0]}
@@ -105,9 +105,9 @@ def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_la
 
 
 @settings(max_examples=150, deadline=None)
-@given(TOLD)
-def test_kinds_add_up_to_the_time_held_and_iterations_to_the_run(told):
-    records, slots, held = journal(told), Occupancy(), {}
+@given(EVENTS)
+def test_kinds_add_up_to_the_time_held_and_iterations_to_the_run(drawn):
+    records, slots, held = journal(drawn), Occupancy(), {}
 
     def spent(slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
         held[slot.tenure] = held.get(slot.tenure, Fraction()) + Fraction(end) - Fraction(start)

@@ -1,4 +1,4 @@
-"""Targets on any curve: a higher one never takes less, and what is reached lies on the curve."""
+"""Targets on any curve: a higher target never takes less, and a reached target lies on the curve."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def test_higher_target_never_takes_less(curve, one, other):
 
 
 @given(curves(), scores)
-def test_target_is_reached_if_and_only_if_some_evaluation_came_to_it(curve, target):
+def test_target_is_reached_if_and_only_if_some_evaluation_reached_it(curve, target):
     reached = to_target(curve, target)
     assert (reached is not None) == (curve.best >= target)
     if reached is not None:

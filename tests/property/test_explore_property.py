@@ -53,7 +53,7 @@ def test_an_offset_of_all_rewards_changes_nothing(values, size, offset):
 
 @settings(deadline=None)
 @given(st.lists(rewards, min_size=1, max_size=6), st.integers(1, 6), sizes, st.data())
-def test_candidates_chosen_by_scouts_stay_chosen_when_more_of_theirs_is_known(scouts, count, size, data):
+def test_candidates_chosen_by_scouts_stay_chosen_with_more_previews(scouts, count, size, data):
     scouts = [values for values in scouts if len(values) >= size]
     known = [previews_of(values) for values in scouts]
     chosen = most_varied(known, count, size)

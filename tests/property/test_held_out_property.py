@@ -1,4 +1,4 @@
-"""Intervals of held-out scores: they cover as often as they promise, however alike the pictures of a prompt are."""
+"""Intervals of held-out scores have their nominal coverage at any correlation of the pictures of a prompt."""
 
 import math
 
@@ -20,13 +20,13 @@ verdicts = st.sampled_from([0.0, 1.0])
 clusters = st.integers(0, 4)
 
 
-def answers(values: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[np.ndarray, list[int]]]:
-    """Values and the prompt of each."""
+def scored_pictures(values: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[np.ndarray, list[int]]]:
+    """Scores of pictures, and the prompt of each picture."""
     pairs = st.lists(st.tuples(values, clusters), min_size=1, max_size=30)
     return pairs.map(lambda made: (np.array([value for value, _ in made]), [prompt for _, prompt in made]))
 
 
-any_answers = st.one_of(answers(grades), answers(verdicts))
+any_scores = st.one_of(scored_pictures(grades), scored_pictures(verdicts))
 
 
 def independent(values: np.ndarray) -> Estimate:
@@ -48,9 +48,9 @@ def test_one_picture_per_prompt_changes_no_bit(values):
 
 
 @settings(deadline=None)
-@given(any_answers, st.randoms(use_true_random=False))
-def test_order_of_pictures_does_not_matter(answered, random):
-    values, prompts = answered
+@given(any_scores, st.randoms(use_true_random=False))
+def test_order_of_pictures_does_not_matter(scored, random):
+    values, prompts = scored
     order = random.sample(range(len(values)), len(values))
     made = estimate(values, prompts)
     again = estimate(values[order], [prompts[place] for place in order])
@@ -58,9 +58,9 @@ def test_order_of_pictures_does_not_matter(answered, random):
 
 
 @settings(deadline=None)
-@given(any_answers)
-def test_more_pictures_of_a_prompt_never_make_it_narrower_than_independent_ones_would(answered):
-    values, prompts = answered
+@given(any_scores)
+def test_interval_by_prompt_is_never_narrower_than_that_of_independent_pictures(scored):
+    values, prompts = scored
     assume(len(values) > 1)
     made, bound = estimate(values, prompts), independent(values)
     assert made.value == bound.value
@@ -70,14 +70,14 @@ def test_more_pictures_of_a_prompt_never_make_it_narrower_than_independent_ones_
 
 @settings(deadline=None)
 @given(st.lists(verdicts, min_size=1, max_size=8), st.integers(2, 9))
-def test_pass_or_fail_pictures_that_are_all_alike_within_prompts_tell_what_one_of_each_would(passed, pictures):
+def test_pass_or_fail_pictures_alike_within_prompts_have_the_interval_of_one_picture_per_prompt(passed, pictures):
     repeated = estimate(np.repeat(passed, pictures), np.repeat(np.arange(len(passed)), pictures).tolist())
     once = independent(np.array(passed))
     assert (repeated.low, repeated.high) == pytest.approx((once.low, once.high))
 
 
 def correlated(run: int, sizes: list[int], correlation: float, mean: float, is_graded: bool) -> np.ndarray:
-    """Pictures of prompts whose scores have this correlation within a prompt."""
+    """Scores of pictures with this correlation within a prompt."""
     rng = generator(derive_key(Purpose.DATA, run, "coverage", f"{correlation}", f"{mean}"))
     prompt = np.repeat(np.arange(len(sizes)), sizes)
     if is_graded:
@@ -89,7 +89,7 @@ def correlated(run: int, sizes: list[int], correlation: float, mean: float, is_g
 
 
 def coverage(sizes: list[int], correlation: float, mean: float, is_graded: bool) -> tuple[float, float]:
-    """How often the mean of all prompts lies inside: by prompt, and as if all pictures were independent."""
+    """Shares of runs whose interval covers the mean: clustered by prompt, and with independent pictures."""
     prompts = np.repeat(np.arange(len(sizes)), sizes).tolist()
     clustered = plain = 0
     for run in range(RUNS):

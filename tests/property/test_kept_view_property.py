@@ -1,4 +1,4 @@
-"""Wherever a snapshot was made, and whatever became of it, the view is that of the whole journal."""
+"""The view read through snapshots, sound or damaged, equals the view of the whole journal."""
 
 import tempfile
 from enum import StrEnum
@@ -18,8 +18,8 @@ SMALL = JournalConfig(sync=Sync.NEVER, segment_bytes=4096)
 places = st.integers(0, len(RECORDS))
 
 
-class Fate(StrEnum):
-    """What becomes of a snapshot."""
+class SnapshotState(StrEnum):
+    """State of a snapshot when it is read."""
 
     SOUND = "sound"
     DAMAGED = "damaged"
@@ -28,25 +28,27 @@ class Fate(StrEnum):
     NONSENSE = "nonsense under the right name"
 
 
-def write(journal: Journal, records: list[Record], snapshots: dict[int, Fate]) -> None:
+def write(journal: Journal, records: list[Record], snapshots: dict[int, SnapshotState]) -> None:
     view = RunView()
     for record in records:
         view.apply(journal.append(record.event))
-        policy = snapshots.get(record.seq)
-        if policy is None:
+        state = snapshots.get(record.seq)
+        if state is None:
             continue
-        name = "view 0.0.0 0123" if policy is Fate.OTHER_SHAPE else part_name()
-        journal.snapshot({name: b"\x01" if policy is Fate.NONSENSE else view.to_bytes()})
+        name = "view 0.0.0 0123" if state is SnapshotState.OTHER_SHAPE else part_name()
+        journal.snapshot({name: b"\x01" if state is SnapshotState.NONSENSE else view.to_bytes()})
         newest = max(journal.folder.glob("snapshot-*"))
         content = bytearray(newest.read_bytes())
-        if policy is Fate.DAMAGED:
+        if state is SnapshotState.DAMAGED:
             content[len(content) // 2] ^= 1
-        newest.write_bytes(content[: len(content) // 2] if policy is Fate.CUT else content)
+        newest.write_bytes(content[: len(content) // 2] if state is SnapshotState.CUT else content)
 
 
 @settings(deadline=None, max_examples=40)
-@given(places, st.dictionaries(places, st.sampled_from(Fate), max_size=3))
-def test_view_through_snapshots_equals_the_view_of_the_whole_journal(length: int, snapshots: dict[int, Fate]) -> None:
+@given(places, st.dictionaries(places, st.sampled_from(SnapshotState), max_size=3))
+def test_view_through_snapshots_equals_the_view_of_the_whole_journal(
+    length: int, snapshots: dict[int, SnapshotState]
+) -> None:
     with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder), lambda: 0.0, SMALL) as journal:
         write(journal, RECORDS[:length], snapshots)
         assert latest(journal.folder) == RunView.of(read(journal.folder))
@@ -54,7 +56,7 @@ def test_view_through_snapshots_equals_the_view_of_the_whole_journal(length: int
 
 @settings(deadline=None, max_examples=40)
 @given(places)
-def test_reading_on_from_any_record_gives_what_follows_it(after: int) -> None:
+def test_reading_from_any_record_returns_the_records_after_it(after: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder), lambda: 0.0, SMALL) as journal:
         for record in [*RECORDS, *RECORDS[:100]]:
             journal.append(record.event)

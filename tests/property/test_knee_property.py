@@ -1,4 +1,4 @@
-"""How much of the training window is previewed where rollouts may have the rest of it."""
+"""Seconds of the training window spent on previews where rollouts may use the rest."""
 
 import math
 
@@ -14,7 +14,7 @@ RATES = st.floats(0.0, 10.0)
 
 
 def concave(rate: float, scale: float):
-    """A gain that rises ever slower, as that of previews does."""
+    """A concave gain, like that of previews."""
     return lambda seconds: 1 + rate * math.log1p(seconds / scale)
 
 
@@ -38,12 +38,12 @@ def test_no_other_part_of_the_window_is_better(window, rollout, share, rate, sca
 
 
 @given(window=SECONDS, rollout=SECONDS, rate=RATES, scale=SECONDS)
-def test_where_nothing_may_be_stale_the_whole_window_is_previewed(window, rollout, rate, scale):
+def test_whole_window_is_previewed_where_no_group_may_be_stale(window, rollout, rate, scale):
     assert knee(window, rollout, 0.0, concave(rate, scale)) == pytest.approx(window)
 
 
 @given(window=SECONDS, rollout=SECONDS, share=st.floats(0.01, 1.0))
-def test_previews_that_promise_nothing_take_only_what_rollouts_cannot_use(window, rollout, share):
+def test_previews_without_gain_take_only_what_rollouts_cannot_use(window, rollout, share):
     assert knee(window, rollout, share, lambda seconds: 1.0) == pytest.approx(max(0.0, window - share * rollout))
 
 

@@ -1,4 +1,4 @@
-"""Layouts under any situation: legal, complete, near the best of all partitions, and the same each time."""
+"""Layouts for any situation: legal, complete, near the best of all partitions, deterministic."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from spotlight.core.work import WeightsId
 HELD = WeightsId(Version(1))
 TOKENS = st.sampled_from([192, 1024, 4096, 6400, 16384])
 NEAR = 0.05
-"""Share of the best value that a layout may fall short of."""
+"""Share of the best value by which a layout may fall short."""
 
 
 @st.composite
@@ -84,7 +84,7 @@ def test_no_request_waits_for_a_slot_that_follows_or_is_idle(situation: Situatio
 
 
 @given(situations(most=8), CONFIGS, st.lists(TOKENS, min_size=8, max_size=12))
-def test_all_stand_alone_while_requests_are_as_many_as_slots(
+def test_every_crew_has_one_slot_while_requests_equal_slots(
     situation: Situation, config: ElasticConfig, tokens: list[int]
 ) -> None:
     queue = Waiting(tuple(tokens[: len(situation.slots)]), situation.waiting.pressing)
@@ -163,5 +163,5 @@ def test_any_measurements_leave_speed_ups_bounded(
 
 
 @pytest.mark.parametrize(("tokens", "degree", "speed_up"), DEFAULTS)
-def test_table_is_told_as_it_is(tokens: int, degree: int, speed_up: float) -> None:
+def test_speed_up_at_a_default_point_is_the_value_of_the_table(tokens: int, degree: int, speed_up: float) -> None:
     assert Efficiency().speed_up(tokens, degree) == pytest.approx(speed_up)

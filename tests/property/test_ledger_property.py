@@ -1,4 +1,4 @@
-"""Any history of a ledger: against a model of plain dicts, against its own replay, and against the audit."""
+"""Any history of a ledger agrees with a model of plain dicts, with its own replay and with the audit."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ def test_a_frontier_stands_for_exactly_the_places_trained(batches, claimed, coun
 
 @dataclass
 class Expected:
-    """What the model knows of one sample."""
+    """Model of one sample."""
 
     request: Request
     state: SampleState = SampleState.QUEUED
@@ -43,29 +43,29 @@ class Expected:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Two iterations at most are open; every rule is followed by a replay and by the audit of what was told."""
+    """Random operations on a ledger; every event is audited, and every rule is followed by a replay."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[AnyEvent] = []
-        # Iterations are trained in any order here, so that many versions lie between drawing and training.
+        self.events: list[AnyEvent] = []
+        # Iterations are trained in any order here, so the lag of a sample is unbounded.
         self.auditor = Auditor(Bounds(max_lag=1 << 20))
-        self.ledger = Ledger(self.tell)
+        self.ledger = Ledger(self.record)
         self.model: dict[str, Expected] = {}
         self.trained: list[list[str]] = []
         self.issued_iterations = 0
 
-    def tell(self, event: AnyEvent) -> None:
-        found = self.auditor.check(Record(len(self.told), float(len(self.told)), event))
+    def record(self, event: AnyEvent) -> None:
+        found = self.auditor.check(Record(len(self.events), float(len(self.events)), event))
         assert not found, found
-        self.told.append(event)
+        self.events.append(event)
 
     def of(self, *states: SampleState) -> list[Expected]:
         return [known for known in self.model.values() if known.state in states]
 
     @initialize()
     def start(self) -> None:
-        self.tell(started())
+        self.record(started())
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(groups=st.integers(1, 3), seeds=st.integers(1, 2), extra=st.sampled_from([None, Work.AUDIT, Work.EVALUATION]))
     def issue(self, groups: int, seeds: int, extra: Work | None) -> None:
         iteration = self.issued_iterations
-        self.tell(published(iteration, 0, BASE))
+        self.record(published(iteration, 0, BASE))
         requests = grid(groups, seeds, iteration=iteration, version=iteration)
         self.ledger.issue(requests, self.ledger.next_positions(groups))
         if extra is not None:
@@ -132,7 +132,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data) -> None:
         known = data.draw(st.sampled_from(self.of(SampleState.QUEUED, SampleState.LEASED, SampleState.ACCEPTED)))
-        self.ledger.drop(known.request.id, "the test says so")
+        self.ledger.drop(known.request.id, "dropped by the test")
         known.state, known.worker = SampleState.DROPPED, None
 
     @precondition(lambda self: self.of(SampleState.ACCEPTED))
@@ -170,15 +170,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_and_restart(self) -> None:
-        self.ledger = Ledger.replay(self.told, self.tell)
-        self.tell(RunResumed(attempt=1, wall=0.0))
+        self.ledger = Ledger.replay(self.events, self.record)
+        self.record(RunResumed(attempt=1, wall=0.0))
         live = [known for known in self.model.values() if known.state is SampleState.LEASED]
         assert self.ledger.interrupt() == [known.request.id for known in live]
         for known in live:
             known.state, known.worker = SampleState.QUEUED, None
 
     def trainable(self) -> dict[tuple[int, int], list[Expected]]:
-        """Survivors of the rollout groups of which nothing is under way and nothing trained."""
+        """Survivors of the rollout groups in which every survivor is accepted."""
         groups: dict[tuple[int, int], list[Expected]] = {}
         for known in self.model.values():
             if known.request.work is Work.ROLLOUT and known.state is not SampleState.DROPPED:
@@ -187,11 +187,11 @@ class LedgerMachine(RuleBasedStateMachine):
             key: group for key, group in groups.items() if all(known.state is SampleState.ACCEPTED for known in group)
         }
 
-    # -- what must hold after every rule -------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def ledger_and_replay_agree_with_the_model(self) -> None:
-        for ledger in (self.ledger, Ledger.replay(self.told)):
+        for ledger in (self.ledger, Ledger.replay(self.events)):
             for request, known in self.model.items():
                 assert ledger.state(request) is known.state
                 assert (ledger.attempt(request), ledger.holder(request)) == (known.attempt, known.worker)

@@ -1,4 +1,4 @@
-"""Whatever a journal tells, slot-seconds by state add up to what is billed, and dollars by state to the cent."""
+"""Bill of any journal: slot-seconds by state add up to the time billed, dollars by state to the cent."""
 
 import math
 
@@ -32,7 +32,7 @@ from spotlight.core.work import Activity, RequestId, SlotClass
 SLOTS = 2
 TABLE = PriceTable.load()
 KINDS = ("up", "down", "worker", "gone", "work", "crew", "lease", "release", "accept", "step", "restore", "resume")
-TOLD = st.lists(
+EVENTS = st.lists(
     st.tuples(
         st.floats(0, 900),
         st.sampled_from(KINDS),
@@ -73,13 +73,13 @@ def event_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(TOLD)
-def test_states_add_up_to_what_is_billed_whatever_the_journal_tells(told):
+@given(EVENTS)
+def test_states_add_up_to_what_is_billed_for_any_journal(drawn):
     meter, now, paid = CostMeter(), 0.0, {SlotClass.RESERVED: 0.0, SlotClass.SPOT: 0.0}
     up: set[int] = set()
-    for seq, (after, kind, number, slot, offset, length, activity, count) in enumerate(told):
+    for seq, (after, kind, number, slot, offset, length, activity, count) in enumerate(drawn):
         if kind != "resume":
-            # Between a controller's death and the next one nothing is held.
+            # No slot is held between a controller's death and the next controller.
             for one in up:
                 paid[SlotClass.SPOT if one else SlotClass.RESERVED] += SLOTS * after
         now += after

@@ -1,4 +1,4 @@
-"""Parts of an update: whatever order groups are completed in, each is trained on once and none too early."""
+"""Parts of an update: for any order of completion, each group is trained on once and only when complete."""
 
 import random
 
@@ -9,8 +9,8 @@ from spotlight.control.pipeline.gap import Part, Parts, group_positions, groups_
 
 
 @st.composite
-def stories(draw):
-    """Groups of an update, the smallest part, and the order in which the groups are completed, some at a time."""
+def completions(draw):
+    """Groups of an update, the smallest part, and the waves in which the groups are completed."""
     groups = sorted(draw(st.sets(st.integers(0, 40), min_size=1, max_size=20)))
     order = draw(st.permutations(groups))
     cuts = sorted(draw(st.sets(st.integers(1, len(groups)))) | {len(groups)})
@@ -18,8 +18,8 @@ def stories(draw):
     return groups, draw(st.integers(1, 6)), waves
 
 
-def told(groups, least, waves, is_fixed):
-    """The parts, each with what was complete when it was taken."""
+def take_all(groups, least, waves, is_fixed):
+    """Take every part; returns each with the groups complete at that time."""
     parts, complete, taken = Parts(groups, least, is_fixed), set(), []
     for wave in waves:
         complete |= set(wave)
@@ -28,30 +28,30 @@ def told(groups, least, waves, is_fixed):
     return taken
 
 
-@given(stories(), st.booleans())
-def test_parts_have_every_group_once_and_only_complete_ones_and_the_last_is_final(story, is_fixed):
-    groups, least, waves = story
-    taken = told(groups, least, waves, is_fixed)
+@given(completions(), st.booleans())
+def test_parts_have_every_group_once_and_only_complete_ones_and_the_last_is_final(completion, is_fixed):
+    groups, least, waves = completion
+    taken = take_all(groups, least, waves, is_fixed)
     assert sorted(group for part, _ in taken for group in part.groups) == groups
     assert all(complete.issuperset(part.groups) for part, complete in taken)
     assert [part.is_final for part, _ in taken] == [False] * (len(taken) - 1) + [True]
     assert all(len(part.groups) % least == 0 for part, _ in taken[:-1])
 
 
-@given(stories())
-def test_parts_of_a_fixed_size_are_the_same_whoever_finishes_first(story):
-    groups, least, waves = story
-    at_once = [part for part, _ in told(groups, least, [groups], is_fixed=True)]
-    assert [part for part, _ in told(groups, least, waves, is_fixed=True)] == at_once
+@given(completions())
+def test_parts_of_a_fixed_size_do_not_depend_on_the_order_of_completion(completion):
+    groups, least, waves = completion
+    at_once = [part for part, _ in take_all(groups, least, [groups], is_fixed=True)]
+    assert [part for part, _ in take_all(groups, least, waves, is_fixed=True)] == at_once
     assert at_once == [
         Part(tuple(groups[start : start + least]), start + least >= len(groups))
         for start in range(0, len(groups), least)
     ]
 
 
-@given(stories(), st.booleans())
-def test_part_is_there_as_soon_as_what_it_waits_for_is_complete(story, is_fixed):
-    groups, least, waves = story
+@given(completions(), st.booleans())
+def test_part_is_taken_as_soon_as_its_groups_are_complete(completion, is_fixed):
+    groups, least, waves = completion
     parts, complete = Parts(groups, least, is_fixed), set()
     for wave in waves:
         for group in wave:
@@ -66,7 +66,7 @@ def test_part_is_there_as_soon_as_what_it_waits_for_is_complete(story, is_fixed)
 
 
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
-def test_turns_put_all_groups_of_an_update_before_any_of_the_next(groups, updates, seed, iteration):
+def test_all_groups_of_an_update_come_before_any_of_the_next(groups, updates, seed, iteration):
     order = group_positions(groups, updates, seed, iteration)
     dealt = groups_by_update(range(groups), updates, seed, iteration)
     ends = [max(order[group] for group in update) for update in dealt]
@@ -75,8 +75,8 @@ def test_turns_put_all_groups_of_an_update_before_any_of_the_next(groups, update
     assert all(end < begin for end, begin in zip(ends, begins[1:], strict=False))
 
 
-def test_a_group_that_is_never_complete_is_waited_for_to_the_end():
+def test_no_part_is_final_while_a_group_is_incomplete():
     groups = list(range(8))
     random.Random(1).shuffle(groups)
-    taken = told(groups, 3, [[group] for group in groups if group != 4], is_fixed=False)
+    taken = take_all(groups, 3, [[group] for group in groups if group != 4], is_fixed=False)
     assert all(4 not in part.groups and not part.is_final for part, _ in taken)

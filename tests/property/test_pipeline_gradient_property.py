@@ -1,7 +1,7 @@
-"""Steps in parts and rows in batches of any kind: the gradient, and the weights after the step, are the serial ones.
+"""Updates in any parts and any batches of rows have the gradient, and leave the weights, of the serial update.
 
-Serial is one part, one row at a time. Samples differ in how many timesteps they are trained at, one of them is not
-kept, the clip stops some rows and not others, the KL term is on, and half of the samples may be of the version before.
+Serial is one part, one row at a time. Samples differ in their number of trained timesteps, one is not kept, the clip
+stops some rows and not others, the KL term is on, and half of the samples may be of the version before.
 """
 
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ GROUPS = ((0, 1), (2, 3), (4, 5), (6, 7))
 WINDOWS = (Window(0, 1), Window(1, 3), Window(0, 2), Window(2, 1))
 ROWS = 14
 NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
-# Of these samples, a clip of 3e-4 stops some rows and leaves others.
+# A clip of 3e-4 stops some rows of these samples and leaves others.
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
 CASES = {"nft": (NFT, False), "flow_grpo": (FLOW, False), "nft_stale": (NFT, True), "flow_grpo_stale": (FLOW, True)}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 UNCLIPPED, CLIPPED = 1e6, 0.004
-# A large eps: with the usual one, AdamW's first step is the sign of a gradient, and turns rounding into whole steps.
+# A large eps: with the usual one AdamW's first update is the sign of the gradient, which amplifies rounding.
 TRAIN = TrainConfig(lr=1e-2, optimizer_eps=1e-2, micro_batch=1, batches_over=BatchesOver.SAMPLES)
 
 batch_sizes = st.integers(1, ROWS)
@@ -52,7 +52,7 @@ def partitions(draw) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one step: gradients as the optimizer saw them, weights after it."""
+    """Result of one update: its report, the gradients that the optimizer applied, the weights after it."""
 
     report: UpdateReport
     gradients: dict[str, Tensor]
@@ -79,7 +79,7 @@ class Case:
 
 @cache
 def case(name: str, dtype: torch.dtype) -> Case:
-    """A trainer whose theta has left every other set, so that the clip, the KL and both policies are in play."""
+    """A trainer whose theta differs from every other set, so that the clip, the KL and both policies matter."""
     algorithm, stale = CASES[name]
     adapter = tiny_adapter()
     experience = ragged_experience(adapter, stochastic=isinstance(algorithm, FlowGrpoConfig), stale=stale)
@@ -152,7 +152,7 @@ def assert_equal(made: Outcome, wanted: Outcome, dtype: torch.dtype) -> None:
 def test_step_whose_later_parts_have_more_rows_than_the_first_is_the_serial_one(
     name, parts, micro_batch, max_grad_norm
 ):
-    """Nobody foretells their number. Only in fp32: the scaling in between shows in what the model rounds to that."""
+    """The number of rows is not given in advance. Only in fp32: the scaling between parts rounds to fp32."""
     train = TRAIN.model_copy(update={"max_grad_norm": max_grad_norm, "micro_batch": micro_batch})
     made = case(name, torch.float32).step(train, parts)
     assert_equal(made, serial(name, torch.float32, max_grad_norm), torch.float32)
@@ -169,8 +169,8 @@ def test_step_in_any_parts_and_any_batches_is_the_serial_one(name, dtype, parts,
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_serial_step_has_every_term_in_play(name):
-    """Without this the properties above could hold for a loss that is all but zero."""
+def test_every_term_contributes_to_the_serial_step(name):
+    """Otherwise the properties above could hold for a loss close to zero."""
     free, clipped = (serial(name, torch.float64, norm) for norm in (UNCLIPPED, CLIPPED))
     figures = free.report.figures
     assert free.report.grad_norm > 5 * CLIPPED

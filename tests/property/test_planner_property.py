@@ -43,7 +43,7 @@ def test_a_prompt_that_varies_more_never_gets_fewer_and_flat_ones_get_none(weigh
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.5, 2.0])), max_size=12))
-def test_a_reserve_comes_after_all_that_was_allocated_and_changes_none_of_it(prompts):
+def test_reserve_comes_after_the_allocation_and_does_not_change_it(prompts):
     seeds, weights = tuple(count for count, _ in prompts), [weight for _, weight in prompts]
     reserved = with_reserve(seeds, weights)
     last = max((number for number, count in enumerate(seeds) if count), default=len(seeds))
@@ -80,7 +80,7 @@ def test_no_learned_plan_exceeds_its_budget_or_its_limits(train_s, speeds, promp
     assert len(plan.seeds) == prompts
     assert all(seeds == 0 or group_size < seeds <= settings.most_seeds for seeds in plan.seeds)
     if any(speed is not None for speed in speeds) and any(plan.seeds):
-        # All but a reserve of equal groups at the end fits.
+        # Everything but a reserve of equal groups at the end fits.
         reserve = max(0, sum(count == plan.seeds[-1] for count in plan.seeds) - 1)
         share = sum(plan.seeds[: len(plan.seeds) - reserve]) / sum(plan.seeds)
         assert plan.predicted_s * share <= plan.budget_s * (1 + 1e-9)
@@ -92,7 +92,7 @@ ARMS = range(1, 13)
 
 @settings(deadline=None, max_examples=100)
 @given(audits, st.floats(0, 3), st.tuples(st.integers(1, 12), st.floats(-1, 1), st.floats(0, 400)))
-def test_the_curve_of_any_audits_rises_and_another_audit_leaves_no_arm_in_more_doubt(seen, alpha, another):
+def test_curve_of_any_audits_rises_and_another_audit_raises_no_doubt(seen, alpha, another):
     bandit = Bandit()
     for steps, rho, audited in seen:
         bandit = bandit.learned(steps, rho, audited, discount=1.0)

@@ -19,14 +19,14 @@ def test_seconds_never_fall_as_the_batch_grows(timed, batches):
 
 
 @given(points)
-def test_at_its_points_a_curve_has_their_seconds_or_those_of_a_quicker_larger_batch(timed):
+def test_curve_at_a_point_has_its_seconds_or_those_of_a_faster_larger_batch(timed):
     curve = BatchCurve(timed.items())
     for batch in timed:
         assert curve.seconds(batch) == min(seconds for other, seconds in timed.items() if other >= batch)
 
 
 @given(points, st.integers(1, 2000))
-def test_a_batch_costs_no_more_than_one_that_was_timed_larger(timed, batch):
+def test_batch_costs_no_more_than_a_larger_timed_batch(timed, batch):
     larger = [seconds for other, seconds in timed.items() if other >= batch]
     if larger:
         assert BatchCurve(timed.items()).seconds(batch) <= min(larger)

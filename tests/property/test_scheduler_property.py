@@ -1,4 +1,4 @@
-"""The scheduler under any history: nothing lost, nothing doubled, nothing given to who should not have it."""
+"""The scheduler under any history: no request is lost, done twice, or given to a worker that may not have it."""
 
 import math
 
@@ -16,13 +16,13 @@ STEPS = {Work.ROLLOUT: 6, Work.AUDIT: 6, Work.PREVIEW: 3}
 SETS = ((CURRENT,), (PREVIOUS,), (CURRENT, PREVIOUS))
 
 
-class Known:
-    """What the test itself knows of a worker."""
+class WorkerModel:
+    """Model of one worker."""
 
     def __init__(self, weights: tuple[WeightsId, ...], speed: float) -> None:
         self.weights = weights
         self.speed = speed
-        self.asks = False
+        self.is_pulling = False
         self.warned: NoticeKind | None = None
         self.deadline = math.inf
         self.draining = False
@@ -33,20 +33,20 @@ class Known:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Workers come, work, fall silent and go; late and doubled words come from those who went."""
+    """Workers join, work, fall silent and are lost; lost workers send late and repeated messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(EXACT)
-        self.workers: dict[WorkerId, Known] = {}
-        self.lives = 0
+        self.workers: dict[WorkerId, WorkerModel] = {}
+        self.joined_workers = 0
         self.seeds = 0
         self.step: dict[RequestId, int] = {}
         self.reached: dict[RequestId, int] = {}
         self.old: list[tuple[WorkerId, RequestId, int]] = []
         """Leases that ended without a result."""
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- rules ---------------------------------------------------------------------------------------------------------
 
     @initialize()
     def begin(self) -> None:
@@ -65,16 +65,16 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(weights=st.sampled_from(SETS), speed=st.sampled_from([0.5, 1.0, 2.0, 3.0]))
     def join(self, weights: tuple[WeightsId, ...], speed: float) -> None:
-        self.lives += 1
-        worker = self.world.join(f"worker-{self.lives}", rows=4, weights=weights)
-        self.workers[worker] = Known(weights, speed)
+        self.joined_workers += 1
+        worker = self.world.join(f"worker-{self.joined_workers}", rows=4, weights=weights)
+        self.workers[worker] = WorkerModel(weights, speed)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), free_rows=st.integers(0, 4))
     def pull(self, data: st.DataObject, free_rows: int) -> None:
         worker = self.any_worker(data)
         self.world.pull(worker, free_rows, self.workers[worker].speed)
-        self.workers[worker].asks = free_rows > 0
+        self.workers[worker].is_pulling = free_rows > 0
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), weights=st.sampled_from(SETS))
@@ -87,7 +87,7 @@ class AnyHistory(RuleBasedStateMachine):
     def assign(self) -> None:
         for assignment in self.world.assign():
             known = self.workers[assignment.worker]
-            known.asks = False
+            known.is_pulling = False
             assert assignment.weights in known.weights
             assert not known.draining
             for lease in assignment.leases:
@@ -130,11 +130,11 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), reason=st.sampled_from([ReleaseReason.LOST, ReleaseReason.SILENT]))
     def lose(self, data: st.DataObject, reason: ReleaseReason) -> None:
-        self.bury(self.any_worker(data), reason)
+        self.remove_worker(self.any_worker(data), reason)
 
     @precondition(lambda self: self.old)
     @rule(data=st.data(), step=st.integers(0, 6))
-    def late_words(self, data: st.DataObject, step: int) -> None:
+    def late_messages(self, data: st.DataObject, step: int) -> None:
         worker, name, attempt = data.draw(st.sampled_from(self.old))
         assert not self.world.scheduler.committed(worker, name, attempt, step, self.world.now)
         assert not self.world.scheduler.hand_back(worker, name, attempt, step, self.world.now)
@@ -171,7 +171,7 @@ class AnyHistory(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.world.now += seconds
         for worker in self.world.scheduler.silent(self.world.now):
-            self.bury(worker, ReleaseReason.SILENT)
+            self.remove_worker(worker, ReleaseReason.SILENT)
 
     @rule()
     def recall(self) -> None:
@@ -185,7 +185,7 @@ class AnyHistory(RuleBasedStateMachine):
         held = {worker for worker, name in self.leases() if name.startswith(Work.PREVIEW.value)}
         assert self.world.scheduler.cancel(Work.PREVIEW) == sorted(held)
 
-    # -- what always holds ---------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def everything_is_waiting_held_or_finished(self) -> None:
@@ -201,21 +201,21 @@ class AnyHistory(RuleBasedStateMachine):
             team = [
                 worker
                 for worker, known in self.workers.items()
-                if known.serves and weights in known.weights and (known.asks or worker in busy)
+                if known.serves and weights in known.weights and (known.is_pulling or worker in busy)
             ]
             queued = [each for each in self.world.ledger.queued() if each.weights == weights]
             row_steps = sum(self.remaining(each.id) for each in queued) + sum(map(self.load, team))
-            # A worker counts with the speed of its last pull; until then as unmeasured.
+            # A worker counts with the speed of its last pull; before its first pull as unmeasured.
             speed = sum(self.world.scheduler.speed(worker) for worker in team)
             expected = row_steps / speed if team else math.inf
             assert math.isclose(self.world.scheduler.seconds_left(weights), expected, abs_tol=1e-9)
 
     def teardown(self) -> None:
-        """Faults stop, one healthy worker comes: everything is finished, once."""
+        """Without further faults one healthy worker finishes every request, once."""
         if not self.workers and not self.seeds:
             return
         self.join(SETS[2], 1.0)
-        healthy = WorkerId(f"worker-{self.lives}")
+        healthy = WorkerId(f"worker-{self.joined_workers}")
         for _ in range(200):
             if not self.world.count(SampleState.QUEUED) + self.world.count(SampleState.LEASED):
                 break
@@ -224,14 +224,14 @@ class AnyHistory(RuleBasedStateMachine):
                 self.world.finish(healthy, name)
             self.world.pull(healthy, 4, 1.0)
             for worker in self.world.scheduler.silent(self.world.now):
-                self.bury(worker, ReleaseReason.SILENT)
+                self.remove_worker(worker, ReleaseReason.SILENT)
             self.world.assign()
         assert self.world.count(SampleState.QUEUED) + self.world.count(SampleState.LEASED) == 0
         accepted = [event.request for event in self.world.events if isinstance(event, Accepted)]
         assert len(accepted) == len(set(accepted))
         assert sorted(accepted) == sorted(name for name in self.step if not name.startswith(Work.PREVIEW.value))
 
-    # -- words ---------------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def any_worker(self, data: st.DataObject) -> WorkerId:
         return data.draw(st.sampled_from(sorted(self.workers)))
@@ -252,7 +252,7 @@ class AnyHistory(RuleBasedStateMachine):
     def load(self, worker: WorkerId) -> int:
         return sum(self.remaining(name) for name in self.world.ledger.leases_of(worker))
 
-    def bury(self, worker: WorkerId, reason: ReleaseReason) -> None:
+    def remove_worker(self, worker: WorkerId, reason: ReleaseReason) -> None:
         del self.workers[worker]
         held = self.world.ledger.leases_of(worker)
         self.old += [(worker, name, self.world.ledger.attempt(name)) for name in held]
@@ -260,12 +260,12 @@ class AnyHistory(RuleBasedStateMachine):
         for name in held:
             self.reached[name] = self.step[name]
 
-    def check_service(self, known: Known, work: Work) -> None:
+    def check_service(self, known: WorkerModel, work: Work) -> None:
         if known.warned is NoticeKind.ADVISORY:
             assert work is Work.PREVIEW
         if work is Work.PREVIEW and known.serves:
             waiting = [each.work for each in self.world.ledger.queued() if each.weights in known.weights]
-            assert all(each is Work.PREVIEW for each in waiting), "a preview was given while something better waits"
+            assert all(each is Work.PREVIEW for each in waiting), "a preview was given while other work waits"
 
 
 AnyHistory.TestCase.settings = settings(
@@ -276,7 +276,7 @@ TestAnyHistory = AnyHistory.TestCase
 
 @settings(max_examples=60, deadline=None)
 @given(st.permutations([(i, g) for i in range(2) for g in range(3)]), st.integers(1, 5), st.integers(1, 4))
-def test_one_worker_is_served_group_by_group_whatever_the_order_of_arrival(order, size, rows):
+def test_one_worker_is_served_group_by_group_for_any_order_of_arrival(order, size, rows):
     world = World()
     for iteration, group in order:
         world.issue(*requests(size, group, iteration=iteration))

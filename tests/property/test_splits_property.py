@@ -1,4 +1,4 @@
-"""Splits of tokens and heads: everything once, in order, as even as units allow."""
+"""Splits of tokens and heads: each once, in order, as even as units allow."""
 
 from hypothesis import given
 from hypothesis import strategies as st

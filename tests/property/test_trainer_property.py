@@ -20,7 +20,7 @@ from spotlight.core.types import SamplerKind, Window
 PLACES = 2
 ROWS = 8 * PLACES
 NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=PLACES)
-# Of this batch, a clip of 3e-4 stops some rows and leaves others.
+# A clip of 3e-4 stops some rows of this batch and leaves others.
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
 ALGORITHMS = {"nft": NFT, "flow_grpo": FLOW}
 
@@ -28,8 +28,8 @@ orders = st.permutations(range(ROWS))
 micro_batches = st.integers(1, ROWS)
 
 
-def wandered(algorithm: AlgorithmConfig, dtype: torch.dtype) -> tuple[Trainer, Experience]:
-    """A trainer whose theta has left old and reference, so that clipping, KL and both policies are in play."""
+def moved_trainer(algorithm: AlgorithmConfig, dtype: torch.dtype) -> tuple[Trainer, Experience]:
+    """A trainer whose theta differs from old and reference, so that clipping, KL and both policies matter."""
     adapter = tiny_adapter()
     sampling = (
         tiny_sampling() if isinstance(algorithm, NftConfig) else tiny_sampling(SamplerKind.CPS, Window(0, PLACES))
@@ -53,7 +53,7 @@ def in_dtype(experience: Experience, dtype: torch.dtype) -> Experience:
 
 @cache
 def case(name: str, dtype: torch.dtype) -> tuple[Trainer, Experience, Tensor]:
-    trainer, experience = wandered(ALGORITHMS[name], dtype)
+    trainer, experience = moved_trainer(ALGORITHMS[name], dtype)
     return trainer, experience, gradient(trainer, experience, kept_pairs(experience, range(8), PLACES), ROWS)
 
 
@@ -79,8 +79,8 @@ def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance,
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_gradient_of_the_case_has_every_term_in_play(name):
-    """Without this the property above could hold for a loss that is all but zero."""
+def test_every_term_contributes_to_the_gradient(name):
+    """Otherwise the property above could hold for a loss close to zero."""
     trainer, experience, whole = case(name, torch.float32)
     rows = kept_pairs(experience, range(8), PLACES)
     _, figures = trainer.accumulate(experience, rows, ROWS)

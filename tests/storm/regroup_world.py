@@ -1,7 +1,7 @@
 """A node in virtual time: the real regroup machine, simulated members, and faults drawn from one seed.
 
-Members behave as `control/elastic/regroup.py` says it relies on; groups behave as measured: an error at one closes its
-sockets and shows at the others, a stopped member shows only when their own operations time out.
+Members behave as `control/elastic/regroup.py` requires. Groups behave as measured: an error of one member closes its
+sockets and fails the others; a stopped member is noticed only when the operations of the others time out.
 """
 
 import random
@@ -30,15 +30,15 @@ from spotlight.core.types import NodeId, Size, WorkerId
 
 NODE = NodeId("spot-1.1")
 OPERATIONS_S = (1.5, 30.0)
-"""When a group's own operations time out: below the step deadline, as they should, or uselessly late."""
+"""Time limits of a group's own operations: below the step deadline, as intended, or far above it."""
 
 
 class InvariantBroken(Exception):
-    """What a storm is for."""
+    """An invariant of the regroup machine does not hold."""
 
 
 class World:
-    """Event queue, agent and checks. `check` is what every event is followed by."""
+    """Event queue, agent and checks; `check_invariants` runs after every event."""
 
     def __init__(self, seed: int, config: ElasticConfig | None = None) -> None:
         self.rng = random.Random(seed)
@@ -48,15 +48,15 @@ class World:
         self.regroup = Regroup(NODE, "store", config or ElasticConfig(first_step_s=3.0))
         self.members: dict[WorkerId, Member] = {}
         self.known: set[WorkerId] = set()
-        """Whom the machine may address."""
+        """Workers that the machine may send to."""
         self.groups: dict[GroupToken, Group] = {}
         self.opened: set[GroupToken] = set()
         self.closed: set[GroupToken] = set()
-        self.asked: dict[GroupToken, tuple[WorkerId, ...]] = {}
+        self.members_by_token: dict[GroupToken, tuple[WorkerId, ...]] = {}
         self.agreed: dict[GroupToken, dict[WorkerId, str]] = {}
-        """The digests that members of a token were prepared with."""
+        """Weights digests that the members of a token reported when prepared."""
         self.formed: dict[GroupToken, set[WorkerId]] = {}
-        self.said: list[tuple[WorkerId, WorkerMessage]] = []
+        self.received: list[tuple[WorkerId, WorkerMessage]] = []
         self.refused: list[Refuse] = []
         self.killed: list[Kill] = []
         self.reports: list[Report] = []
@@ -92,10 +92,10 @@ class World:
             if due is not None and due <= self.now:
                 self.act(self.regroup.tick(self.now))
                 again = self.regroup.next_deadline()
-                self.check(again is None or again > self.now, "a tick left its own deadline behind")
+                self.check(again is None or again > self.now, "a tick left its own deadline in the past")
             else:
                 heappop(self.events)[2]()
-            self.look()
+            self.check_invariants()
 
     # -- the agent -----------------------------------------------------------------------------------------------------
 
@@ -104,29 +104,29 @@ class World:
             self.trace.append(f"{self.now:.4f} {action}")
             match action:
                 case Send(worker=worker, message=message):
-                    self.check(worker in self.known, f"{worker} is gone and was told {message}")
+                    self.check(worker in self.known, f"{message} was sent to {worker}, which is gone")
                     self.check_order(worker, message)
-                    self.tell(worker, message)
+                    self.send(worker, message)
                 case Relay(workers=workers, message=message):
                     self.check(message.token not in self.closed, f"a forward of closed {message.token} was relayed")
                     for worker in workers:
-                        self.check(worker in self.known, f"{worker} is gone and was told {message}")
-                        self.tell(worker, message)
+                        self.check(worker in self.known, f"{message} was sent to {worker}, which is gone")
+                        self.send(worker, message)
                 case Kill(worker=worker):
-                    self.check(worker in self.known, f"{worker} was gone already when killed")
+                    self.check(worker in self.known, f"{worker} was already gone when killed")
                     self.killed.append(action)
-                    self.check_blame(worker, action.why)
+                    self.check_kill(worker, action.why)
                     self.known.discard(worker)
                     self.die(worker)
                 case OpenStore(token=token):
                     self.check(token not in self.opened, f"{token} came back")
                     self.opened.add(token)
                 case CloseStore(token=token):
-                    self.check(token in self.opened - self.closed, f"{token} was closed out of turn")
+                    self.check(token in self.opened - self.closed, f"{token} was closed twice or before it was opened")
                     self.closed.add(token)
                     if token in self.groups:
-                        self.groups[token].excused = True
-                        self.ripple(self.groups[token])
+                        self.groups[token].may_break = True
+                        self.fail_group(self.groups[token])
                 case Replan():
                     self.act(self.regroup.wish(self.layout(), "as drawn", self.now))
                 case Report():
@@ -138,30 +138,40 @@ class World:
         match message:
             case Prepare(token=token, members=members):
                 self.check(token not in self.closed, f"{token} came back")
-                self.check(self.asked.setdefault(token, members) == members, f"{token} has two sets of members")
-                newest = max(self.asked)
+                self.check(
+                    self.members_by_token.setdefault(token, members) == members, f"{token} has two sets of members"
+                )
+                newest = max(self.members_by_token)
                 self.check(token == newest, f"{token} is older than {newest} but prepared after it")
             case Form(token=token):
                 prepared = self.agreed.get(token, {})
-                self.check(set(self.asked[token]) <= set(prepared), f"{token} is formed before all are prepared")
+                self.check(
+                    set(self.members_by_token[token]) <= set(prepared), f"{token} is formed before all are prepared"
+                )
                 self.check(len(set(prepared.values())) == 1, f"{token} is formed of {prepared}")
 
-    def check_blame(self, worker: WorkerId, why: str) -> None:
-        """Only who was stopped is killed; where only heartbeats tell, none beside a follower that lacks three."""
-        crew = self.asked[max(token for token, members in self.asked.items() if worker in members)]
-        lifeless = [self.members[name] for name in crew[1:] if self.members[name].stopped]
-        stopped = [member for member in lifeless if self.now - member.stopped_at > 1.6]
+    def check_kill(self, worker: WorkerId, why: str) -> None:
+        """Only a stopped worker may be killed.
+
+        If operations time out late, only heartbeats show a stop: another worker may be killed unless a follower has
+        missed three.
+        """
+        crew = self.members_by_token[
+            max(token for token, members in self.members_by_token.items() if worker in members)
+        ]
+        stopped_followers = [self.members[name] for name in crew[1:] if self.members[name].stopped]
+        stopped = [member for member in stopped_followers if self.now - member.stopped_at > 1.6]
         if not self.was_stopped(worker) and (stopped or self.operation_s == min(OPERATIONS_S)):
-            self.check(False, f"{worker} was innocent when killed: {why}")
+            self.check(False, f"{worker} was killed but had not stopped: {why}")
 
     def was_stopped(self, worker: WorkerId) -> bool:
         member = self.members[worker]
         return not member.alive or self.now - member.stopped_until < 3.0
 
-    def tell(self, worker: WorkerId, message: Order | Forward) -> None:
+    def send(self, worker: WorkerId, message: Order | Forward) -> None:
         member = self.members[worker]
-        member.told_at = max(member.told_at, self.now + self.delay())
-        self.at(member.told_at, lambda: self.arrive(member, message))
+        member.delivered_at = max(member.delivered_at, self.now + self.delay())
+        self.at(member.delivered_at, lambda: self.arrive(member, message))
 
     def beat(self, member: Member) -> None:
         if member.alive:
@@ -179,16 +189,16 @@ class World:
                 self.enter(member, member.group, message.number)
         else:
             member.orders.append(message)
-            member.obey()
+            member.apply_orders()
 
-    def deliver(self, worker: WorkerId, word: WorkerMessage) -> None:
-        if isinstance(word, Prepared) and self.regroup.token(worker) == word.token:
-            self.agreed.setdefault(word.token, {})[worker] = word.holds[0][1]
-        if isinstance(word, Formed):
-            self.formed.setdefault(word.token, set()).add(worker)
-        self.said.append((worker, word))
-        self.trace.append(f"{self.now:.4f} {worker} says {word}")
-        self.act(self.regroup.receive(worker, word, self.now))
+    def deliver(self, worker: WorkerId, message: WorkerMessage) -> None:
+        if isinstance(message, Prepared) and self.regroup.token(worker) == message.token:
+            self.agreed.setdefault(message.token, {})[worker] = message.holds[0][1]
+        if isinstance(message, Formed):
+            self.formed.setdefault(message.token, set()).add(worker)
+        self.received.append((worker, message))
+        self.trace.append(f"{self.now:.4f} {worker} sends {message}")
+        self.act(self.regroup.receive(worker, message, self.now))
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -197,16 +207,16 @@ class World:
         group.connecting.add(member.name)
         member.group = group
         if any(not self.members[name].alive or self.members[name].stopped for name in members):
-            group.excused = True
+            group.may_break = True
         if token in self.closed:
-            group.excused = True
-            self.ripple(group)
+            group.may_break = True
+            self.fail_group(group)
         elif self.rng.random() < self.errors:
-            group.excused = True
+            group.may_break = True
             self.after(self.delay(), lambda: member.fail(group, "no connection"))
         elif group.connecting == set(members):
             self.after(self.delay(), lambda: self.connected(group))
-        self.after(0.8, lambda: self.tire(member, group, None))
+        self.after(0.8, lambda: self.time_out(member, group, None))
 
     def connected(self, group: Group) -> None:
         if group.dropped or any(not self.members[name].alive for name in group.members):
@@ -215,9 +225,9 @@ class World:
             member = self.members[name]
             if not member.stopped and name in group.connecting:
                 group.connecting.discard(name)
-                member.holds_still_since = None
+                member.waiting_since = None
                 member.prepared = None
-                member.say(Formed(token=group.token))
+                member.send(Formed(token=group.token))
         leader = self.members[group.members[0]]
         if not leader.stopped:
             self.after(self.rng.uniform(0.0, 0.2), leader.boundary)
@@ -228,20 +238,20 @@ class World:
             token=group.token, number=number, weights=WEIGHTS, digest="good", rows=1, tokens=1024, channels=16,
             text_width=8, text_dimension=8, size=Size(512, 512),
         )  # fmt: skip
-        leader.say(forward)
+        leader.send(forward)
         self.enter(leader, group, number)
 
     def enter(self, member: Member, group: Group, number: int) -> None:
         group.number = number
         group.entered.add(member.name)
         if group.dropped or any(not self.members[name].alive for name in group.members):
-            self.ripple(group)
+            self.fail_group(group)
         elif self.rng.random() < self.errors / 4:
-            group.excused = True
+            group.may_break = True
             self.after(self.delay(), lambda: member.fail(group, "a bad collective"))
         elif group.entered == set(group.members):
             self.after(self.rng.uniform(0.02, 0.3), lambda: self.finish(group, number))
-        self.after(self.operation_s, lambda: self.tire(member, group, number))
+        self.after(self.operation_s, lambda: self.time_out(member, group, number))
 
     def finish(self, group: Group, number: int) -> None:
         if group.number != number or group.entered != set(group.members):
@@ -252,27 +262,27 @@ class World:
         for name in group.members:
             member = self.members[name]
             if name == group.members[0] or self.followers_report:
-                member.say(ForwardDone(token=group.token, number=number))
+                member.send(ForwardDone(token=group.token, number=number))
             if name == group.members[0]:
                 member.busy = True
                 self.after(self.rng.uniform(0.0, 0.2), member.boundary)
             else:
-                member.obey()
+                member.apply_orders()
 
-    def tire(self, member: Member, group: Group, number: int | None) -> None:
-        """Its own operation times out, if it still is in the one that began then."""
+    def time_out(self, member: Member, group: Group, number: int | None) -> None:
+        """Time out the member's operation if it is still in this one."""
         still = member.name in group.connecting if number is None else member.in_forward and group.number == number
         if member.group is group and still:
             awaited = [name for name in group.members if name not in group.entered | group.connecting]
             member.fail(group, "timed out", self.rng.choice([*awaited, None]))
 
-    def ripple(self, group: Group) -> None:
-        """Whoever is in an operation of a group that somebody left sees an error soon."""
+    def fail_group(self, group: Group) -> None:
+        """A member left the group: fail every member that is in an operation of it soon."""
         for name in sorted(group.entered | group.connecting):
             member = self.members[name]
-            self.after(self.rng.uniform(0.001, 0.05), lambda member=member: self.feel(member, group))
+            self.after(self.rng.uniform(0.001, 0.05), lambda member=member: self.notice_loss(member, group))
 
-    def feel(self, member: Member, group: Group) -> None:
+    def notice_loss(self, member: Member, group: Group) -> None:
         if member.name in group.entered | group.connecting:
             member.fail(group, "a neighbour is gone")
 
@@ -292,11 +302,11 @@ class World:
             member.alive = False
             for group in self.groups.values():
                 if worker in group.members:
-                    group.excused = True
-                    self.ripple(group)
-            self.after(self.delay(), lambda: self.miss(worker))
+                    group.may_break = True
+                    self.fail_group(group)
+            self.after(self.delay(), lambda: self.report_loss(worker))
 
-    def miss(self, worker: WorkerId) -> None:
+    def report_loss(self, worker: WorkerId) -> None:
         self.known.discard(worker)
         self.act(self.regroup.gone(worker, "SIGKILL", self.now))
 
@@ -306,7 +316,7 @@ class World:
         member.stopped_until = self.now + seconds
         for group in self.groups.values():
             if worker in group.members:
-                group.excused = True
+                group.may_break = True
         self.at(member.stopped_until, lambda: self.resume(member))
 
     def resume(self, member: Member) -> None:
@@ -320,7 +330,7 @@ class World:
         member.boundary()
 
     def any_layout(self) -> tuple[tuple[WorkerId, ...], ...]:
-        """Some partition of those alive, without pairs that are kept apart."""
+        """A random partition of the live workers, without pairs that are kept apart."""
         names = list(self.regroup.alive)
         self.rng.shuffle(names)
         crews: list[list[WorkerId]] = []
@@ -333,30 +343,29 @@ class World:
                 crews.append([name])
         return tuple(tuple(crew) for crew in crews)
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     def check(self, holds: bool, what: str) -> None:
         if not holds:
             raise InvariantBroken("\n".join([what, *self.trace[-25:]]))
 
-    def look(self) -> None:
-        """After every event."""
+    def check_invariants(self) -> None:
         serving = [name for crew in self.regroup.crews for name in crew]
-        self.check(len(serving) == len(set(serving)), f"somebody serves twice: {self.regroup.crews}")
+        self.check(len(serving) == len(set(serving)), f"a worker serves twice: {self.regroup.crews}")
         placed = sorted(name for crew in self.regroup.layout for name in crew if name in self.known)
-        self.check(len(placed) == len(set(placed)), f"somebody is in two crews: {self.regroup.layout}")
+        self.check(len(placed) == len(set(placed)), f"a worker is in two crews: {self.regroup.layout}")
         live: dict[WorkerId, GroupToken] = {}
         for token in sorted(self.opened - self.closed):
-            for name in self.asked[token]:
+            for name in self.members_by_token[token]:
                 self.check(name not in live, f"{name} has the live tokens {live.get(name)} and {token}")
                 live[name] = token
         for crew in self.regroup.crews:
             tokens = sorted({token for token in map(self.regroup.token, crew) if token is not None})
-            current = [token for token in tokens if self.asked[token] == crew]
+            current = [token for token in tokens if self.members_by_token[token] == crew]
             agreed = any(set(crew) <= set(self.agreed[token]) & self.formed[token] for token in current)
             self.check(agreed or not current, f"{crew} serves, though not all its members have agreed and formed")
         for name in sorted(self.known):
             member = self.members[name]
-            since = member.holds_still_since
+            since = member.waiting_since
             waits = since is not None and member.alive and self.now - max(since, member.stopped_until) > LONGEST_S
-            self.check(not waits, f"{name} was forgotten: it holds still since {since}")
+            self.check(not waits, f"{name} was forgotten: it waits since {since}")

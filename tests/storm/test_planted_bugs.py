@@ -1,7 +1,7 @@
-"""The storms have teeth: each bug planted here into the real classes is caught by a seed of a small range.
+"""Each bug planted here into the real classes is caught by the storm of a seed in a small range.
 
-A bug is the kind of mistake that the code is most likely to grow: a check dropped, a step forgotten, an order turned
-round. If one of these tests fails, the storms have gone blind to it, whatever else they say.
+The bugs are likely mistakes: a dropped check, a forgotten step, a reversed order. If a test here fails, the storms no
+longer detect that bug.
 """
 
 from collections.abc import Callable
@@ -45,149 +45,149 @@ def bug(plant: Plant) -> Plant:
 
 @bug
 def fence_check_dropped(patch: pytest.MonkeyPatch) -> None:
-    """A late reply of an older attempt is taken for the live one's."""
+    """A late result of an older attempt is accepted as that of the live one."""
     refusal = ledger._refusal
 
-    def lax(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
+    def unchecked(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
         found = refusal(entry, accepted, expected)
         return None if found is RefusalReason.FENCED and entry.state is SampleState.LEASED else found
 
-    patch.setattr(ledger, "_refusal", lax)
+    patch.setattr(ledger, "_refusal", unchecked)
 
 
 @bug
 def cursor_advanced_at_issue(patch: pytest.MonkeyPatch) -> None:
-    """What is merely issued counts as trained: the frontier runs ahead."""
+    """Issued samples count as trained: the frontier is ahead."""
     issue = Ledger.issue
 
-    def eager(self: Any, requests: Any, positions: Any = ()) -> None:
+    def counting_early(self: Any, requests: Any, positions: Any = ()) -> None:
         issue(self, requests, positions)
         if positions:
             self._frontier = Frontier(max(positions) + 1)
 
-    patch.setattr(Ledger, "issue", eager)
+    patch.setattr(Ledger, "issue", counting_early)
 
 
 @bug
 def iteration_counted_when_compared(patch: pytest.MonkeyPatch) -> None:
-    """A restart goes on with the iteration after the one that was never trained."""
+    """A restart skips an iteration that was compared and never trained."""
     apply = RunState.apply
 
-    def eager(self: RunState, event: Any) -> None:
+    def counting_early(self: RunState, event: Any) -> None:
         apply(self, event)
         if isinstance(event, Compared):
             self.iterations_done = event.iteration + 1
 
-    patch.setattr(RunState, "apply", eager)
+    patch.setattr(RunState, "apply", counting_early)
 
 
 @bug
 def hand_back_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The flight is kept, but nobody is given the request again."""
+    """The flight is kept, but the request is not queued again."""
     patch.setattr(Scheduler, "hand_back", lambda *_, **__: True)
 
 
 @bug
 def handed_back_step_ignored(patch: pytest.MonkeyPatch) -> None:
-    """The next attempt is told to go on from a step whose flight was thrown away."""
+    """The next attempt resumes from a step whose flight was dropped."""
     serve = Dispatcher.serve
 
-    def forgetful(self: Any, now: float) -> None:
+    def forgetting(self: Any, now: float) -> None:
         self._flights.keep_only(lambda request: False)
         serve(self, now)
 
-    patch.setattr(Dispatcher, "serve", forgetful)
+    patch.setattr(Dispatcher, "serve", forgetting)
 
 
 @bug
 def accepted_twice(patch: pytest.MonkeyPatch) -> None:
-    """A second reply of a finished sample is accepted once more."""
+    """A second result of a finished sample is accepted."""
     refusal = ledger._refusal
 
-    def lax(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
+    def unchecked(entry: Any, accepted: Any, expected: str | None) -> RefusalReason | None:
         found = refusal(entry, accepted, expected)
         return None if found is RefusalReason.DUPLICATE else found
 
-    patch.setattr(ledger, "_refusal", lax)
+    patch.setattr(ledger, "_refusal", unchecked)
 
 
 @bug
 def release_on_loss_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What a dead worker held stays its own for ever."""
+    """The leases of a dead worker are never released."""
 
-    def forgetful(self: Any, worker: Any, reason: Any, now: float) -> list[Any]:
+    def forgetting(self: Any, worker: Any, reason: Any, now: float) -> list[Any]:
         self._workers.pop(worker, None)
         return []
 
-    patch.setattr(Scheduler, "lose", forgetful)
+    patch.setattr(Scheduler, "lose", forgetting)
 
 
 @bug
 def restore_forgotten_after_gang_death(patch: pytest.MonkeyPatch) -> None:
-    """A new gang is taken for the old one: it holds none of the steps."""
+    """A new gang is not restored: it holds none of the steps."""
 
-    async def blind(self: Any) -> bool:
+    async def present_unrestored(self: Any) -> bool:
         await self._hub.until(self._is_present)
         self._restored = self.life
         return True
 
-    patch.setattr(Gang, "present", blind)
+    patch.setattr(Gang, "present", present_unrestored)
 
 
 @bug
 def steps_not_taken_back(patch: pytest.MonkeyPatch) -> None:
-    """The gang falls back to a checkpoint, the ledger does not."""
+    """The gang restores a checkpoint, the ledger does not."""
     patch.setattr(Ledger, "restore", lambda self, step, reason: None)
 
 
 @bug
 def checkpoint_counted_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
-    """Its order is taken for its word."""
+    """The order to save counts as its completion."""
 
-    async def trusting(self: Any, saving: Any) -> None:
+    async def saved_at_once(self: Any, saving: Any) -> None:
         self._underway.remove(saving)
 
-    patch.setattr(Gang, "saved", trusting)
+    patch.setattr(Gang, "saved", saved_at_once)
 
 
 @bug
 def checkpoint_of_a_lost_gang_counted(patch: pytest.MonkeyPatch) -> None:
-    """It may be whole, but the gang went back to the one before it."""
+    """The checkpoint may be complete, but the gang restored the one before it."""
     saved = Gang.saved
 
-    async def lax(self: Any, saving: Any) -> None:
+    async def unchecked(self: Any, saving: Any) -> None:
         with suppress(GangLost):
             await saved(self, saving)
 
-    patch.setattr(Gang, "saved", lax)
+    patch.setattr(Gang, "saved", unchecked)
 
 
 @bug
 def snapshot_of_what_is_trained_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    """What is written is what the trainer holds when the disk is ready, not what it held when that was ordered."""
+    """The checkpoint has the state at the time of writing, not at the time of the order."""
     save, snapshot = SimTrainer.save, SimTrainer.snapshot
     patch.setattr(SimTrainer, "save", lambda self, order, taken: save(self, order, snapshot(self, order)))
 
 
 @bug
 def payload_of_a_stale_attempt_kept(patch: pytest.MonkeyPatch) -> None:
-    """The tensors of a late reply overwrite those that were accepted."""
+    """The tensors of a late result overwrite the accepted ones."""
     judge = Dispatcher._result
 
-    def greedy(self: Any, worker: Any, result: Any, blob: bytes, now: float) -> None:
+    def keeping_all(self: Any, worker: Any, result: Any, blob: bytes, now: float) -> None:
         judge(self, worker, result, blob, now)
         if result.request in self.ledger:
             self._payloads.keep(self.ledger.request(result.request), blob)
 
-    patch.setattr(Dispatcher, "_result", greedy)
+    patch.setattr(Dispatcher, "_result", keeping_all)
 
 
 @bug
 def accepted_before_its_payload_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """The record says that the tensors are there; they are written a little later."""
+    """The acceptance is recorded before the tensors are written."""
     keep, flush, pending = SimStorage.keep, Hub.flush, []
 
-    def lazy(self: SimStorage, request: Any, blob: bytes) -> Any:
+    def keep_later(self: SimStorage, request: Any, blob: bytes) -> Any:
         named = keep(self, request, blob)
         if named is not None and named[0].startswith("payloads/"):
             pending.append((self, named[0], self.files.pop(named[0])))
@@ -199,7 +199,7 @@ def accepted_before_its_payload_is_kept(patch: pytest.MonkeyPatch) -> None:
             storage, name, blob = pending.pop()
             storage.files[name] = blob
 
-    patch.setattr(SimStorage, "keep", lazy)
+    patch.setattr(SimStorage, "keep", keep_later)
     patch.setattr(Hub, "flush", late)
 
 
@@ -211,20 +211,20 @@ def lease_to_a_warned_worker(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def lease_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
-    """Whether it still fits before the deadline is not asked."""
+    """Work is leased without a check that it fits before the deadline."""
     patch.setattr(serving.notices, "fits", lambda *_: True)
 
 
 @bug
 def weights_digest_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """A sample of other weights than the published ones is as good as any."""
+    """A sample of other weights than the published ones is accepted."""
     accept = Ledger.accept
     patch.setattr(Ledger, "accept", lambda self, accepted, expected: accept(self, accepted, accepted.digest))
 
 
 @bug
 def earlier_parts_of_a_flight_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Of a flight in parts only the newest is kept."""
+    """Only the newest part of a flight is kept."""
     keep = Flights.keep
 
     def newest(self: Any, request: Any, step: int, blob: bytes, since: int = 0) -> None:
@@ -235,7 +235,7 @@ def earlier_parts_of_a_flight_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def requeued_twice(patch: pytest.MonkeyPatch) -> None:
-    """What comes back is queued twice."""
+    """A request that is handed back is queued twice."""
     again = Booking._enqueue_again
 
     def twice(self: Any, ticket: Any) -> None:
@@ -247,7 +247,7 @@ def requeued_twice(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def compared_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Advantages are computed again, with a running std that has moved on."""
+    """Advantages are computed again with a later running std."""
     compare = Rollouts.compare
 
     def anew(self: Any, iteration: int) -> Compared:
@@ -259,13 +259,13 @@ def compared_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def file_of_a_dead_gang_published(patch: pytest.MonkeyPatch) -> None:
-    """What a gang wrote and never told stays, and the next gang's weights are refused."""
+    """Weights that a dead gang wrote and never reported stay, and those of the next gang are refused."""
     patch.setattr(Training, "_forget", lambda self, weights: None)
 
 
 @bug
 def group_drawn_half_with_old_and_half_with_new_weights(patch: pytest.MonkeyPatch) -> None:
-    """A group that is begun ahead of the new weights is finished with them."""
+    """Half of a stale group is drawn with the new weights."""
     exact = Samples.exact
 
     def mixed(self: Any, work: Any, iteration: int, group: int, prompt: Any, seeds: Any, version: int) -> list[Any]:
@@ -278,7 +278,7 @@ def group_drawn_half_with_old_and_half_with_new_weights(patch: pytest.MonkeyPatc
 
 @bug
 def stale_group_carried_over_an_iteration(patch: pytest.MonkeyPatch) -> None:
-    """What is begun with the old weights is for the iteration after the next one."""
+    """Stale groups have weights that are two versions old."""
     exact = Samples.exact
 
     def older(self: Any, work: Any, iteration: int, group: int, prompt: Any, seeds: Any, version: int) -> list[Any]:
@@ -289,13 +289,13 @@ def stale_group_carried_over_an_iteration(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def stale_share_ignored(patch: pytest.MonkeyPatch) -> None:
-    """As long as slots are idle, groups are admitted."""
+    """Groups are admitted while slots are idle, without a limit."""
     patch.setattr(admission, "most_stale", lambda groups, share: groups)
 
 
 @bug
 def old_weights_dropped_when_new_ones_are_published(patch: pytest.MonkeyPatch) -> None:
-    """Stale samples that are on their way find their weights gone."""
+    """The weights of stale samples in flight are removed."""
 
     def newest_only(self: Any, newest: Any) -> list[Any]:
         known = self._hub.dispatcher.directory.weights
@@ -306,32 +306,32 @@ def old_weights_dropped_when_new_ones_are_published(patch: pytest.MonkeyPatch) -
 
 @bug
 def stale_groups_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Groups that are ahead are issued once more with the rest."""
+    """Stale groups are issued again with the rest of the iteration."""
     patch.setattr(Rollouts, "issued_groups", lambda self, iteration: set())
 
 
 @bug
 def picture_of_a_killed_reward_process_left_unscored(patch: pytest.MonkeyPatch) -> None:
-    """The first failure counts as the reward's own, on the node and at the controller."""
+    """The first failure leaves the sample unscored, on the node and at the controller."""
 
-    async def hasty(self: Any, process: Any, item: Any) -> Any:
+    async def fail_at_once(self: Any, process: Any, item: Any) -> Any:
         raise RewardProcessDied("it died")
 
-    patch.setattr(Judge, "_alone", hasty)
+    patch.setattr(Judge, "_alone", fail_at_once)
     patch.setattr(Setbacks, "unscored", lambda self, request, problem: False)
 
 
 @bug
 def meter_not_kept_up_to_date(patch: pytest.MonkeyPatch) -> None:
-    """What slots do after the meter was first asked for is not in it."""
+    """The meter omits slot time after it was first read."""
     fold = RunLog._fold
 
-    def forgetful(self: Any, record: Any) -> None:
+    def forgetting(self: Any, record: Any) -> None:
         meter, self._meter = self._meter, None
         fold(self, record)
         self._meter = meter
 
-    patch.setattr(RunLog, "_fold", forgetful)
+    patch.setattr(RunLog, "_fold", forgetting)
 
 
 RARE = {
@@ -339,7 +339,7 @@ RARE = {
     file_of_a_dead_gang_published.__name__,
     snapshot_of_what_is_trained_meanwhile.__name__,
 }
-"""Caught by few seeds, so that it takes dozens of storms to meet one."""
+"""Bugs that few seeds catch: it takes dozens of storms to find one."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in BUGS])
@@ -353,4 +353,4 @@ def test_planted_bug_is_caught_by_some_seed(
         except StormFailed as caught:
             record_property("caught by", str(caught).splitlines()[0])
             return
-    pytest.fail(f"{name} survives seeds {SEEDS.start} to {SEEDS.stop - 1}: the storms do not see it")
+    pytest.fail(f"{name} survives seeds {SEEDS.start} to {SEEDS.stop - 1}: no storm detects it")

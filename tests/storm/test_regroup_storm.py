@@ -1,7 +1,7 @@
-"""Storms over the regroup machine: whatever goes wrong on a node, its workers end up serving, and nothing old returns.
+"""Storms over the regroup machine: after any faults on a node all live workers serve, and no old token returns.
 
-Each seed draws the number of slots, the faults and when they come. After the last fault everything alive must serve
-within a bound. The bugs planted below are each caught, or the storms have gone blind.
+Each seed draws the number of slots, the faults and their times. After the last fault every live worker must serve
+within a bound. Each bug planted below must be caught by a seed.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ SEEDS = range(120)
 MORE_SEEDS = range(120, 240)
 COVERAGE_SEEDS = range(60)
 BUG_SEEDS = range(60)
-"""Storms end at the first that catches the bug."""
-STORMY_S = 25.0
+"""Seeds tried until one catches the bug."""
+STORM_S = 25.0
 CALM_S = 120.0
-"""The longest back-off of a pair, a step boundary and then some."""
+"""Longer than the longest back-off of a pair and a step boundary."""
 
 
 def kill(world: World) -> None:
@@ -67,7 +67,7 @@ def stop(world: World) -> None:
 
 
 def stop_in_a_crew(world: World) -> None:
-    """A member of a serving crew stops for longer than a step may take."""
+    """Stop a member of a serving crew for longer than a step may take."""
     if world.regroup.crews:
         world.stop(world.rng.choice(world.rng.choice(world.regroup.crews)), world.rng.uniform(4.0, 12.0))
 
@@ -80,44 +80,44 @@ def notice(world: World) -> None:
         world.after(seconds, lambda: world.die(name))
 
 
-def come(world: World) -> None:
+def join(world: World) -> None:
     if len(world.regroup.alive) < 6:
         world.join()
 
 
-def change_mind(world: World) -> None:
-    world.act(world.regroup.wish(world.any_layout(), "another mind", world.now))
+def change_layout(world: World) -> None:
+    world.act(world.regroup.wish(world.any_layout(), "another layout", world.now))
 
 
 def replay(world: World) -> None:
-    """A zombie says again what it once said, of a token that is not its live one."""
-    old = [(name, word) for name, word in world.said if world.regroup.token(name) != word.token]
-    for name, word in world.rng.sample(old, min(5, len(old))):
-        actions = world.regroup.receive(name, word, world.now)
-        world.check(all(isinstance(action, Refuse) for action in actions), f"{name}'s old {word} led to {actions}")
+    """Repeat old messages of tokens that are no longer live; each must be refused."""
+    old = [(name, message) for name, message in world.received if world.regroup.token(name) != message.token]
+    for name, message in world.rng.sample(old, min(5, len(old))):
+        actions = world.regroup.receive(name, message, world.now)
+        world.check(all(isinstance(action, Refuse) for action in actions), f"{name}'s old {message} led to {actions}")
         world.act(actions)
 
 
-def skew(world: World) -> None:
-    """Somebody holds other weights under the same name for a while."""
+def change_weights(world: World) -> None:
+    """Let one member hold other weights under the same name for 2 s."""
     member = world.members[world.rng.choice(sorted(world.members))]
     member.digest = "bad"
     world.after(2.0, lambda: setattr(member, "digest", "good"))
 
 
-def err(world: World) -> None:
+def raise_errors(world: World) -> None:
     world.errors = 0.3
     world.after(1.0, lambda: setattr(world, "errors", 0.0))
 
 
 FAULTS = (
     *(kill, kill_two, kill_while_forming, kill_leader, lose_all, stop, stop_in_a_crew, stop_in_a_crew, notice),
-    *(come, come, change_mind, change_mind, replay, replay, skew, err),
+    *(join, join, change_layout, change_layout, replay, replay, change_weights, raise_errors),
 )
 
 
-def weather(seed: int) -> tuple[World, Counter[str]]:
-    """A storm, then calm in which all must come to serve."""
+def run_storm(seed: int) -> tuple[World, Counter[str]]:
+    """Run a storm, then wait without faults until all live workers serve."""
     world = World(seed)
     tried: Counter[str] = Counter()
     for _ in range(world.rng.randint(2, 5)):
@@ -125,60 +125,60 @@ def weather(seed: int) -> tuple[World, Counter[str]]:
     for _ in range(world.rng.randint(3, 25)):
         fault = world.rng.choice(FAULTS)
         tried[fault.__name__] += 1
-        world.at(world.rng.uniform(0.0, STORMY_S), lambda fault=fault: fault(world))
-    world.run(STORMY_S + 10.0)
-    everybody = tuple(sorted(name for name, member in world.members.items() if member.alive))
-    world.layout = lambda: (everybody,)
-    world.act(world.regroup.wish((everybody,), "calm", world.now))
+        world.at(world.rng.uniform(0.0, STORM_S), lambda fault=fault: fault(world))
+    world.run(STORM_S + 10.0)
+    alive = tuple(sorted(name for name, member in world.members.items() if member.alive))
+    world.layout = lambda: (alive,)
+    world.act(world.regroup.wish((alive,), "calm", world.now))
     calm_at = world.now + CALM_S
-    while world.now < calm_at and not (world.regroup.is_settled and world.regroup.crews == (everybody,)):
+    while world.now < calm_at and not (world.regroup.is_settled and world.regroup.crews == (alive,)):
         world.run(world.now + 1.0)
     world.run(world.now + 5.0)
-    world.check(world.regroup.is_settled, "something is still under way long after the last fault")
-    world.check(world.regroup.alive == everybody, f"{everybody} live, the machine knows {world.regroup.alive}")
-    wanted = (everybody,) if len(everybody) > 1 else ()
+    world.check(world.regroup.is_settled, "regrouping is not settled long after the last fault")
+    world.check(world.regroup.alive == alive, f"{alive} are alive, the machine has {world.regroup.alive}")
+    wanted = (alive,) if len(alive) > 1 else ()
     world.check(world.regroup.crews == wanted, f"{wanted} should serve, {world.regroup.crews} do")
-    for name in everybody:
+    for name in alive:
         member = world.members[name]
         token = member.group.token if member.group is not None else None
         world.check(token == world.regroup.token(name), f"{name} is in {token}, not {world.regroup.token(name)}")
     return world, tried
 
 
-def weather_all(seeds: range) -> None:
+def run_storms(seeds: range) -> None:
     for seed in seeds:
         try:
-            weather(seed)
+            run_storm(seed)
         except InvariantBroken as broken:
             raise InvariantBroken(f"seed {seed}: {broken}") from None
 
 
 @pytest.mark.parametrize("first", [*SEEDS[::40], *(pytest.param(n, marks=pytest.mark.slow) for n in MORE_SEEDS[::40])])
-def test_storm_of_a_seed_leaves_everybody_alive_serving(first: int) -> None:
-    weather_all(range(first, first + 40))
+def test_all_live_workers_serve_after_the_storm_of_a_seed(first: int) -> None:
+    run_storms(range(first, first + 40))
 
 
 def test_storms_try_every_fault_and_reach_every_state() -> None:
     tried: Counter[str] = Counter()
-    said: Counter[str] = Counter()
+    received: Counter[str] = Counter()
     kills = refused = 0
     for seed in COVERAGE_SEEDS:
-        world, faults = weather(seed)
+        world, faults = run_storm(seed)
         tried += faults
-        said.update(type(word).__name__ for _, word in world.said)
+        received.update(type(message).__name__ for _, message in world.received)
         kills += len(world.killed)
         refused += world.regroup.refused
     assert sorted(tried) == sorted({fault.__name__ for fault in FAULTS})
-    assert {"Prepared", "Formed", "Broke", "Disbanded", "Forward", "ForwardDone"} == set(said)
+    assert {"Prepared", "Formed", "Broke", "Disbanded", "Forward", "ForwardDone"} == set(received)
     assert kills > len(COVERAGE_SEEDS) / 4
     assert refused > len(COVERAGE_SEEDS) / 4
 
 
 def test_storm_depends_on_its_seed_alone() -> None:
-    assert weather(7)[0].trace == weather(7)[0].trace
+    assert run_storm(7)[0].trace == run_storm(7)[0].trace
 
 
-# -- the storms have teeth ---------------------------------------------------------------------------------------------
+# -- planted bugs ------------------------------------------------------------------------------------------------------
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
@@ -193,24 +193,24 @@ def bug(plant: Plant) -> Plant:
 def epoch_not_incremented(patch: pytest.MonkeyPatch) -> None:
     prepare = Formation.prepare
 
-    def stale(self: Formation, *arguments: Any) -> Any:
+    def reuse_epoch(self: Formation, *arguments: Any) -> Any:
         if self.epoch > 1 and self.epoch % 3 == 0:
             self.epoch -= 1
         return prepare(self, *arguments)
 
-    patch.setattr(Formation, "prepare", stale)
+    patch.setattr(Formation, "prepare", reuse_epoch)
 
 
 @bug
 def token_check_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a member says is taken to be about its live crew."""
+    """Messages of any token are accepted as those of the live crew."""
     receive = Regroup.receive
 
-    def lax(self: Regroup, worker: Any, word: Any, now: float) -> Any:
+    def unchecked(self: Regroup, worker: Any, message: Any, now: float) -> Any:
         live = self.token(worker)
-        return receive(self, worker, msgspec.structs.replace(word, token=live) if live is not None else word, now)
+        return receive(self, worker, msgspec.structs.replace(message, token=live) if live is not None else message, now)
 
-    patch.setattr(Regroup, "receive", lax)
+    patch.setattr(Regroup, "receive", unchecked)
 
 
 @bug
@@ -218,10 +218,10 @@ def formed_before_all_are_prepared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(regroup, "disagreement", lambda members, answers: None)
     silent = Crew.silent
 
-    def hasty(self: Crew) -> Any:
+    def skip_one(self: Crew) -> Any:
         return silent(self)[1:] if self.state is CrewState.PREPARING else silent(self)
 
-    patch.setattr(Crew, "silent", hasty)
+    patch.setattr(Crew, "silent", skip_one)
 
 
 @bug
@@ -255,26 +255,26 @@ def hang_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def everybody_disbanded_at_once(patch: pytest.MonkeyPatch) -> None:
+def whole_crew_disbanded_at_once(patch: pytest.MonkeyPatch) -> None:
     """Followers leave while their leader is in a step."""
     drain = Formation.drain
 
-    def rash(self: Formation, crew: Crew, why: str, now: float) -> Any:
+    def drain_all(self: Formation, crew: Crew, why: str, now: float) -> Any:
         orders = [Send(follower, Disband(token=crew.token)) for follower in crew.followers]
         return [*drain(self, crew, why, now), *orders]
 
-    patch.setattr(Formation, "drain", rash)
+    patch.setattr(Formation, "drain", drain_all)
 
 
 @bug
-def everybody_silent_blamed(patch: pytest.MonkeyPatch) -> None:
-    everybody = lambda silent, *_: sorted(silent)  # noqa: E731
-    patch.setattr(breakups, "suspects", everybody)
-    patch.setattr(regroup, "suspects", everybody)
+def every_silent_member_suspected(patch: pytest.MonkeyPatch) -> None:
+    all_silent = lambda silent, *_: sorted(silent)  # noqa: E731
+    patch.setattr(breakups, "suspects", all_silent)
+    patch.setattr(regroup, "suspects", all_silent)
 
 
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
     with pytest.raises(InvariantBroken):
-        weather_all(BUG_SEEDS)
+        run_storms(BUG_SEEDS)

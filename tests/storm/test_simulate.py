@@ -1,4 +1,4 @@
-"""A run in virtual time: the real control plane, machines as fast as a profile says, rewards from a model."""
+"""A run in virtual time: the real control plane, machines with the speed of a profile, rewards from a model."""
 
 import os
 import subprocess
@@ -47,15 +47,15 @@ PROFILE = Profile.load("h200-qwen-image-512")
 
 
 def with_seconds(operation: Operation, seconds: float) -> Profile:
-    """The same but for this operation, which has one figure."""
+    """The profile with these seconds for the operation."""
     times = PROFILE.operations[operation]
     points = (msgspec.structs.replace(times.series[0].points[0], p50=seconds, p99=seconds),)
-    told = msgspec.structs.replace(times, series=(msgspec.structs.replace(times.series[0], points=points),))
-    return msgspec.structs.replace(PROFILE, operations={**PROFILE.operations, operation: told})
+    changed = msgspec.structs.replace(times, series=(msgspec.structs.replace(times.series[0], points=points),))
+    return msgspec.structs.replace(PROFILE, operations={**PROFILE.operations, operation: changed})
 
 
 LONG_FETCH = with_seconds(Operation.NODE_FETCH, 5.0)
-"""As over a network: long enough for trainers to draw meanwhile."""
+"""A fetch as over a network: long enough for trainers to roll out meanwhile."""
 MODEL = LearningModel(
     name="story",
     source="made up",
@@ -102,8 +102,8 @@ def run(settings: RunConfig, folder: Path, profile: Profile = PROFILE) -> tuple[
     return outcome, [record.event for record in read(run_folder.journal)]
 
 
-def test_finished_simulation_leaves_nothing_of_its_machines(tmp_path):
-    """A process that simulates many runs keeps none of them."""
+def test_finished_simulation_is_freed(tmp_path):
+    """A process that simulates many runs frees each of them."""
     settings = config("spot-no-explore", ["iterations=1"])
     numerics = ModelNumerics(MODEL, settings.seed, settings.rollout.steps)
     held = weakref.ref(numerics)
@@ -125,7 +125,7 @@ def test_spot_slots_shorten_rollouts_and_leave_training_as_it_is(tmp_path):
 
 
 def test_previews_are_charged_by_their_own_operation(tmp_path):
-    """The profile has rounded previews quicker than other samples; without the operation they take as long."""
+    """In the profile rounded previews are faster than other samples; without the operation they take as long."""
     others = {operation: times for operation, times in PROFILE.operations.items() if operation != "preview_step"}
     alike = msgspec.structs.replace(PROFILE, operations=others)
     took = {}
@@ -135,11 +135,11 @@ def test_previews_are_charged_by_their_own_operation(tmp_path):
     assert took["rounded"] < 0.9 * took["alike"]
 
 
-def test_fixed_previews_are_drawn_after_training_where_nobody_is_beside_it(tmp_path):
-    nobody = ("cluster.spot=0",)
+def test_fixed_previews_are_drawn_after_training_without_spot_nodes(tmp_path):
+    no_spot = ("cluster.spot=0",)
     closed = {}
     for name, changes in (("awaited", ("explore.overrun=9",)), ("cut off", ()), ("bandit", ("explore.plan=bandit",))):
-        _, events = run(config("spotlight-fixed", (*nobody, *changes)), tmp_path / name)
+        _, events = run(config("spotlight-fixed", (*no_spot, *changes)), tmp_path / name)
         closed[name] = {event.finished for event in events if isinstance(event, ExplorationClosed)}
     assert closed == {"awaited": {16 * 24}, "cut off": {0}, "bandit": {0}}
 
@@ -156,7 +156,7 @@ def test_exploration_beside_training_costs_no_time_and_inline_does(tmp_path):
 
 
 def test_training_beside_rollouts_overlaps_as_much_where_advantages_wait_for_audits(tmp_path):
-    """A tenth of the seeds are audited; were they drawn after all rollouts, nothing could be trained before."""
+    """A tenth of the seeds is audited; if audits came after all rollouts, no part could be trained before."""
     seconds = {}
     for name, changes in (
         ("serial", ["pipeline.gap=false"]),
@@ -168,7 +168,7 @@ def test_training_beside_rollouts_overlaps_as_much_where_advantages_wait_for_aud
     assert seconds["serial"] - seconds["audited"] > 0.5 * (seconds["serial"] - seconds["kept"]) > 0
 
 
-def test_overrun_finishes_previews_that_training_was_too_short_for(tmp_path):
+def test_overrun_finishes_previews_that_outlast_training(tmp_path):
     finished = {}
     for overrun in (0.0, 2.0):
         changes = ["explore.seeds=64", "explore.steps=8", f"explore.overrun={overrun}"]
@@ -185,7 +185,7 @@ def rolled_out(events: Sequence[AnyEvent], iteration: int) -> list[PromptId]:
 
 
 @pytest.mark.parametrize(("scouts", "drawn"), [(0, 16 * 24), (12, 16 * 12 + 8 * 12)])
-def test_prompts_whose_previews_vary_most_are_rolled_out_and_scouts_spare_the_others(tmp_path, scouts, drawn):
+def test_prompts_whose_previews_vary_most_are_rolled_out_and_others_have_scouts_only(tmp_path, scouts, drawn):
     changes = ["rollout.prompts=8", "explore.candidates=2", f"explore.scouts={scouts}", "explore.overrun=9"]
     settings = config("spotlight-fixed", changes)
     _, events = run(settings, tmp_path / "run")
@@ -206,8 +206,8 @@ def test_prompts_whose_previews_vary_most_are_rolled_out_and_scouts_spare_the_ot
         assert {counts[number] for number in counts if number not in chosen} == {scouts or 24}
 
 
-def test_candidates_are_chosen_from_what_is_there_when_training_ends_among_scouts(tmp_path):
-    """Previews of most of the scouts are cut off: no second round begins, and whole groups are rolled out."""
+def test_candidates_are_chosen_from_the_finished_previews_when_training_ends_among_scouts(tmp_path):
+    """Most previews of the scouts are cut off: no second round begins, and whole groups are rolled out."""
     changes = ["rollout.prompts=8", "explore.candidates=9", "explore.scouts=40", "explore.seeds=64", "explore.steps=8"]
     _, events = run(config("spotlight-fixed", changes), tmp_path / "run")
     closed = [event for event in events if isinstance(event, ExplorationClosed)]
@@ -245,7 +245,7 @@ def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_train
         assert tag < 0.85 * gap
 
 
-def test_spot_slots_of_half_the_speed_take_twice_as_long_and_trainers_that_help_make_up_for_it(tmp_path):
+def test_spot_slots_of_half_the_speed_take_twice_as_long_and_less_with_help_of_the_trainers(tmp_path):
     seconds = {}
     for name, speed, tag in (("plain", 1.0, False), ("slow", 0.5, False), ("helped", 0.5, True)):
         changes = [*WAVES, "rollout.steps=20", f"cluster.spot_speed={speed}", f"pipeline.tag={tag}"]
@@ -263,7 +263,7 @@ AHEAD = (
 )
 
 
-def test_trainers_take_up_what_they_wrote_while_the_others_fetch_it(tmp_path):
+def test_trainers_adopt_the_weights_they_wrote_while_others_fetch_them(tmp_path):
     _, events = run(config("spot-no-explore", AHEAD), tmp_path / "run", LONG_FETCH)
     worked = [event for event in events if isinstance(event, Worked)]
     fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
@@ -284,11 +284,11 @@ def test_batches_over_pairs_pay_where_parts_are_small(tmp_path):
 
 
 def charged(rows: int) -> float:
-    """One batch of training, with the forward of the behaviour policy."""
+    """Seconds of one training batch, with the forward of the behaviour policy."""
     return PROFILE.seconds(Operation.TRAIN_TIMESTEP, rows) + PROFILE.seconds(Operation.DENOISE_STEP, rows)
 
 
-def test_a_drain_that_is_asked_for_between_two_parts_stops_after_the_iteration_with_all_its_steps(tmp_path):
+def test_drain_requested_between_two_parts_stops_after_the_iteration_with_all_its_steps(tmp_path):
     changes = ["pipeline.gap=true", "budget.max_hours=0.05", "iterations=50"]
     outcome, events = run(config("spot-no-explore", changes), tmp_path / "run")
     assert outcome.ending is Ending.STOPPED
@@ -299,7 +299,7 @@ def test_a_drain_that_is_asked_for_between_two_parts_stops_after_the_iteration_w
 
 
 def test_checkpoints_hold_a_simulated_run_up_for_their_snapshots_only(tmp_path):
-    """Or for all of it, where nobody has measured the snapshot."""
+    """Without a measured snapshot the run waits for the whole checkpoint."""
     quick = {**PROFILE.operations, Operation.SNAPSHOT: PROFILE.operations[Operation.ADOPT]}
     held = {name: times for name, times in PROFILE.operations.items() if name is not Operation.SNAPSHOT}
     seconds = {}
@@ -367,16 +367,16 @@ def test_a_profile_without_an_operation_is_refused_before_anything_is_simulated(
         run(config("reserved-only"), tmp_path / "run", partial)
 
 
-def test_a_gang_that_the_profile_does_not_know_is_refused_with_those_it_knows(tmp_path):
+def test_gang_size_missing_in_the_profile_is_refused_with_the_sizes_it_has(tmp_path):
     with pytest.raises(ConfigError, match=r"cluster.gang is 3, but the profile .* of 1, 2, 4, 8, 12 ranks only"):
         run(config("reserved-only", ["cluster.gang=3"]), tmp_path / "run")
 
 
-def test_changes_of_role_are_told_apart_from_training_and_as_long_as_the_profile_says(tmp_path):
+def test_changes_of_role_are_a_kind_of_their_own_with_the_seconds_of_the_profile(tmp_path):
     run(config("spot-no-explore", ["pipeline.gap=true"]), tmp_path / "run", LONG_FETCH)
     spent = bubbles(read(RunFolder(tmp_path / "run").journal)).seconds[Tenure.RESERVED]
     changes = spent[Activity.SWITCH] / PROFILE.seconds(Operation.ROLE_SWITCH)
     assert changes == pytest.approx(round(changes), abs=1e-3)
-    # Four ranks change at least to train and back in each of four iterations.
+    # Four ranks change at least to training and back in each of four iterations.
     assert changes >= 4 * 4 * 2 - 4
     assert {Activity.TRAIN, Activity.ASSIST, Activity.PUBLISH, Activity.LOAD} <= set(spent)

@@ -1,4 +1,4 @@
-"""Slot time in storms: the kinds of every slot add up to the time that it was held, exactly, and to the cent."""
+"""Slot time in storms: the kinds of every slot add up exactly to the time it was held, and the bill to the cent."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -24,7 +24,7 @@ SEEDS = range(12)
 
 
 @pytest.fixture(scope="module")
-def stormy(tmp_path_factory: pytest.TempPathFactory):
+def storm_journal(tmp_path_factory: pytest.TempPathFactory):
     @cache
     def journal_of(seed: int) -> Sequence[Record]:
         folder: Path = tmp_path_factory.mktemp(f"storm-{seed}")
@@ -40,7 +40,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory):
 
 
 def held_seconds(records: Sequence[Record]) -> Fraction:
-    """By the nodes that came and went alone."""
+    """Seconds that slots were held, from the joins and losses of nodes alone."""
     up: dict[str, tuple[float, int]] = {}
     held, last = Fraction(), 0.0
 
@@ -64,18 +64,18 @@ def held_seconds(records: Sequence[Record]) -> Fraction:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kinds_of_every_slot_of_a_storm_add_up_to_the_time_it_was_held(stormy, seed: int) -> None:
-    records, slots, lives = stormy(seed), Occupancy(), {}
+def test_kinds_of_every_slot_of_a_storm_add_up_to_the_time_it_was_held(storm_journal, seed: int) -> None:
+    records, slots, tenures = storm_journal(seed), Occupancy(), {}
 
     def spent(slot: OpenSlot, activity: Activity, start: float, end: float) -> None:
-        lives.setdefault(id(slot), (slot, []))[1].append((activity, start, end))
+        tenures.setdefault(id(slot), (slot, []))[1].append((activity, start, end))
 
     for record in records:
         slots.apply(record, spent)
     for slot, activity, start, end in slots.unreported(slots.at):
         spent(slot, activity, start, end)
     total = Fraction()
-    for _, stretches in lives.values():
+    for _, stretches in tenures.values():
         by_kind: dict[Activity, Fraction] = {}
         for kind, start, end in stretches:
             by_kind[kind] = by_kind.get(kind, Fraction()) + Fraction(end) - Fraction(start)
@@ -85,8 +85,8 @@ def test_kinds_of_every_slot_of_a_storm_add_up_to_the_time_it_was_held(stormy, s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bill_of_a_storm_by_kind_adds_up_to_the_cent_and_to_the_bubbles(stormy, seed: int) -> None:
-    records, meter = stormy(seed), CostMeter()
+def test_bill_of_a_storm_by_kind_adds_up_to_the_cent_and_to_the_bubbles(storm_journal, seed: int) -> None:
+    records, meter = storm_journal(seed), CostMeter()
     for record in records:
         meter.apply(record)
     bill, found = settle(meter.tallies(), PriceTable.load(), reserved_slots=1), bubbles(records)
@@ -95,8 +95,8 @@ def test_bill_of_a_storm_by_kind_adds_up_to_the_cent_and_to_the_bubbles(stormy, 
     assert sum(line.total_seconds for line in bill.lines) == pytest.approx(in_bubbles, rel=1e-12)
 
 
-def test_storms_meet_every_kind_of_slot_time(stormy) -> None:
-    """Otherwise what adds up proves nothing about the kinds that nobody saw."""
-    seen = {kind for seed in SEEDS for kinds in bubbles(stormy(seed)).seconds.values() for kind in kinds}
+def test_storms_have_every_kind_of_slot_time(storm_journal) -> None:
+    """Otherwise the sums would prove nothing about the missing kinds."""
+    seen = {kind for seed in SEEDS for kinds in bubbles(storm_journal(seed)).seconds.values() for kind in kinds}
     # In a storm a change of role takes no time.
     assert set(Activity) - seen == {Activity.SWITCH}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     with playwright.sync_playwright() as driver:
-        # Containers often lack what Chromium's sandbox needs; the page is our own file.
+        # Containers often cannot run the sandbox of Chromium; the page is a local file.
         started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
@@ -41,21 +41,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(browser, report: Path, width: int, scheme: str):
     page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    page.requests, page.complaints = [], []
+    page.requests, page.messages = [], []
     page.on("request", lambda request: page.requests.append(request.url))
-    page.on("console", lambda message: page.complaints.append(message.text))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("console", lambda message: page.messages.append(message.text))
+    page.on("pageerror", lambda error: page.messages.append(str(error)))
     page.goto(report.as_uri())
     return page
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_report_fits_the_screen_and_asks_nobody(browser, report: Path, width: int, scheme: str):
+def test_report_fits_the_screen_and_sends_no_requests(browser, report: Path, width: int, scheme: str):
     page = opened(browser, report, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [url for url in page.requests if not url.startswith("data:")] == [report.as_uri()]
-    assert page.complaints == []
+    assert page.messages == []
     assert "rose from 0.40 to 0.67" in page.locator("h1").inner_text()
 
 
