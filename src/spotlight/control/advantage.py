@@ -1,7 +1,7 @@
 """Group advantages: a sample's reward minus its group's mean, in units of a chosen standard deviation.
 
 For selected seeds, a `baseline` may replace the group's mean: an estimate of the mean over all seeds of the prompt
-(`explore/baseline.py`). It moves the centre only. The group's std is then the root mean square about it, which is
+(`explore/seeds.py`). It moves the centre only. The group's std is then the root mean square about it, which is
 never smaller than the distance between the two; the other stds do not change.
 
 Invariants (tests/unit/test_advantage.py, tests/property/test_advantage_property.py): every std is the

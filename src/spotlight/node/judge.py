@@ -8,7 +8,7 @@
 
 The simulator drives the same class over simulated reward processes; `node/reward_process.py` is the real one.
 
-Invariants (tests/unit/test_judge.py, tests/processes/test_judges_killed.py, tests/storm): every picture gets a verdict
+Invariants (tests/unit/test_judge.py, tests/processes/test_run.py, tests/storm): every picture gets a verdict
 in bounded time, and the death of a reward process, idle or busy, leaves no picture unscored.
 """
 
