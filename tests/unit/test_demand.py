@@ -1,4 +1,4 @@
-"""What nodes are told to expect: their share of what waits, and only when it can change a layout."""
+"""Expected demand per node: its share of the waiting requests, sent only when it can change a layout."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ TOKENS = 1024
 
 
 class Waiting:
-    """A queue of requests in front of nodes of some slots."""
+    """A queue of requests in front of nodes with several slots each."""
 
     def __init__(self, **slots: int) -> None:
         self.directory = Directory()
@@ -48,13 +48,13 @@ class Waiting:
         return dict(self.demands.changes(self.directory, self.scheduler))
 
 
-def test_node_of_one_slot_has_no_choice_and_is_told_nothing():
+def test_node_of_one_slot_has_no_choice_and_is_sent_nothing():
     queue = Waiting(a=1)
     queue.add(5)
     assert queue.news() == {}
 
 
-def test_nodes_are_told_their_share_by_slots_and_never_more_than_one_request_per_slot():
+def test_nodes_are_sent_their_share_by_slots_and_never_more_than_one_request_per_slot():
     queue = Waiting(a=2, b=4)
     queue.add(3)
     assert queue.news() == {
@@ -68,7 +68,7 @@ def test_nodes_are_told_their_share_by_slots_and_never_more_than_one_request_per
     }
 
 
-def test_what_cannot_change_a_layout_is_not_told_again():
+def test_demand_that_cannot_change_a_layout_is_not_sent_again():
     queue = Waiting(a=4)
     assert queue.news() == {}
     queue.add(50)
@@ -79,13 +79,13 @@ def test_what_cannot_change_a_layout_is_not_told_again():
     assert queue.news() == {NodeId("a.1"): Demand()}
 
 
-def test_waiting_evaluation_presses():
+def test_waiting_evaluation_is_pressing():
     queue = Waiting(a=2)
     queue.add(1, Work.EVALUATION)
     assert queue.news()[NodeId("a.1")].pressing
 
 
-def test_evaluation_presses_until_its_last_sample_is_done():
+def test_evaluation_is_pressing_until_its_last_sample_is_done():
     queue = Waiting(a=2)
     queue.add(1, Work.EVALUATION)
     queue.news()
@@ -97,18 +97,18 @@ def test_evaluation_presses_until_its_last_sample_is_done():
     assert queue.news() == {NodeId("a.1"): Demand(pressing=True)}, "nothing waits, but the one sample is waited for"
 
 
-def test_node_that_came_back_is_told_anew():
+def test_node_that_came_back_is_sent_its_demand_again():
     queue = Waiting(a=2)
     queue.add(5)
-    told = queue.news()
+    before = queue.news()
     hello = queue.directory.nodes[NodeId("a.1")]
     assert queue.directory.remove_node(hello.node)
     assert queue.news() == {}
     queue.directory.add_node(hello)
-    assert queue.news() == told
+    assert queue.news() == before
 
 
-def test_node_that_comes_is_told_and_those_who_know_already_are_not():
+def test_new_node_is_sent_its_demand_and_the_others_are_not_sent_theirs_again():
     queue = Waiting(a=2)
     queue.add(50)
     assert set(queue.news()) == {NodeId("a.1")}
