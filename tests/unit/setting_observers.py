@@ -117,8 +117,10 @@ def judged(config: RunConfig, folder: Path) -> object:
     """Iterations whose held-out pictures the second judge scores, and its name."""
     found = launch_of(config, folder)
     sample = Sample(prompt=Prompt(text="a").id, seed=0, sampling=tiny_sampling(), version=Version(0))
-    asked = [Request(work=Work.EVALUATION, iteration=n, group=0, sample=sample) for n in range(config.iterations + 1)]
-    return found.judge and found.judge.name, [request.iteration for request in asked if found.is_judged(request)]
+    requests = [
+        Request(work=Work.EVALUATION, iteration=n, group=0, sample=sample) for n in range(config.iterations + 1)
+    ]
+    return found.judge and found.judge.name, [request.iteration for request in requests if found.is_judged(request)]
 
 
 def trained(config: RunConfig, folder: Path) -> object:

@@ -113,23 +113,23 @@ def test_an_eventful_but_correct_run_is_clean_at_every_record_and_counted():
 
 def test_steps_redone_are_counted_by_cause():
     others = [wanted(0, seed) for seed in range(2, 6)]
-    asked = [A, B, *others]
+    samples = [A, B, *others]
     workers = [WorkerId(f"w{number}") for number in range(6)]
     report = audit(
         records(
             [
                 started(),
-                issued(asked),
-                *[Leased(request=r.id, attempt=1, worker=w) for r, w in zip(asked, workers, strict=True)],
+                issued(samples),
+                *[Leased(request=r.id, attempt=1, worker=w) for r, w in zip(samples, workers, strict=True)],
                 NoticeGiven(worker=workers[0], kind=NoticeKind.IMMINENT, seconds=100.0),
                 NoticeGiven(worker=workers[1], kind=NoticeKind.ADVISORY, seconds=100.0),
-                released(asked[0], reason=ReleaseReason.LOST, redone=1),
-                released(asked[1], reason=ReleaseReason.SILENT, redone=2),
-                released(asked[2], reason=ReleaseReason.RECALLED, step=8, redone=4),
-                released(asked[3], reason=ReleaseReason.FAILED, redone=16),
-                released(asked[4], reason=ReleaseReason.RESTART, redone=32),
-                # Its flight of 8 steps went with the controller: the next attempt starts over.
-                Leased(request=asked[2].id, attempt=2, worker=workers[0]),
+                released(samples[0], reason=ReleaseReason.LOST, redone=1),
+                released(samples[1], reason=ReleaseReason.SILENT, redone=2),
+                released(samples[2], reason=ReleaseReason.RECALLED, step=8, redone=4),
+                released(samples[3], reason=ReleaseReason.FAILED, redone=16),
+                released(samples[4], reason=ReleaseReason.RESTART, redone=32),
+                # Its flight of 8 steps was lost with the controller: the next attempt starts over.
+                Leased(request=samples[2].id, attempt=2, worker=workers[0]),
             ]
         )
     )

@@ -74,11 +74,11 @@ def test_the_map_has_the_techniques_of_both_abstracts():
     }
 
 
-@pytest.mark.parametrize(("technique", "source", "story"), TECHNIQUES)
-def test_the_file_of_a_technique_begins_with_its_name_and_its_tests_exist(technique, source, story):
+@pytest.mark.parametrize(("technique", "source", "tests"), TECHNIQUES)
+def test_the_file_of_a_technique_begins_with_its_name_and_its_tests_exist(technique, source, tests):
     described = ast.get_docstring(ast.parse((ROOT / "docs" / source).read_text())) or ""
     assert described.startswith(technique)
-    assert "def test_" in (ROOT / "docs" / story).read_text()
+    assert "def test_" in (ROOT / "docs" / tests).read_text()
 
 
 BENCHMARKS = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))

@@ -75,8 +75,8 @@ def test_padded_sample_with_any_neighbours_at_any_steps_keeps_its_bits(rows, gui
     """Samples of all kinds come and go at random boundaries, so each meets others at other steps in another row."""
     requests = mixed(12, guidance)
     expected = {request.id: bits(made_alone(request, rows)) for request in requests}
-    for story in range(3):
-        chance, by, done = random.Random(story), engine(rows=rows), {}
+    for seed in range(3):
+        chance, by, done = random.Random(seed), engine(rows=rows), {}
         waiting = chance.sample(requests, len(requests))
         while waiting or by.free_rows < by.rows:
             for _ in range(min(by.free_rows, chance.randrange(3), len(waiting))):

@@ -164,7 +164,7 @@ def test_fidelity_of_a_perfect_preview_captures_everything():
     assert figures["payoff"] > 2.5
 
 
-def test_fidelity_of_uninformative_previews_is_zero():
+def test_fidelity_of_uninformative_previews_shows_no_gain():
     figures = simulated(np.random.default_rng(8), 0.0, share=1.0, prompts=200)[1]
     assert figures["payoff"] == pytest.approx(1, abs=0.05)
     assert figures["spearman"] == pytest.approx(0, abs=0.03)

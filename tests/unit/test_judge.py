@@ -156,7 +156,9 @@ def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> t
         try:
             found = []
             for batch in batches:
-                pictures = [Picture(np.full((8, 8, 3), value, np.uint8), PROMPT, asked) for value, asked in batch]
+                pictures = [
+                    Picture(np.full((8, 8, 3), value, np.uint8), PROMPT, is_judged) for value, is_judged in batch
+                ]
                 found.append(await asyncio.gather(*map(sitting.judge, pictures)))
             return found
         finally:

@@ -192,7 +192,7 @@ def test_generated_events_of_a_node_do_not_depend_on_its_neighbours():
     assert generate(4, ["n1"], hours=24) != alone
 
 
-def test_generated_scarcity_takes_most_nodes_at_one_instant_and_leaves_their_other_events_unchanged():
+def test_generated_scarcity_takes_most_nodes_at_one_instant_and_each_independently_of_the_others():
     weather = Weather(median_life_s=1e6, median_zone_s=1e12, median_plenty_s=7200, median_scarcity_s=7200)
     names = [f"n{number}" for number in range(20)]
     trace = generate(5, names, hours=48, weather=weather)
@@ -339,7 +339,7 @@ def test_bill_of_a_hand_computed_hour():
     assert bill.seconds(SlotClass.SPOT)[Activity.IDLE] == pytest.approx(3600)
 
 
-def test_bill_with_an_unknown_price_row_leaves_it_out_and_reports_its_hours():
+def test_bill_with_an_unknown_price_row_leaves_it_out_and_reports_its_seconds():
     meter = metered((0, node(price="sold-out")), (0, node("m.1")), (60, RunStopped(reason="x")))
     bill = settle(meter.tallies(), PriceTable.load(), reserved_slots=0)
     assert bill.unpriced_seconds == pytest.approx(60)

@@ -249,7 +249,7 @@ def test_last_step() -> None:
     assert not samplers.trainable(CPS, -1, 10)
 
 
-def test_undefined_steps_are_refused() -> None:
+def test_impossible_sampler_inputs_are_refused() -> None:
     x, v, _, sigma_B, next_B, second = random_rows()
     given = samplers.transition(DANCE, x, v, sigma_B, next_B, second, 0.3)
     for kind in (ODE, ODE2):

@@ -253,7 +253,7 @@ def test_the_last_row_is_not_left_to_a_worker_that_would_begin_it_later():
     assert world.give(free, 1, speed=4.0) == last[3:], "the other is busy for another second"
 
 
-def test_a_refused_worker_gets_the_row_once_the_faster_one_fails_to_pull(world):
+def test_a_refused_worker_gets_the_row_once_the_faster_one_is_later_than_predicted(world):
     fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
     world.issue(*requests(2))
     world.give(fast, 1, speed=10.0)

@@ -124,7 +124,7 @@ def test_index_that_does_not_add_up_is_refused(tmp_path, change, problem):
     index = json.loads((tmp_path / FILE).read_text())
     change(index["tensors"]["a"])
     (tmp_path / FILE).write_text(json.dumps(index))
-    with pytest.raises(WeightsError, match=rf"cannot be read .*{told}.*damaged or of another version"):
+    with pytest.raises(WeightsError, match=rf"cannot be read .*{problem}.*damaged or of another version"):
         read_index(tmp_path)
 
 
