@@ -22,7 +22,7 @@ class Outcome:
 
 
 def spotlight(*arguments: str | Path) -> Outcome:
-    """What `spotlight ARGUMENTS` prints and returns."""
+    """Run `spotlight ARGUMENTS` and return what it prints and its exit code."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (

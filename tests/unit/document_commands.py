@@ -44,7 +44,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def problems_with(command: str) -> list[str]:
-    """What would not work; nothing is run."""
+    """The mistakes in a command, without running it."""
     words = shlex.split(command.replace("[", "").replace("]", ""))
     if words[0] == "make":
         return _problems_of_make(words[1:])
@@ -54,7 +54,7 @@ def problems_with(command: str) -> list[str]:
 
 
 def unknown_settings_in(text: str) -> set[str]:
-    """Inline code that looks like a setting, `section.key` or `section.key: value`, and is none."""
+    """Inline code that has the form of a setting, `section.key` or `section.key: value`, and names none."""
     named = {match[1] for code in INLINE.findall(text) if (match := SETTING.fullmatch(code))}
     return {name for name in named if name.partition(".")[0] in SECTIONS and not is_setting(name)}
 

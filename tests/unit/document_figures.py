@@ -56,7 +56,7 @@ class Quote(NamedTuple):
 
 
 def mistakes_in(document: str, text: str, constants: Collection[str] = (), strict: bool = True) -> list[str]:
-    """What is wrong with the figures of a document, a sentence each."""
+    """The mistakes in the figures of a document, one sentence each."""
     quotes, mistakes = [], []
     for found in _quotes(text):
         if isinstance(found, str):
@@ -84,7 +84,7 @@ def _around(text: str, match: re.Match[str]) -> str:
 
 
 def _quotes(text: str) -> Iterator[Quote | str]:
-    """All figures with a source, and what keeps others from having one."""
+    """All figures with a source, and the reasons why others have none."""
     lines = text.splitlines()
     prose: list[str] = []
     place = 0
@@ -157,7 +157,7 @@ def _agree(quoted: str, actual: float) -> bool:
 
 
 def _as_quoted(quoted: str, actual: float) -> str:
-    """With as many digits: trailing zeros of thousands are not claimed to be exact."""
+    """The value with the digits of the quote: trailing zeros of thousands are not claimed to be exact."""
     _, _, fraction = quoted.partition(".")
     if fraction:
         return f"{actual:.{len(fraction)}f}"
@@ -167,7 +167,7 @@ def _as_quoted(quoted: str, actual: float) -> str:
 
 
 def figure_of(source: str) -> Figure:
-    """The figure that a source names; LookupError says what is not there."""
+    """The figure that a source names; LookupError names what is missing."""
     name, colon, wanted = source.partition(": ")
     if not colon or not any((folder / f"{name}.json").is_file() for folder in (RESULTS, PROFILES)):
         raise LookupError(f"neither docs/results nor the shipped profiles have {name}.json.")

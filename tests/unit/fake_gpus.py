@@ -1,4 +1,4 @@
-"""GPUs that are not there: a stub of torch that the probe's process imports instead of the real one."""
+"""Fake GPUs: a stub of torch that the probe's process imports instead of the real one."""
 
 import os
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def fake_gpus(
     count: int, *, cuda: str | None = "99.9", free: float = 100.0, total: float = 140.0, warning: str = "",
     broken: str = "", numbered: bool = False,
 ) -> Iterator[None]:  # fmt: skip
-    """Processes that start inside the block see so many GPUs, with so many GiB; `numbered` names each by its number."""
+    """Processes that start inside the block see `count` GPUs; `numbered` names each by its number."""
     with TemporaryDirectory() as folder:
         torch = Path(folder) / "torch"
         torch.mkdir()

@@ -1,4 +1,4 @@
-"""A reserved node for stories of the gang, in virtual time."""
+"""A reserved node for tests of the gang, in virtual time."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
 
 
 class Node:
-    """A reserved node whose training worker answers as the test says."""
+    """A reserved node whose training worker replies as the test prescribes."""
 
     def __init__(self, ranks: int = 1, start_s: float = math.inf) -> None:
         dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
@@ -32,23 +32,23 @@ class Node:
         self.dies_when_killed = True
         self.gang = Gang(self.hub, TIMEOUT_S, ranks, start_s)
 
-    def says(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
+    def receive(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.hub.receive(self._node, m.Envelope(worker, message), b"")
 
-    def arrives(self, worker: WorkerId) -> None:
+    def join(self, worker: WorkerId) -> None:
         slot_class = SlotClass.RESERVED
-        self.says(
+        self.receive(
             worker,
             m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=slot_class, rows=1, pid=1, trains=True),
         )
 
     async def restored(self, worker: WorkerId) -> None:
-        """A gang that is at its beginning and idle."""
-        self.arrives(worker)
+        """Bring up a restored, idle gang at step 0."""
+        self.join(worker)
         ordered = asyncio.create_task(self.gang.restore(0, ""))
         order = await self.orders.get()
         assert isinstance(order, m.Restore)
-        self.says(worker, m.Saved(step=0, path="", restored=True))
+        self.receive(worker, m.Saved(step=0, path="", restored=True))
         await ordered
 
     def _take(self, outgoing: Outgoing) -> None:
@@ -58,14 +58,14 @@ class Node:
     async def _kill(self, worker: WorkerId) -> None:
         self.killed.append(worker)
         if self.dies_when_killed:
-            self.says(None, m.Gone(worker=worker, cause="killed by SIGKILL"))
+            self.receive(None, m.Gone(worker=worker, cause="killed by SIGKILL"))
 
 
-def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """In virtual time."""
+def run_scenario(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the scenario in virtual time."""
     loop = VirtualLoop()
     try:
-        loop.run_until_complete(story())
+        loop.run_until_complete(scenario())
     finally:
         loop.close()
 

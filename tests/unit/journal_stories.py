@@ -1,4 +1,4 @@
-"""A clock by hand, a disk that fails on demand, and small journals for the tests of the journal."""
+"""A manual clock, a disk that fails on demand, and small journals for the tests of the journal."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ class HandClock:
 
 
 class FussyDisk:
-    """Counts syncs; takes `room` bytes before it is full, and `fails_sync` when told."""
+    """Counts syncs; accepts `room` bytes before it is full; its sync fails if `fails_sync`."""
 
     def __init__(self, room: int = 1 << 30, fails_sync: bool = False) -> None:
         self.room = room

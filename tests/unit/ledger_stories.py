@@ -105,7 +105,7 @@ READY = [*PAIR, *made(A), *made(B)]
 TRAINED = [*READY, stepped(0, [A, B], 1)]
 
 
-class Told(list):
+class EventLog(list):
     """A journal in memory."""
 
     def kinds(self) -> list[type]:

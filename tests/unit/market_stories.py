@@ -1,4 +1,4 @@
-"""Records for the meter, in a few words each."""
+"""Short constructors of records for the tests of the meter."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass
 
 
-def metered(*told: tuple[float, AnyEvent]) -> CostMeter:
+def metered(*timed: tuple[float, AnyEvent]) -> CostMeter:
     meter = CostMeter()
-    for seq, (at, event) in enumerate(told):
+    for seq, (at, event) in enumerate(timed):
         meter.apply(Record(seq, at, event))
     return meter
 
 
 def bubbles(records: Iterable[Record]) -> Bubbles:
-    """What a journal says of its slots' time."""
+    """The slot time of a journal by activity."""
     meter = CostMeter()
     for record in records:
         meter.apply(record)

@@ -1,4 +1,4 @@
-"""A node with workers that obey at once, and what happens to it: for stories of its crews."""
+"""A node whose workers reply at once, for tests of its crews."""
 
 import functools
 from asyncio import get_running_loop, sleep
@@ -47,29 +47,29 @@ def forward(token: GroupToken, number: int) -> Forward:
     )
 
 
-def virtually(story: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    @functools.wraps(story)
+def virtually(scenario: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @functools.wraps(scenario)
     def run() -> None:
-        run_virtually(story())
+        run_virtually(scenario())
 
     del run.__wrapped__  # pytest must not see a coroutine
     return run
 
 
 @dataclass
-class House:
-    """A node whose workers obey at once; the deaf ones hear nothing."""
+class CrewNode:
+    """A node whose workers reply to each order at once, except the unresponsive ones."""
 
     hysteresis_s: float = 1.0
     mixed_gpus: str = "allow"
     config: ElasticConfig | None = None
-    """Instead of these two."""
-    told: list[tuple[WorkerId, m.AnyMessage]] = field(default_factory=list)
+    """Replaces the two settings above."""
+    sent: list[tuple[WorkerId, m.AnyMessage]] = field(default_factory=list)
     reports: list[Crewed] = field(default_factory=list)
     killed: list[tuple[WorkerId, str]] = field(default_factory=list)
     stores: set[GroupToken] = field(default_factory=set)
     held: dict[WorkerId, dict[RequestId, m.Granted]] = field(default_factory=dict)
-    deaf: set[WorkerId] = field(default_factory=set)
+    unresponsive: set[WorkerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         config = self.config or ElasticConfig.model_validate(
@@ -85,9 +85,9 @@ class House:
     # -- what the node does for its crews ------------------------------------------------------------------------------
 
     def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        self.told.append((worker, message))
-        if worker not in self.deaf:
-            get_running_loop().call_soon(self._obey, worker, message)
+        self.sent.append((worker, message))
+        if worker not in self.unresponsive:
+            get_running_loop().call_soon(self._reply, worker, message)
 
     def kill_worker(self, worker: WorkerId, why: str) -> None:
         self.killed.append((worker, why))
@@ -101,7 +101,7 @@ class House:
     def close(self, token: GroupToken) -> None:
         self.stores.discard(token)
 
-    def _obey(self, worker: WorkerId, order: m.AnyMessage) -> None:
+    def _reply(self, worker: WorkerId, order: m.AnyMessage) -> None:
         match order:
             case Prepare():
                 needs = (WEIGHTS,) if self.held.get(worker) else ()
@@ -119,7 +119,7 @@ class House:
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
     async def join(self, *workers: WorkerId, kind: str = "", speed: float | None = None) -> None:
-        """Each says hello, holds the weights, and has been measured if it has a speed."""
+        """Each worker sends its Hello, holds the weights, and has a measured speed if one is given."""
         for worker in workers:
             hello = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.SPOT, rows=1, pid=1, kind=kind)
             self.crews.receive(worker, hello)
@@ -138,18 +138,18 @@ class House:
         await self.settle()
 
     async def finish(self, worker: WorkerId) -> None:
-        """Its sample is done, or handed back."""
+        """Finish or hand back the worker's sample."""
         self.held.pop(worker)
         self.crews.changed()
         await self.settle()
 
     def load(self, *workers: WorkerId) -> None:
-        """They hold the next weights now."""
+        """Report that these workers hold the next weights."""
         for worker in workers:
             self.crews.receive(worker, m.Held(weights=NEXT, digest="e"))
 
     async def settle(self) -> None:
-        """Long enough for orders and answers, too short for any deadline."""
+        """Wait long enough for orders and replies, too short for any deadline."""
         await sleep(0.001)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ class House:
         return GroupToken(NODE, self.reports[-1].epoch)
 
 
-async def crew_of(*workers: WorkerId, **house: Any) -> House:
-    """The first one has a sample, and the others help it."""
-    node = House(**house)
+async def crew_of(*workers: WorkerId, **options: Any) -> CrewNode:
+    """A node whose first worker has a sample and whose other workers help it."""
+    node = CrewNode(**options)
     await node.join(*workers)
     await sleep(node.hysteresis_s)
     await node.lease(workers[0])

@@ -54,7 +54,7 @@ def node(op, inputs, outputs, attributes=(), domain=""):
 
 
 def graph(nodes, constants, extra=b""):
-    """From `x` to `z`."""
+    """A graph from `x` to `z`."""
     content = b"".join(field(1, one) for one in nodes)
     content += b"".join(field(5, tensor(name, array)) for name, array in constants.items())
     float_tensor = field(2, field(1, field(1, ELEMENT_TYPES[np.dtype(np.float32)])))

@@ -8,7 +8,7 @@ import torch
 
 
 class Bomb:
-    """Unpickled, it writes the marker."""
+    """Writes the marker when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -18,19 +18,19 @@ class Bomb:
 
 
 def bomb(marker: Path) -> bytes:
-    """As `pickle` writes it, which is how torch.distributed.checkpoint keeps its metadata."""
+    """The bomb as `pickle` writes it, which is how torch.distributed.checkpoint keeps its metadata."""
     return pickle.dumps(Bomb(marker))
 
 
 def saved_bomb(marker: Path) -> bytes:
-    """As `torch.save` writes it."""
+    """The bomb as `torch.save` writes it."""
     file = io.BytesIO()
     torch.save(Bomb(marker), file)
     return file.getvalue()
 
 
 def planted_everywhere(run: Path, marker: Path) -> list[Path]:
-    """Beside the checkpoint's own files, and instead of everything that a run can do without; returns the files."""
+    """Plant bombs beside the checkpoint's files and in place of every optional file; return the files."""
     (step,) = (run / "checkpoints").glob("step_*")
     payload = run / "payloads" / "000000" / "0000-0.safetensors"
     payload.parent.mkdir(parents=True, exist_ok=True)

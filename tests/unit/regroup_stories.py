@@ -1,4 +1,4 @@
-"""A node of obedient workers, told as a story: what happened, and what the regroup machine then wants."""
+"""A node whose workers reply at once, for tests of the regroup machine: events go in, actions come out."""
 
 from collections.abc import Iterable
 
@@ -26,12 +26,12 @@ WEIGHTS = WeightsId(Version(3))
 
 
 class Node:
-    """Time moves only by `later`."""
+    """A node whose time moves only by `later`."""
 
     def __init__(self, *workers: WorkerId, config: ElasticConfig | None = None) -> None:
         self.now = 0.0
         self.regroup = Regroup(NODE, "/store", config or ElasticConfig())
-        self.told: list[tuple[WorkerId, object]] = []
+        self.sent: list[tuple[WorkerId, object]] = []
         for worker in workers:
             self.regroup.joined(worker, self.now)
 
@@ -42,14 +42,14 @@ class Node:
     def note(self, actions: list[Action]) -> list[Action]:
         for action in actions:
             if isinstance(action, Send):
-                self.told.append((action.worker, action.message))
+                self.sent.append((action.worker, action.message))
         return actions
 
     def wish(self, *crews: tuple[WorkerId, ...]) -> list[Action]:
-        return self.note(self.regroup.wish(crews, "as told", self.now))
+        return self.note(self.regroup.wish(crews, "as requested", self.now))
 
-    def says(self, worker: WorkerId, word: WorkerMessage) -> list[Action]:
-        return self.note(self.regroup.receive(worker, word, self.now))
+    def receive(self, worker: WorkerId, message: WorkerMessage) -> list[Action]:
+        return self.note(self.regroup.receive(worker, message, self.now))
 
     def gone(self, worker: WorkerId) -> list[Action]:
         return self.note(self.regroup.gone(worker, "SIGKILL", self.now))
@@ -57,7 +57,7 @@ class Node:
     def prepared(self, worker: WorkerId, digest: str = "d", **fields: object) -> list[Action]:
         crew = next(crew for crew in self.regroup.layout if worker in crew)
         answer = {"members": crew, "holds": ((WEIGHTS, digest),), "needs": (WEIGHTS,), **fields}
-        return self.says(worker, Prepared(token=self.token(worker), **answer))
+        return self.receive(worker, Prepared(token=self.token(worker), **answer))
 
     def token(self, worker: WorkerId) -> GroupToken:
         token = self.regroup.token(worker)
@@ -65,7 +65,7 @@ class Node:
         return token
 
     def prepare(self, *members: WorkerId) -> list[Action]:
-        """All answer; returns what the last answer led to."""
+        """All members reply; return the actions of the last reply."""
         actions: list[Action] = []
         for member in members:
             actions = self.prepared(member)
@@ -74,11 +74,11 @@ class Node:
     def connect(self, *members: WorkerId) -> list[Action]:
         actions: list[Action] = []
         for member in members:
-            actions = self.says(member, Formed(token=self.token(member)))
+            actions = self.receive(member, Formed(token=self.token(member)))
         return actions
 
     def serve(self, *members: WorkerId) -> GroupToken:
-        """From a wish to a crew that serves, others as they are."""
+        """Bring these workers from a wish to a crew that serves; other crews stay."""
         others = [crew for crew in self.regroup.crews if not set(crew) & set(members)]
         self.wish(members, *others)
         self.prepare(*members)
@@ -87,16 +87,16 @@ class Node:
         return self.token(members[0])
 
     def forward(self, leader: WorkerId, number: int = 0, tokens: int = 1024) -> list[Action]:
-        return self.says(leader, a_forward(self.token(leader), number, tokens))
+        return self.receive(leader, a_forward(self.token(leader), number, tokens))
 
     def done(self, worker: WorkerId, number: int = 0) -> list[Action]:
-        return self.says(worker, ForwardDone(token=self.token(worker), number=number))
+        return self.receive(worker, ForwardDone(token=self.token(worker), number=number))
 
     def broke(self, worker: WorkerId, token: GroupToken, waited_for: WorkerId | None = None) -> list[Action]:
-        return self.says(worker, Broke(token=token, problem="connection closed", waited_for=waited_for))
+        return self.receive(worker, Broke(token=token, problem="connection closed", waited_for=waited_for))
 
     def disbanded(self, worker: WorkerId, token: GroupToken) -> list[Action]:
-        return self.says(worker, Disbanded(token=token))
+        return self.receive(worker, Disbanded(token=token))
 
 
 def a_forward(token: GroupToken, number: int = 0, tokens: int = 1024) -> Forward:

@@ -14,7 +14,7 @@ CURRENT = WeightsId(Version(3))
 PREVIOUS = WeightsId(Version(2))
 DIGEST = "digest of what was published"
 EXACT = SchedulerSettings(saturating_rows=1, deadline_margin=0.0, commit_s=0.0, move_s=0.0)
-"""Arithmetic that a reader can do in the head: no knee, no margins."""
+"""Settings for mental arithmetic: no knee, no margins."""
 
 
 def request(
@@ -36,7 +36,7 @@ def requests(count: int, group: int = 0, **settings) -> list[Request]:
 
 
 class World:
-    """Short words for what the stories need, and the current time."""
+    """A ledger, a scheduler and the current time, with short methods for the tests."""
 
     def __init__(self, settings: SchedulerSettings = EXACT) -> None:
         self.events: list[AnyEvent] = []
@@ -62,12 +62,12 @@ class World:
         return self.scheduler.assign(self.now)
 
     def give(self, worker: WorkerId, free_rows: int = 8, speed: float | None = None) -> list[RequestId]:
-        """The worker asks; what it is given."""
+        """Pull for the worker and return what it is given."""
         self.pull(worker, free_rows, speed)
         return given_to(worker, self.assign())
 
     def progress(self, worker: WorkerId, step: int, only: Iterable[RequestId] | None = None) -> None:
-        """A heartbeat: the worker's attempts are at this step."""
+        """Send a heartbeat: the worker's attempts are at this step."""
         held = self.ledger.leases_of(worker) if only is None else only
         self.scheduler.heartbeat(worker, [Progress(each, self.ledger.attempt(each), step) for each in held], self.now)
 
@@ -77,7 +77,7 @@ class World:
     def finish(
         self, worker: WorkerId, of: RequestId, attempt: int | None = None, digest: str = DIGEST
     ) -> RefusalReason | None:
-        """The worker's result comes in."""
+        """Accept a result of the worker."""
         attempt = self.ledger.attempt(of) if attempt is None else attempt
         result = Accepted(request=of, attempt=attempt, worker=worker, digest=digest, reward=0.0)
         refusal = self.ledger.accept(result, DIGEST)

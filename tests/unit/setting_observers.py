@@ -1,6 +1,6 @@
-"""What a setting may change, as functions of the settings: a journal, a message, a training step, a refusal.
+"""Effects of settings, as functions of the settings: a journal, a message, a training step, a refusal.
 
-Nothing here returns settings as they were given: what is observed is what the code makes of them. All of it is cheap:
+Nothing here returns settings as they were given: the effect is observed in what the code does with them. All is cheap:
 virtual time, a model of two layers, no processes.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 import torch
 from fake_gpus import fake_gpus
 from journal_stories import FussyDisk, HandClock, segments
-from node_crew_stories import A100, H100, House
+from node_crew_stories import A100, H100, CrewNode
 from regroup_stories import A, B, C, D, Node
 from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
@@ -57,13 +57,13 @@ PRICES = PriceTable.load(None)
 
 
 class Refusal(NamedTuple):
-    """An observation too."""
+    """A refusal, which is an observation too."""
 
     sentence: str
 
 
 def observed(observer: Observer, config: RunConfig, folder: Path) -> object:
-    """In an empty folder of always the same name."""
+    """Observe in an empty folder of always the same name."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -73,7 +73,7 @@ def observed(observer: Observer, config: RunConfig, folder: Path) -> object:
 
 
 class Noting(ModelNumerics):
-    """Also notes how every finished sample was drawn, for previews are journaled without that."""
+    """Also notes how every finished sample was drawn; previews are journaled without that."""
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(MODEL, config.seed, config.rollout.steps)
@@ -85,7 +85,7 @@ class Noting(ModelNumerics):
 
 
 def journal(config: RunConfig, folder: Path) -> object:
-    """What happened in a simulated run and when, without the record that holds the digest of the settings."""
+    """The timed events of a simulated run, without the record that holds the digest of the settings."""
     numerics, run = Noting(config), RunFolder(folder)
     simulate(Simulation(config=config, recipe="story", profile=PROFILE, numerics=numerics, prices=PRICES), run)
     records = [record for record in read(run.journal) if not isinstance(record.event, RunStarted)]
@@ -93,7 +93,7 @@ def journal(config: RunConfig, folder: Path) -> object:
 
 
 def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:
-    """As the first reserved node of a real run gets it; nothing is started."""
+    """The launch of the first reserved node of a real run; nothing is started."""
     output = config.output.model_copy(update={"folder": str(folder), "name": "run"})
     run = Run.start(config.model_copy(update={"output": output}), "story", PRICES, DeviceTable())
     run.run_log.close()
@@ -106,19 +106,21 @@ def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:
 
 
 def launch(config: RunConfig, folder: Path) -> object:
-    """What the agent and its worker are started with, one field each; whole sections are left out."""
+    """The launch of the agent and its worker, one field each; whole sections are left out."""
     found = launch_of(config, folder)
-    told = WorkerSettings.model_validate_json(found.settings)
+    settings = WorkerSettings.model_validate_json(found.settings)
     worker = msgspec.structs.replace(found.for_worker(0), settings=b"")
-    return msgspec.structs.replace(found, settings=b"", elastic=""), worker, told.pace, told.rows
+    return msgspec.structs.replace(found, settings=b"", elastic=""), worker, settings.pace, settings.rows
 
 
 def judged(config: RunConfig, folder: Path) -> object:
     """Iterations whose held-out pictures the second judge scores, and its name."""
     found = launch_of(config, folder)
     sample = Sample(prompt=Prompt(text="a").id, seed=0, sampling=tiny_sampling(), version=Version(0))
-    asked = [Request(work=Work.EVALUATION, iteration=n, group=0, sample=sample) for n in range(config.iterations + 1)]
-    return found.judge and found.judge.name, [request.iteration for request in asked if found.is_judged(request)]
+    requests = [
+        Request(work=Work.EVALUATION, iteration=n, group=0, sample=sample) for n in range(config.iterations + 1)
+    ]
+    return found.judge and found.judge.name, [request.iteration for request in requests if found.is_judged(request)]
 
 
 def trained(config: RunConfig, folder: Path) -> object:
@@ -127,7 +129,7 @@ def trained(config: RunConfig, folder: Path) -> object:
     forwards: list[int] = []
     adapter.transformer.register_forward_hook(lambda module, given, made: forwards.append(len(made[0])))
     blocks: list[int] = []
-    adapter.transformer.transformer_blocks[0].register_forward_pre_hook(lambda *told: blocks.append(1))
+    adapter.transformer.transformer_blocks[0].register_forward_pre_hook(lambda *args: blocks.append(1))
     stale = config.pipeline.asynchrony
     trainer = Trainer(adapter, config.train, config.algorithm, RUN_SEED, keeps_before=stale)
     flows = isinstance(config.algorithm, FlowGrpoConfig)
@@ -142,13 +144,13 @@ def trained(config: RunConfig, folder: Path) -> object:
 
 
 def _less_likely(experience: Experience) -> Experience:
-    """To the weights that drew it than to those of now."""
+    """Make the samples less likely under the weights that drew them than under the current ones."""
     rollout = experience.rollout
     return replace(experience, rollout=replace(rollout, log_prob_BK=rollout.log_prob_BK - 0.1))
 
 
 def precision(config: RunConfig, folder: Path) -> object:
-    """Of a worker's matmuls, once it has its model."""
+    """Precision of a worker's matmuls once it has its model."""
     found = launch_of(config, folder)
     before = torch.get_float32_matmul_precision()
     try:
@@ -160,7 +162,7 @@ def precision(config: RunConfig, folder: Path) -> object:
 
 
 def devices(config: RunConfig, folder: Path) -> object:
-    """Of the slots, on a machine with two GPUs."""
+    """Devices of the slots, on a machine with two GPUs."""
     with fake_gpus(2):
         return str(devices_of(config))
 
@@ -171,7 +173,7 @@ def run_check(config: RunConfig, folder: Path) -> object:
 
 
 def reward_code(config: RunConfig, folder: Path) -> object:
-    """The version of the reward as it is found."""
+    """The version of the reward's code."""
     assert config.reward.name is not None
     path = list(sys.path)
     try:
@@ -201,8 +203,8 @@ def written(config: RunConfig, folder: Path) -> object:
 def crews(config: RunConfig, folder: Path) -> object:
     """The crews of a node of two kinds of slots, with a sample, then with two, and when they formed."""
 
-    async def story() -> object:
-        node = House(config=config.cluster.elastic)
+    async def scenario() -> object:
+        node = CrewNode(config=config.cluster.elastic)
         loop = asyncio.get_running_loop()
         await node.join(A, B, kind=H100)
         await node.join(C, D, kind=A100)
@@ -216,11 +218,11 @@ def crews(config: RunConfig, folder: Path) -> object:
                 node.crews.changed()
         return seen
 
-    return run_virtually(story())
+    return run_virtually(scenario())
 
 
 def deadlines(config: RunConfig, folder: Path) -> object:
-    """When a node looks again at members that prepare, connect, step for the first time, step as usual, and let go."""
+    """Deadlines of members that prepare, connect, step for the first time, step again, and disband."""
     node = Node(A, B, config=config.cluster.elastic)
     seen = []
 

@@ -10,7 +10,7 @@ from spotlight.node.group_store import GroupStore
 
 
 class StoreThread:
-    """Started when built."""
+    """A group store; starts when built."""
 
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ class StoreThread:
         self._do(act())
 
     def stop(self) -> None:
-        """Nothing happens the second time."""
+        """Stop the store; a second call does nothing."""
         if not self._thread.is_alive():
             return
         self._do(self.store.stop())

@@ -1,4 +1,4 @@
-"""A small believable run as journal records: one reserved slot, three spot slots on two nodes, previews, losses.
+"""A small realistic run as journal records: one reserved slot, three spot slots on two nodes, previews, losses.
 
 Per iteration: rollouts on all slots, then training on the reserved one while the spot slots preview. Spot machines go
 without notice in every iteration = 1 (mod 4), with notice in 2, all at once in 3, and come back.
@@ -46,7 +46,7 @@ PROMPTS = ("harbour", "<b>&amp;", "quartz", "meadow")
 
 
 def digest(version: int, policy: Policy) -> str:
-    """Of published weights; version 0 is the base."""
+    """Digest of published weights; version 0 is the base."""
     return f"{policy.value}-{version}" if version else "base"
 
 
@@ -57,20 +57,20 @@ def request(work: Work, iteration: int, group: int, seed: int, steps: int = STEP
 
 
 @dataclass
-class Story:
-    """Tells events at instants; `records` puts them in the order of time."""
+class RunScript:
+    """Collects events with their times; `records` sorts them by time."""
 
     now: float = 0.0
-    told: list[tuple[float, AnyEvent]] = field(default_factory=list)
+    events: list[tuple[float, AnyEvent]] = field(default_factory=list)
     workers: dict[str, WorkerId] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
 
-    def tell(self, event: AnyEvent, after: float = 0.0) -> None:
-        self.told.append((self.now + after, event))
+    def add(self, event: AnyEvent, after: float = 0.0) -> None:
+        self.events.append((self.now + after, event))
 
     def records(self) -> list[Record]:
-        told = sorted(self.told, key=lambda pair: pair[0])
-        return [Record(seq, at, event) for seq, (at, event) in enumerate(told)]
+        events = sorted(self.events, key=lambda pair: pair[0])
+        return [Record(seq, at, event) for seq, (at, event) in enumerate(events)]
 
     def start(self) -> None:
         started = RunStarted(
@@ -82,22 +82,22 @@ class Story:
             base_digest="base",
             wall=1.7e9,
         )
-        self.tell(started)
+        self.add(started)
         for node in SLOTS:
             self.join(node)
         self.now += BOOT_S
 
     def join(self, name: str, after: float = 0.0) -> None:
-        """A machine of that name comes; its workers are ready after BOOT_S."""
+        """Add a machine of that name; its workers are ready after BOOT_S."""
         self.lives[name] = self.lives.get(name, 0) + 1
         node = NodeId(f"{name}.{self.lives[name]}")
         slot_class = SlotClass.RESERVED if name.startswith("reserved") else SlotClass.SPOT
-        self.tell(NodeJoined(node=node, slot_class=slot_class, slots=SLOTS[name], price=PRICE), after)
+        self.add(NodeJoined(node=node, slot_class=slot_class, slots=SLOTS[name], price=PRICE), after)
         for slot in range(SLOTS[name]):
             worker = WorkerId(f"{node}/{slot}.1")
             self.workers[f"{name}/{slot}"] = worker
             joined = WorkerJoined(worker=worker, node=node, slot_class=slot_class, rows=4)
-            self.tell(joined, after + BOOT_S)
+            self.add(joined, after + BOOT_S)
 
     def lose(self, name: str, after: float, notice: float = 0.0) -> None:
         node = NodeId(f"{name}.{self.lives[name]}")
@@ -105,26 +105,26 @@ class Story:
             worker = self.workers[f"{name}/{slot}"]
             if notice:
                 warned = NoticeGiven(worker=worker, kind=NoticeKind.IMMINENT, seconds=notice)
-                self.tell(warned, after - notice)
-            self.tell(WorkerLost(worker=worker, cause="killed", noticed=notice > 0), after)
-        self.tell(NodeLost(node=node, cause="killed"), after)
+                self.add(warned, after - notice)
+            self.add(WorkerLost(worker=worker, cause="killed", noticed=notice > 0), after)
+        self.add(NodeLost(node=node, cause="killed"), after)
         self.join(name, after + AWAY_S)
 
     def work(self, slot: str, activity: Activity, start: float, end: float) -> None:
         worked = Worked(
             worker=self.workers[slot], activity=activity, start=self.now + start, end=self.now + end, iteration=0
         )
-        self.tell(worked, end)
+        self.add(worked, end)
 
     def evaluate(self, iteration: int) -> None:
         wanted = [request(Work.EVALUATION, iteration, group, group) for group in range(GROUPS)]
-        self.tell(Issued(requests=tuple(wanted)))
+        self.add(Issued(requests=tuple(wanted)))
         for slot in self.workers:
             self.work(slot, Activity.EVALUATION, 0.1, EVAL_S)
         value = 0.40 + 0.4 * (1 - 0.8**iteration)
         for number, ask in enumerate(wanted):
             worker = list(self.workers.values())[number % len(self.workers)]
-            self.tell(Leased(request=ask.id, attempt=1, worker=worker), 0.1)
+            self.add(Leased(request=ask.id, attempt=1, worker=worker), 0.1)
             accepted = Accepted(
                 request=ask.id,
                 attempt=1,
@@ -134,20 +134,20 @@ class Story:
                 payload=f"images/{iteration:04d}-{ask.group}.png",
                 steps=STEPS,
             )
-            self.tell(accepted, EVAL_S)
+            self.add(accepted, EVAL_S)
         scores = {
             "exact": (value, value - 0.06, value + 0.06),
             "reward": (value + 0.2, value + 0.18, value + 0.22),
         }
-        self.tell(Evaluated(iteration=iteration, scores=scores), EVAL_S)
+        self.add(Evaluated(iteration=iteration, scores=scores), EVAL_S)
         self.now += EVAL_S
 
     def roll_out(self, iteration: int) -> list[Request]:
-        """All rollouts of an iteration; the machines of `iteration % 4` go at half time, their work is done again."""
+        """All rollouts of an iteration; the machines of `iteration % 4` are lost half-way; their work is repeated."""
         wanted = [
             request(Work.ROLLOUT, iteration, g, 100 * iteration + s) for g in range(GROUPS) for s in range(GROUP_SIZE)
         ]
-        self.tell(Issued(requests=tuple(wanted), positions=tuple(range(iteration * GROUPS, (iteration + 1) * GROUPS))))
+        self.add(Issued(requests=tuple(wanted), positions=tuple(range(iteration * GROUPS, (iteration + 1) * GROUPS))))
         notice = 2.0 if iteration % 4 == 2 else 0.0
         gone = {1: ("spot-2",), 2: ("spot-1",), 3: ("spot-1", "spot-2")}.get(iteration % 4, ())
         half = ROLLOUT_S / 2
@@ -155,13 +155,13 @@ class Story:
         for number, ask in enumerate(wanted):
             slot = slots[number % len(slots)]
             attempt, step = 1, 0
-            self.tell(Leased(request=ask.id, attempt=1, worker=self.workers[slot]), 0.01)
+            self.add(Leased(request=ask.id, attempt=1, worker=self.workers[slot]), 0.01)
             if slot.rpartition("/")[0] in gone:
                 reason = ReleaseReason.HANDED_BACK if notice else ReleaseReason.LOST
                 redone = 0 if notice else REDONE
-                self.tell(Released(request=ask.id, attempt=1, reason=reason, step=4, redone=redone), half)
+                self.add(Released(request=ask.id, attempt=1, reason=reason, step=4, redone=redone), half)
                 attempt, step, slot = 2, 4, "reserved-1/0"
-                self.tell(Leased(request=ask.id, attempt=2, worker=self.workers[slot], step=4), half + 0.1)
+                self.add(Leased(request=ask.id, attempt=2, worker=self.workers[slot], step=4), half + 0.1)
             accepted = Accepted(
                 request=ask.id,
                 attempt=attempt,
@@ -170,7 +170,7 @@ class Story:
                 reward=0.5,
                 steps=STEPS - step,
             )
-            self.tell(accepted, ROLLOUT_S)
+            self.add(accepted, ROLLOUT_S)
         for slot in slots:
             end = half if slot.rpartition("/")[0] in gone else ROLLOUT_S
             self.work(slot, Activity.ROLLOUT, 0.2, end)
@@ -180,7 +180,7 @@ class Story:
         return wanted
 
     def train(self, iteration: int, wanted: Sequence[Request]) -> None:
-        """One optimizer step; the spot slots preview for the next iteration meanwhile."""
+        """One optimizer step, while the spot slots preview for the next iteration."""
         self.work("reserved-1/0", Activity.TRAIN, 0.0, TRAIN_S)
         late = AWAY_S + BOOT_S - ROLLOUT_S / 2 if iteration % 4 else 0.0
         for slot in list(self.workers)[1:]:
@@ -196,17 +196,17 @@ class Story:
             digest=f"theta-{iteration + 1}",
             figures={"loss": 1.0 / (iteration + 1), "grad_norm": 0.25, "kl": 0.001 * iteration},
         )
-        self.tell(step, TRAIN_S)
+        self.add(step, TRAIN_S)
         for policy in Policy:
             weights = WeightsId(Version(iteration + 1), policy)
-            self.tell(Published(weights=weights, digest=digest(iteration + 1, policy), step=iteration + 1), TRAIN_S)
+            self.add(Published(weights=weights, digest=digest(iteration + 1, policy), step=iteration + 1), TRAIN_S)
         done = IterationDone(iteration=iteration, rollout_s=ROLLOUT_S, train_s=TRAIN_S, reward=0.5 + 0.05 * iteration)
-        self.tell(done, TRAIN_S)
+        self.add(done, TRAIN_S)
         self.now += TRAIN_S
 
     def explore(self, iteration: int) -> None:
         planned = Planned(iteration=iteration, seeds=(16,) * GROUPS, steps=6, budget_s=TRAIN_S, predicted_s=5.5)
-        self.tell(planned, 0.05)
+        self.add(planned, 0.05)
         finished = 64 if iteration % 4 == 1 else 48
         groups = tuple(n % GROUPS for n in range(finished))
         seeds = tuple(100 * iteration + n for n in range(finished))
@@ -218,25 +218,25 @@ class Story:
             seeds=seeds,
             rewards=(0.5,) * finished,
         )
-        self.tell(previewed, TRAIN_S - 0.4)
+        self.add(previewed, TRAIN_S - 0.4)
         closed = ExplorationClosed(iteration=iteration, finished=finished, discarded=64 - finished, seconds=5.4)
-        self.tell(closed, TRAIN_S - 0.3)
+        self.add(closed, TRAIN_S - 0.3)
         chosen = tuple(tuple(range(GROUP_SIZE)) for _ in range(GROUPS))
-        self.tell(Selected(iteration=iteration, seeds=chosen, fresh=(0,) * GROUPS), TRAIN_S - 0.2)
+        self.add(Selected(iteration=iteration, seeds=chosen, fresh=(0,) * GROUPS), TRAIN_S - 0.2)
         figures = {"spearman": 0.8, "captured_variance": 0.86 - 0.02 * (iteration % 3), "payoff": 1.9}
-        self.tell(Fidelity(iteration=iteration, steps=6, figures=figures), TRAIN_S - 0.1)
+        self.add(Fidelity(iteration=iteration, steps=6, figures=figures), TRAIN_S - 0.1)
 
 
 def story(iterations: int = 5, evaluate_every: int = 1, finished: bool = True) -> list[Record]:
-    """The whole run; without `finished` it is still going on."""
-    told = Story()
-    told.start()
-    told.evaluate(0)
+    """The records of the whole run; without `finished` it has not ended."""
+    script = RunScript()
+    script.start()
+    script.evaluate(0)
     for iteration in range(iterations):
-        wanted = told.roll_out(iteration)
-        told.train(iteration, wanted)
+        wanted = script.roll_out(iteration)
+        script.train(iteration, wanted)
         if (iteration + 1) % evaluate_every == 0:
-            told.evaluate(iteration + 1)
+            script.evaluate(iteration + 1)
     if finished:
-        told.tell(RunStopped(reason="all iterations are done", finished=True))
-    return told.records()
+        script.add(RunStopped(reason="all iterations are done", finished=True))
+    return script.records()

@@ -40,7 +40,7 @@ def test_iteration_std_is_over_all_rewards_about_their_common_mean():
 
 
 @pytest.mark.parametrize(("mode", "std"), [(StdMode.GROUP, 3.0), (StdMode.LAGGED, 2.5), (StdMode.ITERATION, None)])
-def test_baseline_moves_the_centre_and_of_the_scales_that_of_the_group_alone(mode: StdMode, std: float | None):
+def test_baseline_moves_the_centre_and_only_the_scale_of_the_group(mode: StdMode, std: float | None):
     """About 2 - sqrt(5.5) the root mean square of the first group is 3, with a variance of 3.5 about its mean of 2."""
     centre = 2 - math.sqrt(5.5)
     lagged = 2.5 if mode is StdMode.LAGGED else None
@@ -59,7 +59,7 @@ def test_baseline_far_from_a_group_that_hardly_varies_gives_advantages_near_one_
     np.testing.assert_allclose(made.advantages, np.ones(4), atol=2e-3)
 
 
-def test_baseline_tells_a_group_of_equal_rewards_from_the_prompt_unless_it_is_equal_too():
+def test_group_of_equal_rewards_trains_only_if_its_baseline_differs():
     ahead, level = group_advantages(
         [np.full(3, 0.1), np.full(3, 0.1)], std_mode=StdMode.LAGGED, eps=EPS, lagged_std=0.5, baselines=[0.05, 0.1]
     )
@@ -122,7 +122,7 @@ def test_wrong_input_is_refused_in_one_sentence():
         group_advantages([FIRST], std_mode=StdMode.LAGGED, eps=EPS, lagged_std=0.0)
 
 
-def test_running_std_starts_at_the_first_and_forgets_slowly():
+def test_running_std_starts_at_the_first_iteration_and_decays_slowly():
     wide, narrow = [np.array([-2.0, 2.0])], [np.array([-1.0, 1.0])]
     start = LaggedStd(decay=0.5)
     first = start.updated(wide)

@@ -1,7 +1,7 @@
-"""When the slots that train help to roll out: one spot worker, one that trains, arithmetic for the head.
+"""When slots that train help to roll out: one spot worker, one trainer, figures for mental arithmetic.
 
 Both take a row-step in a tenth of a second at a full batch of ten rows: a step of a batch is 1 s, a sample of ten steps
-takes 10 s. Figures are far from any threshold, so that the stories hold for other margins of the decision.
+takes 10 s. Figures are far from any threshold, so that the tests hold for other margins of the decision.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ ROWS, SPEED = 10, 10.0
 VERY_LONG_S = 1000.0
 
 
-class Tale:
-    """A gang of one beside one spot worker, and what they were given."""
+class Cluster:
+    """A gang of one beside one spot worker, and the requests that each received."""
 
     def __init__(self, previews_follow: bool = False, speed: float | None = SPEED, **pipeline: float) -> None:
         self.ledger = Ledger()
@@ -34,7 +34,7 @@ class Tale:
         self.directory = Directory()
         settings = PipelineConfig(**{"gap": True, **pipeline})
         self.assist = Assist(settings, self.directory, self.scheduler, previews_follow)
-        self.given: dict[WorkerId, list[RequestId]] = {SPOT: [], TRAINS: []}
+        self.received: dict[WorkerId, list[RequestId]] = {SPOT: [], TRAINS: []}
         self.now, self._speed = 0.0, speed
         for worker, trains in ((SPOT, False), (TRAINS, True)):
             self.directory.introduce(worker, KnownWorker(NodeId("node"), trains))
@@ -51,26 +51,26 @@ class Tale:
         self.scheduler.add(everything)
         return [[each.id for each in group] for group in wanted]
 
-    def asks(self, worker: WorkerId) -> None:
+    def pull(self, worker: WorkerId) -> None:
         self.assist.pull(worker, m.Pull(free_rows=ROWS, row_steps_per_s=self._speed), self.now)
         self.serve()
 
     def serve(self) -> None:
         self.assist.let_through(self.now)
         for assignment in self.scheduler.assign(self.now):
-            self.given[assignment.worker] += [lease.request.id for lease in assignment.leases]
+            self.received[assignment.worker] += [lease.request.id for lease in assignment.leases]
 
     def trains(self) -> None:
-        """A part is trained, and the trainer asks for work at once."""
+        """Train a part; the trainer pulls at once."""
         self.assist.train([TRAINS], self.now)
-        self.asks(TRAINS)
+        self.pull(TRAINS)
 
     def waits(self, groups: Sequence[list[RequestId]], train_s: float | None = None) -> None:
-        """Training needs these groups next, and `train_s` are left to train then."""
+        """Training needs these groups next; `train_s` of training remain after them."""
         self.assist.wait(lambda: NextPart(list(groups), 1, train_s, iteration=0), self.now)
 
     def announced(self, fetch_s: float) -> None:
-        """New weights, which the spot worker holds after `fetch_s` and the other one at once."""
+        """Announce new weights, which the spot worker holds after `fetch_s` and the trainer at once."""
         self.directory.weights[CURRENT] = PublishedSet("digest", "", announced_at=self.now)
         self.directory.workers[SPOT].fetch_s = fetch_s
         self.scheduler.holds(SPOT, [])
@@ -78,61 +78,63 @@ class Tale:
 
     @property
     def helps(self) -> bool:
-        return bool(self.given[TRAINS])
+        return bool(self.received[TRAINS])
 
 
 def test_trainer_gets_nothing_while_it_trains_and_works_while_it_waits() -> None:
-    tale = Tale()
-    groups = tale.issue(8)
-    tale.asks(SPOT)
-    tale.trains()
-    assert not tale.helps
-    tale.waits(groups[:1])
-    tale.serve()
-    assert tale.helps
+    cluster = Cluster()
+    groups = cluster.issue(8)
+    cluster.pull(SPOT)
+    cluster.trains()
+    assert not cluster.helps
+    cluster.waits(groups[:1])
+    cluster.serve()
+    assert cluster.helps
 
 
 def test_order_to_train_takes_back_the_pull_of_a_trainer_that_found_no_work() -> None:
-    tale = Tale()
-    tale.asks(TRAINS)
-    tale.assist.train([TRAINS], tale.now)
-    tale.issue(8)
-    tale.serve()
-    assert not tale.helps
+    cluster = Cluster()
+    cluster.pull(TRAINS)
+    cluster.assist.train([TRAINS], cluster.now)
+    cluster.issue(8)
+    cluster.serve()
+    assert not cluster.helps
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the trainer finds when it has nothing to train on."""
+    """The state when the trainer has nothing to train on."""
 
     train_s: float | None = VERY_LONG_S
-    """Left to train after the next part; None: not measured yet."""
+    """Seconds of training left after the next part; None if not measured yet."""
     elapsed_s: float = 0.0
-    """Since the spot worker began the first of its groups, which takes 10 s."""
+    """Seconds since the spot worker began the first of its groups, which takes 10 s."""
     groups: int = 8
     size: int = ROWS
     part: int = 0
     """The group that training waits for; the spot worker holds number 0."""
     ahead: bool = False
-    """Whether a group of the next iteration waits."""
+    """Whether a group of the next iteration is queued."""
     fetch_s: float = 0.0
     previews_follow: bool = False
     switch_s: float = 0.0
 
     def helps(self) -> bool:
-        tale = Tale(self.previews_follow, switch_s=self.switch_s)
+        cluster = Cluster(self.previews_follow, switch_s=self.switch_s)
         if self.fetch_s:
-            tale.announced(self.fetch_s)
-        groups = tale.issue(self.groups, self.size)
-        tale.asks(SPOT)
-        tale.now = self.elapsed_s
-        tale.trains()
+            cluster.announced(self.fetch_s)
+        groups = cluster.issue(self.groups, self.size)
+        cluster.pull(SPOT)
+        cluster.now = self.elapsed_s
+        cluster.trains()
         if self.ahead:
-            tale.issue(1, iteration=1)
-        tale.waits(groups[self.part : self.part + 1], self.train_s)
-        tale.serve()
-        assert len(set(tale.given[SPOT] + tale.given[TRAINS])) == len(tale.given[SPOT] + tale.given[TRAINS])
-        return tale.helps
+            cluster.issue(1, iteration=1)
+        cluster.waits(groups[self.part : self.part + 1], self.train_s)
+        cluster.serve()
+        assert len(set(cluster.received[SPOT] + cluster.received[TRAINS])) == len(
+            cluster.received[SPOT] + cluster.received[TRAINS]
+        )
+        return cluster.helps
 
 
 WORTH_IT = {
@@ -164,90 +166,90 @@ def test_trainer_that_waits_is_given_nothing_that_would_delay_training(case: Cas
 
 
 def test_trainer_helps_with_what_training_needs_first() -> None:
-    tale = Tale()
-    groups = tale.issue(8)
-    tale.asks(SPOT)
-    tale.trains()
-    tale.waits(groups[1:2], VERY_LONG_S)
-    tale.serve()
-    assert tale.given[TRAINS] == groups[1]
+    cluster = Cluster()
+    groups = cluster.issue(8)
+    cluster.pull(SPOT)
+    cluster.trains()
+    cluster.waits(groups[1:2], VERY_LONG_S)
+    cluster.serve()
+    assert cluster.received[TRAINS] == groups[1]
 
 
-def test_before_anything_is_measured_the_gang_helps() -> None:
-    tale = Tale(speed=None, switch_s=5.0)
-    groups = tale.issue(8)
-    tale.asks(TRAINS)
-    tale.waits(groups[:1], VERY_LONG_S)
-    tale.asks(SPOT)
-    assert tale.helps
+def test_gang_helps_while_nothing_is_measured() -> None:
+    cluster = Cluster(speed=None, switch_s=5.0)
+    groups = cluster.issue(8)
+    cluster.pull(TRAINS)
+    cluster.waits(groups[:1], VERY_LONG_S)
+    cluster.pull(SPOT)
+    assert cluster.helps
 
 
-def test_pull_that_stood_when_training_ended_is_decided_about_before_the_next_rollouts_are_given() -> None:
-    tale = Tale()
-    tale.assist.train([TRAINS], tale.now)
-    tale.assist.rest(tale.now)
-    tale.asks(TRAINS)
-    tale.asks(SPOT)
+def test_pull_that_stood_when_training_ended_is_decided_before_the_next_rollouts_are_assigned() -> None:
+    cluster = Cluster()
+    cluster.assist.train([TRAINS], cluster.now)
+    cluster.assist.rest(cluster.now)
+    cluster.pull(TRAINS)
+    cluster.pull(SPOT)
     groups: list[list[RequestId]] = []
-    tale.assist.wait(lambda: NextPart(groups[:1], 1, VERY_LONG_S), tale.now)
-    groups += tale.issue(8)
-    tale.serve()
-    assert tale.given[SPOT] == groups[0]
-    assert not tale.helps
+    cluster.assist.wait(lambda: NextPart(groups[:1], 1, VERY_LONG_S), cluster.now)
+    groups += cluster.issue(8)
+    cluster.serve()
+    assert cluster.received[SPOT] == groups[0]
+    assert not cluster.helps
 
 
 def test_without_tag_the_gang_rolls_out_only_when_no_other_worker_may() -> None:
-    tale = Tale(tag=False, gap=False)
-    tale.issue(8)
-    tale.asks(TRAINS)
-    tale.asks(SPOT)
-    assert not tale.helps
-    tale.scheduler.warn(SPOT, NoticeKind.IMMINENT, 1.0, tale.now)
-    tale.serve()
-    assert tale.helps
+    cluster = Cluster(tag=False, gap=False)
+    cluster.issue(8)
+    cluster.pull(TRAINS)
+    cluster.pull(SPOT)
+    assert not cluster.helps
+    cluster.scheduler.warn(SPOT, NoticeKind.IMMINENT, 1.0, cluster.now)
+    cluster.serve()
+    assert cluster.helps
 
 
-def test_without_gap_a_worker_that_trains_is_served_as_any_other() -> None:
-    tale = Tale(gap=False)
-    groups = tale.issue(8)
-    tale.asks(SPOT)
-    tale.waits(groups[:1], VERY_LONG_S)
-    tale.asks(TRAINS)
-    assert tale.helps
+def test_without_gap_a_trainer_is_served_like_any_other_worker() -> None:
+    cluster = Cluster(gap=False)
+    groups = cluster.issue(8)
+    cluster.pull(SPOT)
+    cluster.waits(groups[:1], VERY_LONG_S)
+    cluster.pull(TRAINS)
+    assert cluster.helps
 
 
-def test_pull_of_a_worker_that_is_gone_is_forgotten() -> None:
-    tale = Tale()
-    groups = tale.issue(8)
-    tale.trains()
-    tale.scheduler.lose(TRAINS, ReleaseReason.LOST, tale.now)
-    tale.directory.forget(TRAINS)
-    tale.waits(groups[:1])
-    tale.asks(SPOT)
-    assert tale.given[SPOT]
-    assert not tale.helps
+def test_pull_of_a_lost_worker_is_forgotten() -> None:
+    cluster = Cluster()
+    groups = cluster.issue(8)
+    cluster.trains()
+    cluster.scheduler.lose(TRAINS, ReleaseReason.LOST, cluster.now)
+    cluster.directory.forget(TRAINS)
+    cluster.waits(groups[:1])
+    cluster.pull(SPOT)
+    assert cluster.received[SPOT]
+    assert not cluster.helps
 
 
-def test_help_where_the_other_neither_works_nor_asks() -> None:
-    """A crew's leader may hand back what it has not begun, and ask for nothing for a long time."""
-    tale = Tale(switch_s=20.0)
-    groups = tale.issue(2)
-    tale.asks(SPOT)
+def test_trainer_helps_where_the_spot_worker_neither_works_nor_pulls() -> None:
+    """A crew's leader may hand back requests that it has not begun, and not pull again for a long time."""
+    cluster = Cluster(switch_s=20.0)
+    groups = cluster.issue(2)
+    cluster.pull(SPOT)
     for each in groups[0]:
-        tale.scheduler.hand_back(SPOT, each, 1, 0, tale.now)
-    tale.scheduler.pull(SPOT, m.Pull(free_rows=0, row_steps_per_s=SPEED), tale.now)
-    tale.trains()
-    tale.waits(groups[:1])
-    tale.serve()
-    assert tale.helps
+        cluster.scheduler.hand_back(SPOT, each, 1, 0, cluster.now)
+    cluster.scheduler.pull(SPOT, m.Pull(free_rows=0, row_steps_per_s=SPEED), cluster.now)
+    cluster.trains()
+    cluster.waits(groups[:1])
+    cluster.serve()
+    assert cluster.helps
 
 
-def test_trainers_starve_while_the_next_part_is_far_and_nothing_waits() -> None:
+def test_trainers_are_starved_while_the_next_part_is_far_and_nothing_waits() -> None:
     for groups_issued, elapsed_s, starved in ((1, 0.0, True), (1, 9.5, False), (2, 0.0, False)):
-        tale = Tale()
-        groups = tale.issue(groups_issued)
-        tale.asks(SPOT)
-        tale.trains()
-        tale.waits(groups[:1], 20.0)
-        tale.now = elapsed_s
-        assert tale.assist.is_starved(tale.now) is starved
+        cluster = Cluster()
+        groups = cluster.issue(groups_issued)
+        cluster.pull(SPOT)
+        cluster.trains()
+        cluster.waits(groups[:1], 20.0)
+        cluster.now = elapsed_s
+        assert cluster.assist.is_starved(cluster.now) is starved

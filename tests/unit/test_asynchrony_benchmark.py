@@ -84,14 +84,14 @@ def test_one_seed_has_no_interval_to_overlap():
 def test_figures_of_other_losses_bear_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     other = [result(run.arm, run.seed, run.reward, loss="flow_grpo") for run in RUNS]
     present([*RUNS, *other], tmp_path / "asynchrony", as_json=True)
-    told = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1])
-    assert told["figures"]["reward_asynchronous_flow_grpo"]["value"] == pytest.approx(0.85)
-    assert told["seeds"] == [0, 1, 2]
+    printed = msgspec.json.decode(capsys.readouterr().out.splitlines()[-1])
+    assert printed["figures"]["reward_asynchronous_flow_grpo"]["value"] == pytest.approx(0.85)
+    assert printed["seeds"] == [0, 1, 2]
     assert msgspec.json.decode((tmp_path / "asynchrony.json").read_bytes())["runs"]
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         (RUNS[0], "given twice"),
         (result("synchronous", 7, 0.8, family="scenes"), "several families"),
@@ -99,8 +99,8 @@ def test_figures_of_other_losses_bear_their_name(tmp_path: Path, capsys: pytest.
         (result("synchronous", 7, 0.8, iterations=9), "cannot be compared"),
     ],
 )
-def test_runs_that_mean_something_else_are_not_merged(odd: Result, said: str, tmp_path: Path):
-    with pytest.raises(InputError, match=said):
+def test_runs_of_other_experiments_are_not_merged(odd: Result, message: str, tmp_path: Path):
+    with pytest.raises(InputError, match=message):
         present([*RUNS, odd], tmp_path / "asynchrony", as_json=False)
     assert not list(tmp_path.iterdir())
 

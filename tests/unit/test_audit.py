@@ -1,4 +1,4 @@
-"""The audit: a clean history is clean; wrong lives of samples, leases, results and workers are caught and located."""
+"""The audit: a clean history passes; wrong histories of samples, leases, results and workers are located."""
 
 import pytest
 from ledger_stories import (
@@ -111,25 +111,25 @@ def test_an_eventful_but_correct_run_is_clean_at_every_record_and_counted():
     assert report.sentences()[-1].startswith("Clean")
 
 
-def test_steps_redone_are_told_apart_by_their_cause():
+def test_steps_redone_are_counted_by_cause():
     others = [wanted(0, seed) for seed in range(2, 6)]
-    asked = [A, B, *others]
+    samples = [A, B, *others]
     workers = [WorkerId(f"w{number}") for number in range(6)]
     report = audit(
         records(
             [
                 started(),
-                issued(asked),
-                *[Leased(request=r.id, attempt=1, worker=w) for r, w in zip(asked, workers, strict=True)],
+                issued(samples),
+                *[Leased(request=r.id, attempt=1, worker=w) for r, w in zip(samples, workers, strict=True)],
                 NoticeGiven(worker=workers[0], kind=NoticeKind.IMMINENT, seconds=100.0),
                 NoticeGiven(worker=workers[1], kind=NoticeKind.ADVISORY, seconds=100.0),
-                released(asked[0], reason=ReleaseReason.LOST, redone=1),
-                released(asked[1], reason=ReleaseReason.SILENT, redone=2),
-                released(asked[2], reason=ReleaseReason.RECALLED, step=8, redone=4),
-                released(asked[3], reason=ReleaseReason.FAILED, redone=16),
-                released(asked[4], reason=ReleaseReason.RESTART, redone=32),
-                # Its flight of 8 steps went with the controller: the next attempt starts over.
-                Leased(request=asked[2].id, attempt=2, worker=workers[0]),
+                released(samples[0], reason=ReleaseReason.LOST, redone=1),
+                released(samples[1], reason=ReleaseReason.SILENT, redone=2),
+                released(samples[2], reason=ReleaseReason.RECALLED, step=8, redone=4),
+                released(samples[3], reason=ReleaseReason.FAILED, redone=16),
+                released(samples[4], reason=ReleaseReason.RESTART, redone=32),
+                # Its flight of 8 steps was lost with the controller: the next attempt starts over.
+                Leased(request=samples[2].id, attempt=2, worker=workers[0]),
             ]
         )
     )
@@ -147,8 +147,8 @@ def test_an_unfinished_run_may_have_samples_under_way():
 
 
 def test_a_gap_in_the_numbers_is_found():
-    told = records(READY)
-    report = audit(told[:3] + told[4:])
+    history = records(READY)
+    report = audit(history[:3] + history[4:])
     assert (report.findings[0].invariant, report.findings[0].seq) == (Invariant.SEQUENCE, 4)
 
 
@@ -223,7 +223,7 @@ def test_a_release_of_an_attempt_that_is_not_live_is_found():
     assert breaches([*PAIR, released(A)]) == [(Invariant.FENCE, 2, (A.id,))]
 
 
-def test_a_lease_that_skips_steps_nobody_handed_over_is_found():
+def test_a_lease_that_skips_steps_without_a_commit_is_found():
     history = [*PAIR, Leased(request=A.id, attempt=1, worker=W1), released(A, step=4)]
     assert breaches([*history, Leased(request=A.id, attempt=2, worker=W2, step=6)]) == [(Invariant.FENCE, 4, (A.id,))]
 
@@ -244,7 +244,7 @@ def test_a_sample_accepted_twice_is_found():
     ids=lambda event: type(event).__name__,
 )
 @pytest.mark.parametrize("end", [[Dropped(request=A.id, reason="x")], TRAINED[2:]], ids=["dropped", "trained"])
-def test_whatever_happens_to_a_sample_after_its_end_is_found(event, end):
+def test_any_event_of_a_sample_after_its_end_is_found(event, end):
     history = [*PAIR, *end, event]
     assert (Invariant.EDGES, len(history) - 1, (A.id,)) in breaches(history)
 
@@ -307,7 +307,7 @@ def test_a_lease_that_was_never_taken_back_from_a_lost_worker_is_found(check):
     assert breaches(history) == [(Invariant.NOTICE, 4, (A.id,))]
 
 
-def test_a_worker_busy_for_longer_than_it_was_there_is_found_once():
+def test_a_worker_busy_for_longer_than_its_life_is_found_once():
     def worked(start, end):
         return Worked(worker=W1, activity=Activity.ROLLOUT, start=start, end=end)
 
@@ -352,7 +352,7 @@ def test_a_standstill_beyond_the_bound_is_found():
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_says_what_is_wrong_where_and_stops_after_a_while():
+def test_the_report_locates_each_finding_and_is_bounded():
     sentences = audit(records([*TRAINED, stepped(1, [A, B], 1)])).sentences()
     assert "NOT CLEAN: 2 findings." in sentences
     assert f"record 7, trained_once: step 1 trains {A.id} again, after step 0." in sentences

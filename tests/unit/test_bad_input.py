@@ -156,7 +156,7 @@ def test_unknown_family(refused):
         assert "did you mean 'scenes'?" in refused(*arguments)
 
 
-def test_a_missing_gpu_is_the_environments_fault(refused, weights):
+def test_a_missing_gpu_is_an_environment_error(refused, weights):
     sentence = refused("evaluate", weights, "--device", "cuda:99", code=EnvironmentProblem.exit_code)
     assert "the device is 'cuda:99'" in sentence
 
@@ -206,7 +206,7 @@ def test_rewards_that_misbehave(refused, tmp_path, monkeypatch, weights, reward,
         ("rollout.steps=[1", ["'rollout.steps=[1' is not YAML"]),
     ],
 )
-def test_settings_that_cannot_be(override, parts):
+def test_impossible_settings_are_refused(override, parts):
     with pytest.raises(ConfigError) as caught:
         load_config("words-nft", ["seed=1", override])
     sentence = str(caught.value)
@@ -229,7 +229,7 @@ def test_settings_that_cannot_be(override, parts):
         ("- rollout", "holds a list, not sections"),
     ],
 )
-def test_recipes_that_cannot_be(tmp_path, text, message):
+def test_impossible_recipes_are_refused(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
     (tmp_path / "other.yaml").write_text("extends: mine.yaml")
     with pytest.raises(ConfigError, match=message) as caught:

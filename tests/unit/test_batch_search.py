@@ -1,4 +1,4 @@
-"""`train.micro_batch: auto`: which size is chosen, and that looking for it leaves the gradient alone."""
+"""`train.micro_batch: auto`: which size is chosen, and that the search leaves the gradient unchanged."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ from spotlight.core.errors import ConfigError
 MEMORY = 1000
 
 
-class ToldMeter:
-    """A device whose batches take as long, and as much, as it is told."""
+class ScriptedMeter:
+    """A device whose batches take the given seconds and bytes."""
 
     def __init__(self, seconds: Callable[[int], float], bytes_per_row: int = 0, memory: int | None = MEMORY) -> None:
         self.memory = memory
@@ -32,7 +32,7 @@ class ToldMeter:
 
     def stop(self) -> BatchReading:
         self._readings += 1
-        # The first of each size is slow, as on a device that has to get ready for a new shape.
+        # The first batch of each size is slow, as on a device that prepares for a new shape.
         late = 100.0 if self._readings % 3 == 1 else 1.0
         return BatchReading(late * self._seconds(self.rows), self.rows * self._bytes_per_row)
 
@@ -40,8 +40,8 @@ class ToldMeter:
         pass
 
 
-def searched(meter: ToldMeter, rows: int, fits: int = 10**9, calls: int = 1) -> tuple[BatchSearch, nn.Parameter]:
-    """A search over so many rows, each of which adds 1 to a gradient; batches beyond `fits` fail half-way."""
+def searched(meter: ScriptedMeter, rows: int, fits: int = 10**9, calls: int = 1) -> tuple[BatchSearch, nn.Parameter]:
+    """A search over `rows` rows, each of which adds 1 to a gradient; batches beyond `fits` fail half-way."""
     weight = nn.Parameter(torch.zeros(1))
     search = BatchSearch([weight], meter)
     for _ in range(calls):
@@ -67,7 +67,7 @@ def searched(meter: ToldMeter, rows: int, fits: int = 10**9, calls: int = 1) -> 
         (lambda rows: 1.0 * rows, 1),
         (lambda rows: max(4.0, 1.0 * rows), 4),
         (lambda rows: max(32.0, 1.0 * rows), 32),
-        # 4 % more are not worth twice the memory: measured, and not chosen.
+        # 4 % more throughput is not worth twice the memory: measured, and not chosen.
         (lambda rows: rows * (0.96 if rows >= 8 else {1: 4.0, 2: 2.0, 4: 1.0}[rows]), 4),
         (lambda rows: rows * {1: 1.0, 2: 0.9, 4: 0.88}[rows], 2),
         # Slower again.
@@ -76,46 +76,46 @@ def searched(meter: ToldMeter, rows: int, fits: int = 10**9, calls: int = 1) -> 
     ids=["flat", "launch_bound_4", "launch_bound_32", "small_gain", "smaller_gain", "slower"],
 )
 def test_chosen_is_the_smallest_size_within_five_percent_of_the_best(seconds, expected):
-    search, weight = searched(ToldMeter(seconds), rows=400)
+    search, weight = searched(ScriptedMeter(seconds), rows=400)
     assert search.chosen == expected == search.size(400)
     assert float(weight.grad) == 400
 
 
 @pytest.mark.parametrize(("bytes_per_row", "expected"), [(57, 8), (56, 16), (450, 2), (2000, 1)])
 def test_chosen_fits_nine_tenths_of_the_memory(bytes_per_row, expected):
-    search, weight = searched(ToldMeter(lambda rows: 1.0, bytes_per_row), rows=400)
+    search, weight = searched(ScriptedMeter(lambda rows: 1.0, bytes_per_row), rows=400)
     assert search.chosen == expected
     assert float(weight.grad) == 400
 
 
-def test_device_that_does_not_tell_its_memory_is_measured_by_time_alone():
-    search, _ = searched(ToldMeter(lambda rows: max(16.0, rows), 10**9, memory=None), rows=400)
+def test_device_that_does_not_report_its_memory_is_measured_by_time_alone():
+    search, _ = searched(ScriptedMeter(lambda rows: max(16.0, rows), 10**9, memory=None), rows=400)
     assert search.chosen == 16
 
 
 @pytest.mark.parametrize("fits", [1, 2, 11, 63])
-def test_batch_that_ran_out_of_memory_leaves_the_gradient_and_is_done_again_smaller(fits):
-    search, weight = searched(ToldMeter(lambda rows: 1.0), rows=400, fits=fits)
+def test_batch_that_ran_out_of_memory_leaves_the_gradient_and_is_repeated_smaller(fits):
+    search, weight = searched(ScriptedMeter(lambda rows: 1.0), rows=400, fits=fits)
     assert search.chosen == 2 ** (fits.bit_length() - 1)
     assert float(weight.grad) == 400
 
 
-def test_single_row_that_does_not_fit_is_told():
+def test_single_row_that_does_not_fit_is_an_error():
     with pytest.raises(torch.OutOfMemoryError):
-        searched(ToldMeter(lambda rows: 1.0), rows=4, fits=0)
+        searched(ScriptedMeter(lambda rows: 1.0), rows=4, fits=0)
 
 
-def test_search_goes_on_from_part_to_part_until_larger_batches_are_there():
-    few, _ = searched(ToldMeter(lambda rows: 1.0), rows=7, calls=10)
+def test_search_goes_on_from_part_to_part_until_larger_batches_come():
+    few, _ = searched(ScriptedMeter(lambda rows: 1.0), rows=7, calls=10)
     assert few.chosen == 4
-    many, weight = searched(ToldMeter(lambda rows: max(16.0, rows)), rows=40, calls=10)
+    many, weight = searched(ScriptedMeter(lambda rows: max(16.0, rows)), rows=40, calls=10)
     assert many.chosen == 16
     assert float(weight.grad) == 400
 
 
 @pytest.mark.parametrize("over", BatchesOver)
 def test_trainer_that_searches_takes_the_step_of_one_that_does_not(over, monkeypatch):
-    monkeypatch.setattr("spotlight.compute.train.trainer.DeviceMeter", lambda device: ToldMeter(lambda rows: 1.0))
+    monkeypatch.setattr("spotlight.compute.train.trainer.DeviceMeter", lambda device: ScriptedMeter(lambda rows: 1.0))
     found, fixed = tiny_trainer(micro_batch="auto", batches_over=over), tiny_trainer(micro_batch=16)
     experience = experience_for(found)
     for trainer in (found, fixed):
@@ -148,13 +148,13 @@ def test_trainer_that_searches_survives_a_batch_that_does_not_fit(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [0, -4, 2.5, "automatic", True, None])
-def test_row_count_that_is_none_is_refused_in_words(wrong):
+def test_value_that_is_no_row_count_is_refused_with_a_sentence(wrong):
     with pytest.raises(ValidationError, match="a whole number of rows, at least 1, or auto") as refusal:
         TrainConfig.model_validate({"micro_batch": wrong})
     assert refusal.value.errors()[0]["loc"] == ("micro_batch",)
 
 
-def test_auto_is_refused_where_every_bit_must_come_out_again():
+def test_auto_is_refused_in_deterministic_runs():
     TrainConfig(micro_batch=8).check_deterministic()
     with pytest.raises(
         ConfigError, match=r"deterministic is on but train\.micro_batch is auto.*set train\.micro_batch"

@@ -13,7 +13,7 @@ from spotlight.control.profiles.timings import BY_BATCH
 def searched(
     most: int | None, seconds: Callable[[int], float], fits: int = 10**9, first: int = 1, patience: int = 1
 ) -> tuple[int, list[int]]:
-    """The chosen size, and the sizes that were tried for it."""
+    """The chosen size, and the sizes that were tried."""
     search, tried = SizeSearch(most, first, patience), []
     while not search.is_settled:
         tried.append(search.candidate)
@@ -25,12 +25,12 @@ def searched(
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 43, 171])
-def test_launch_bound_batches_grow_to_the_largest_of_use_and_no_further(most):
+def test_launch_bound_batches_grow_to_the_largest_useful_size_and_no_further(most):
     chosen, tried = searched(most, lambda rows: 1.0)
     assert chosen == most == max(tried)
 
 
-def test_largest_of_use_that_gains_next_to_nothing_is_not_chosen():
+def test_largest_useful_size_that_gains_next_to_nothing_is_not_chosen():
     assert searched(171, lambda rows: max(128.0, rows))[0] == 128
     assert searched(171, lambda rows: float(rows))[0] == 1
 
@@ -47,7 +47,7 @@ def test_first_size_that_does_not_fit_is_halved_until_it_does(fits, expected):
     assert searched(171, lambda rows: 1.0, fits=fits, first=4) == expected
 
 
-def test_search_begins_no_higher_than_the_largest_of_use():
+def test_search_begins_no_higher_than_the_largest_useful_size():
     assert searched(3, lambda rows: 1.0, first=4) == (3, [3])
 
 

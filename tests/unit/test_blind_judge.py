@@ -1,4 +1,4 @@
-"""A judge that goes blind: one iteration without anything to compare is bad luck, two in a row stop the run."""
+"""A reward that scores nothing: one iteration without comparable rewards is allowed, two in a row stop the run."""
 
 import math
 
@@ -21,7 +21,7 @@ WORKER = WorkerId("spot-1.1/0.1")
 
 
 class Run:
-    """Iterations whose rewards the test chooses, compared by the real collaborator."""
+    """Iterations with rewards chosen by the test, compared by the real collaborator."""
 
     def __init__(self) -> None:
         self.dispatcher, _ = dispatcher_with(SlotClass.SPOT)
@@ -42,7 +42,7 @@ class Run:
         self.rollouts.compare(iteration)
 
 
-def test_second_iteration_in_a_row_without_two_rewards_in_any_group_stops_the_run_and_says_why() -> None:
+def test_second_iteration_in_a_row_without_two_rewards_in_any_group_stops_the_run_with_a_reason() -> None:
     run = Run()
     run.iterate(0, BLIND, BLIND, BLIND, BLIND)
     run.dispatcher.setbacks.unscored_for = "the far judge does not answer"
@@ -51,7 +51,7 @@ def test_second_iteration_in_a_row_without_two_rewards_in_any_group_stops_the_ru
     assert 1 not in run.state.compared, "nothing of the blind iteration is learned from"
 
 
-def test_blind_iteration_between_others_stops_nothing() -> None:
+def test_one_unscored_iteration_between_others_does_not_stop_the_run() -> None:
     run = Run()
     for iteration in range(6):
         rewards = (BLIND, BLIND, BLIND, BLIND) if iteration % 2 else (BLIND, BLIND, 0.25, 0.75)

@@ -1,4 +1,4 @@
-"""Where slot time went, told by class of slot and by iteration."""
+"""Slot time by activity, by class of slot and by iteration."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ from spotlight.core.work import Activity, RequestId, SlotClass
 TRAINS, SPOT = "reserved-1.1/0.1", "spot-1.1/0.1"
 
 
-def told(*events: tuple[float, AnyEvent]) -> list[Record]:
+def journal_of(*events: tuple[float, AnyEvent]) -> list[Record]:
     return [Record(seq, at, event) for seq, (at, event) in enumerate(events)]
 
 
@@ -44,11 +44,11 @@ def two_slots() -> tuple[tuple[float, AnyEvent], ...]:
 
 def test_iteration_has_the_seconds_between_the_end_of_the_last_one_and_its_own():
     found = bubbles(
-        told(
+        journal_of(
             *two_slots(),
             (40, worked(Activity.ASSIST, 0, 40, TRAINS)),
             (100, done(0)),
-            # Told after the end of an iteration, of before and after it.
+            # Reported after the end of an iteration, of time before and after it.
             (120, worked(Activity.TRAIN, 60, 120, TRAINS)),
             (120, worked(Activity.ROLLOUT, 0, 110, SPOT)),
             (150, done(1)),
@@ -76,7 +76,7 @@ def test_iteration_has_the_seconds_between_the_end_of_the_last_one_and_its_own()
 
 def test_reserved_slots_that_do_not_train_and_stand_ins_are_a_class_of_their_own():
     found = bubbles(
-        told(
+        journal_of(
             (0, reserved("reserved-1.1")),
             (0, reserved("reserved-2.1")),
             (0, reserved("stand-in-1.1")),
@@ -91,17 +91,17 @@ def test_reserved_slots_that_do_not_train_and_stand_ins_are_a_class_of_their_own
     }
 
 
-def test_journal_from_before_workers_told_whether_they_train_is_still_read():
+def test_journal_without_the_trains_field_of_workers_is_still_read():
     old = b'{"type":"WorkerJoined","worker":"reserved-1.1/0.1","node":"reserved-1.1","slot_class":"reserved","rows":4}'
     came = msgspec.json.decode(old, type=WorkerJoined)
-    found = bubbles(told((0, reserved("reserved-1.1")), (4, came), (10, worked(Activity.TRAIN, 5, 10, TRAINS))))
+    found = bubbles(journal_of((0, reserved("reserved-1.1")), (4, came), (10, worked(Activity.TRAIN, 5, 10, TRAINS))))
     assert found.seconds == {Tenure.RESERVED: {Activity.START: 4, Activity.IDLE: 1, Activity.TRAIN: 5}}
 
 
-def test_help_that_is_lost_is_lost_as_rollouts_are():
+def test_lost_help_counts_as_lost_like_rollouts():
     request = RequestId("rollout/0/0/1")
     found = bubbles(
-        told(
+        journal_of(
             *two_slots(),
             (0, Leased(request=request, attempt=1, worker=WorkerId(TRAINS))),
             (60, worked(Activity.ROLLOUT, 0, 20, TRAINS)),

@@ -19,19 +19,19 @@ def test_run_within_its_budget_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "sentence"),
     [
         (BudgetConfig(max_hours=2), r"2.50 of its 2 hours .* `spotlight resume demo-1 --set budget.max_hours"),
         (BudgetConfig(max_dollars=3), r"\$4.00 of its \$3 .* `spotlight resume demo-1 --set budget.max_dollars"),
     ],
 )
-def test_spent_budget_stops_the_run_and_says_how_to_go_on(config: BudgetConfig, says: str) -> None:
-    with pytest.raises(Stopped, match=says) as stopped:
+def test_spent_budget_stops_the_run_and_names_how_to_resume(config: BudgetConfig, sentence: str) -> None:
+    with pytest.raises(Stopped, match=sentence) as stopped:
         budget(config, hours=2.5, dollars=4.0).check()
     assert stopped.value.exit_code == 4
 
 
-def test_asked_to_drain_stops_whatever_the_budget() -> None:
+def test_drain_stops_the_run_whatever_the_budget() -> None:
     asked = budget(BudgetConfig())
     asked.drain_asked = True
     with pytest.raises(Stopped, match="asked to drain; `spotlight resume demo-1`"):

@@ -1,4 +1,4 @@
-"""What is known of a family without loading it is what the loaded family has."""
+"""The catalogue's facts of a family equal those of the loaded model."""
 
 import pytest
 

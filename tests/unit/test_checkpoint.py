@@ -1,4 +1,4 @@
-"""Checkpoints: what comes after a restore is what would have come without it, bit for bit."""
+"""Checkpoints: a restored trainer continues bit for bit like one that was never stopped."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_restored_trainer_goes_on_to_the_same_bits(algorithm, lora, tmp_path: Pa
     assert digest(restored.sets[WeightSet.EMA]) == digest(undisturbed.sets[WeightSet.EMA])
 
 
-def test_count_of_steps_that_schedules_depend_on_is_part_of_it(tmp_path: Path):
+def test_step_count_of_the_schedules_is_part_of_the_checkpoint(tmp_path: Path):
     """The average warms up and the behaviour policy follows a ramp from where they were, also if steps are undone."""
     trainer = tiny_trainer(NftConfig(old_decay=OldDecay.RAMP))
     experience = experience_for(trainer)
@@ -49,7 +49,7 @@ def test_count_of_steps_that_schedules_depend_on_is_part_of_it(tmp_path: Path):
         assert int(trainer.updates) == 204
 
 
-def test_optimizer_moments_are_part_of_it(tmp_path: Path):
+def test_optimizer_moments_are_part_of_the_checkpoint(tmp_path: Path):
     trainer = tiny_trainer()
     experience = experience_for(trainer)
     trainer.run_iteration(experience, GROUPS)
@@ -63,7 +63,7 @@ def test_optimizer_moments_are_part_of_it(tmp_path: Path):
     assert digest(theta_of(forgetful)) != digest(theta_of(trainer))
 
 
-def test_half_written_checkpoint_is_not_taken_for_one(tmp_path: Path):
+def test_half_written_checkpoint_does_not_count(tmp_path: Path):
     trainer = tiny_trainer()
     checkpoint.save(trainer, tmp_path / "step_2", BASE_DIGEST)
     (tmp_path / "step_2").rename(tmp_path / "step_2.part")
@@ -100,7 +100,7 @@ def test_checkpoint_that_cannot_be_written_stops_resumably_and_leaves_the_one_be
 
 
 @pytest.mark.parametrize(("algorithm", "lora"), [(NFT, LORA), (FLOW, None)])
-def test_snapshot_is_of_its_moment_though_training_goes_on_before_it_is_written(algorithm, lora, tmp_path: Path):
+def test_snapshot_keeps_its_step_though_training_goes_on_before_it_is_written(algorithm, lora, tmp_path: Path):
     trainer = tiny_trainer(algorithm, lora=lora)
     experience = experience_for(trainer)
     trainer.run_iteration(experience, GROUPS)
@@ -117,7 +117,7 @@ def test_snapshot_is_of_its_moment_though_training_goes_on_before_it_is_written(
     assert digest(restored.sets[WeightSet.EMA]) == digest(trainer.sets[WeightSet.EMA])
 
 
-def test_what_others_left_half_written_is_swept_by_the_next_checkpoint(tmp_path: Path):
+def test_leftovers_of_a_killed_writer_are_swept_by_the_next_checkpoint(tmp_path: Path):
     (tmp_path / "step_2.part").mkdir()
     (tmp_path / "step_2.part" / "00000.safetensors").write_bytes(b"half")
     checkpoint.save(tiny_trainer(), tmp_path / "step_4", BASE_DIGEST)

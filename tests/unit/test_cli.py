@@ -1,4 +1,4 @@
-"""The command line starts without anything heavy, and its small verbs answer."""
+"""The command line starts without heavy imports, and its small verbs work."""
 
 import json
 import subprocess
@@ -63,10 +63,10 @@ def test_rewards_lists_every_name_with_its_meaning_and_version():
     assert outcome.code == 0
     assert set(registry.BUILT_IN) <= set(found)
     assert found["jpeg"]["version"] == registry.create("jpeg").version
-    assert len({told["description"] for told in found.values() if told["description"]}) == len(found)
+    assert len({reward["description"] for reward in found.values() if reward["description"]}) == len(found)
     plain = spotlight("rewards").out
-    for name, told in found.items():
-        assert f"{name:16} {told['description']}\n{'':16} version {told['version']}\n" in plain
+    for name, reward in found.items():
+        assert f"{name:16} {reward['description']}\n{'':16} version {reward['version']}\n" in plain
 
 
 def test_rewards_describes_a_function_of_the_working_folder(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Co-simulation: real numbers in virtual time, computed once whatever machines ask for them."""
+"""Co-simulation: real numbers in virtual time, computed once for all setups."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def run(setup: str, numbers: RealNumerics, folder: Path, *changes: str) -> RunFo
 
 
 def rewards(folder: RunFolder) -> list[float]:
-    """All that was compared and evaluated, in order."""
+    """All rewards that were compared or evaluated, in order."""
     found: list[float] = []
     for record in read(folder.journal):
         match record.event:
@@ -63,7 +63,7 @@ def rewards(folder: RunFolder) -> list[float]:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> tuple[RealNumerics, RunFolder]:
-    """Numbers that others share, and the run that they were computed for."""
+    """Numbers that other tests share, and the run that they were computed for."""
     numbers = numerics(Memory(subject=subject_of(config("reserved-only"))))
     return numbers, run("reserved-only", numbers, tmp_path_factory.mktemp("first"))
 
@@ -86,7 +86,7 @@ def test_training_on_parts_shares_the_learning_curve_of_training_on_the_whole(fi
     assert rewards(parted) == rewards(whole)
 
 
-def test_a_run_that_takes_another_way_gets_the_numbers_that_it_gets_alone(first, tmp_path):
+def test_a_run_with_another_setup_gets_the_numbers_that_it_gets_alone(first, tmp_path):
     shared, other = first
     after = rewards(run("spotlight-fixed", shared, tmp_path / "shared"))
     alone = rewards(run("spotlight-fixed", numerics(), tmp_path / "alone"))
@@ -143,7 +143,7 @@ def test_numbers_of_other_settings_are_refused(tmp_path):
         Memory.load(tmp_path / "numbers", "this")
 
 
-def test_numbers_are_of_what_is_learned_not_of_how_it_is_batched():
+def test_numbers_depend_on_what_is_learned_and_not_on_batch_sizes():
     def subject(*changes: str) -> str:
         return subject_of(load_config("words-nft", (*SMALL, *changes)))
 

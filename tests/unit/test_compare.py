@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from rich.console import Console
-from story_journal import Story, story
+from story_journal import RunScript, story
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import ConfigError, InputError
@@ -60,7 +60,7 @@ def test_target_below_the_base_model_costs_nothing():
 # -- comparison --------------------------------------------------------------------------------------------------------
 
 
-def test_factors_tell_apart_what_saved_time_and_money():
+def test_factors_separate_saved_time_from_saved_money():
     slow = curve("reserved-only", [0.0, 0.2, 0.4, 0.6, 0.8], hours=1.0, price=10.0)
     fast = curve("spotlight", [0.0, 0.4, 0.8], hours=0.5, price=20.0)
     half = compare([slow, fast], "reserved-only").of("spotlight", 0.5)
@@ -73,8 +73,8 @@ def test_factors_tell_apart_what_saved_time_and_money():
 
 
 def test_baseline_reaches_all_of_its_gain_and_saves_nothing_against_itself():
-    told = compare([curve("plain", [0.1, 0.3, 0.7, 0.5])], "plain")
-    whole = told.of("plain", 1.0)
+    comparison = compare([curve("plain", [0.1, 0.3, 0.7, 0.5])], "plain")
+    whole = comparison.of("plain", 1.0)
     assert whole.iterations is not None
     # The mean of the last two evaluations, which the curve first comes to on its way to the better one.
     assert (whole.iterations.mean, whole.target.mean) == (pytest.approx(17.5), pytest.approx(0.6))
@@ -100,18 +100,18 @@ def test_spread_over_seeds_is_the_mean_with_the_least_and_the_most():
     assert product * half.factors.fleet_price.mean == pytest.approx(half.factors.dollars.mean)
 
 
-def test_target_that_one_seed_misses_has_no_figure_but_a_count():
+def test_target_that_one_seed_misses_has_a_count_instead_of_a_figure():
     runs = [curve("plain", [0.0, 1.0], seed=seed) for seed in (1, 2)]
     runs += [curve("worse", [0.0, 1.0], seed=1), curve("worse", [0.0, 0.6], seed=2)]
-    told = compare(runs, "plain")
-    missed = told.of("worse", 0.75)
+    comparison = compare(runs, "plain")
+    missed = comparison.of("worse", 0.75)
     assert (missed.reached, missed.seeds, missed.hours, missed.factors) == (1, 2, None, None)
-    assert told.of("worse", 0.5).hours is not None
+    assert comparison.of("worse", 0.5).hours is not None
 
 
-def test_endings_tell_where_each_setup_came_to():
-    told = compare([curve("plain", [0.0, 0.4, 0.3]), curve("quick", [0.0, 0.9], price=5.0)], "plain")
-    assert [(one.setup, one.best.mean, one.dollars.mean) for one in told.endings] == [
+def test_endings_list_the_best_score_and_the_cost_of_each_setup():
+    comparison = compare([curve("plain", [0.0, 0.4, 0.3]), curve("quick", [0.0, 0.9], price=5.0)], "plain")
+    assert [(one.setup, one.best.mean, one.dollars.mean) for one in comparison.endings] == [
         ("plain", 0.4, 200),
         ("quick", 0.9, 50),
     ]
@@ -127,31 +127,31 @@ def test_endings_tell_where_each_setup_came_to():
         ([curve("plain", [0, 1]), Curve(setup="x", seed=0, score="reward", points=())], "cannot be compared"),
     ],
 )
-def test_what_cannot_be_compared_is_told(curves, words):
+def test_curves_that_cannot_be_compared_are_refused_with_a_reason(curves, words):
     with pytest.raises(InputError, match=words):
         compare(curves, "plain")
 
 
-def test_asking_for_what_was_not_compared_names_what_was():
-    told = compare([curve("plain", [0, 1])], "plain")
+def test_unknown_setup_or_target_is_refused_with_the_known_ones():
+    comparison = compare([curve("plain", [0, 1])], "plain")
     with pytest.raises(InputError, match=r"'quick' at 0\.5 of the gain; name one of the setups plain at 0\.25"):
-        told.of("quick", 0.5)
+        comparison.of("quick", 0.5)
 
 
 # -- from a journal ----------------------------------------------------------------------------------------------------
 
 
-def test_curve_of_a_run_is_at_what_its_weights_had_cost_when_they_were_made():
+def test_curve_of_a_run_has_the_cost_at_which_its_weights_were_made():
     records = story(iterations=4)
-    told = curve_of(records, PRICES, "spotlight")
-    assert (told.setup, told.seed, told.score) == ("spotlight", 7, "exact")
-    assert [point.iteration for point in told.points] == [0, 1, 2, 3, 4]
-    assert (told.points[0].hours, told.points[0].dollars) == (0, 0)
-    for point in told.points[1:]:
+    found = curve_of(records, PRICES, "spotlight")
+    assert (found.setup, found.seed, found.score) == ("spotlight", 7, "exact")
+    assert [point.iteration for point in found.points] == [0, 1, 2, 3, 4]
+    assert (found.points[0].hours, found.points[0].dollars) == (0, 0)
+    for point in found.points[1:]:
         until = next(n for n, record in enumerate(records) if _finishes(record, point.iteration - 1))
         assert point.hours == pytest.approx(records[until].at / 3600)
         assert point.dollars == pytest.approx(RunView.of(records[: until + 1]).bill(PRICES).dollars)
-    assert told.points[-1].dollars > told.points[1].dollars > 0
+    assert found.points[-1].dollars > found.points[1].dollars > 0
 
 
 def test_other_score_can_be_named_and_must_exist():
@@ -160,31 +160,31 @@ def test_other_score_can_be_named_and_must_exist():
         curve_of(story(iterations=2), PRICES, "any", "geneval")
 
 
-def test_iteration_that_is_done_again_counts_when_it_is_done_at_last():
+def test_iteration_that_is_repeated_counts_from_its_last_end():
     def done(iteration: int) -> IterationDone:
         return IterationDone(iteration=iteration, rollout_s=1, train_s=1, reward=0)
 
     def scored(iteration: int) -> Evaluated:
         return Evaluated(iteration=iteration, scores={"exact": (iteration / 10, 0, 1)})
 
-    told = Story()
+    script = RunScript()
     for at, event in ((0, scored(0)), (3600, done(0)), (7200, done(1)), (7200, scored(2)), (9000, done(0))):
-        told.tell(event, at)
-    assert [point.iteration for point in curve_of(told.records(), PRICES, "any").points] == [0]
-    told.tell(done(1), 18000)
-    told.tell(scored(2), 18000)
-    assert [(point.iteration, point.hours) for point in curve_of(told.records(), PRICES, "any").points] == [
+        script.add(event, at)
+    assert [point.iteration for point in curve_of(script.records(), PRICES, "any").points] == [0]
+    script.add(done(1), 18000)
+    script.add(scored(2), 18000)
+    assert [(point.iteration, point.hours) for point in curve_of(script.records(), PRICES, "any").points] == [
         (0, 0.0),
         (2, 5.0),
     ]
 
 
-def test_machine_without_a_price_is_told_instead_of_left_out():
-    told = Story()
-    told.tell(NodeJoined(node=NodeId("spot-1.1"), slot_class=SlotClass.SPOT, slots=1, price="aws-p5-h10"))
-    told.tell(IterationDone(iteration=0, rollout_s=1, train_s=1, reward=0), 10)
+def test_machine_without_a_price_is_refused_instead_of_left_out():
+    script = RunScript()
+    script.add(NodeJoined(node=NodeId("spot-1.1"), slot_class=SlotClass.SPOT, slots=1, price="aws-p5-h10"))
+    script.add(IterationDone(iteration=0, rollout_s=1, train_s=1, reward=0), 10)
     with pytest.raises(ConfigError, match=r"no row 'aws-p5-h10'.*did you mean 'aws-p5-h100'"):
-        curve_of(told.records(), PRICES, "any")
+        curve_of(script.records(), PRICES, "any")
 
 
 def _finishes(record: Record, iteration: int) -> bool:

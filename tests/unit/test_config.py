@@ -1,4 +1,4 @@
-"""Recipes: what ships loads, what extends merges, what is overridden wins."""
+"""Recipes: shipped recipes load, `extends` merges, overrides win."""
 
 from pathlib import Path
 
@@ -136,12 +136,12 @@ def test_another_loss_replaces_the_section_of_the_parent(tmp_path):
         ("data.held_out=nowhere.jsonl", "does not exist"),
     ],
 )
-def test_names_that_do_not_exist_are_told_when_the_recipe_is_read(override, words):
+def test_names_that_do_not_exist_are_refused_when_the_recipe_is_read(override, words):
     with pytest.raises(InputError, match=words):
         load_config("words-nft", [override])
 
 
-def test_overrides_win_and_the_last_one_most():
+def test_overrides_win_and_the_last_of_several_wins():
     config = load_config("words-nft", ["rollout.group_size=4", "rollout.group_size=6", "train.lora.rank=2", "seed=9"])
     assert (config.rollout.group_size, config.seed) == (6, 9)
     assert config.train.lora is not None
@@ -238,7 +238,7 @@ def test_training_on_parts_with_advantages_of_the_whole_iteration_is_refused():
         assert load_config("words-nft", ["pipeline.gap=true", f"algorithm.advantage.std={std}"]).pipeline.gap
 
 
-def test_trainers_that_only_train_without_anybody_who_rolls_out_are_refused():
+def test_trainers_that_only_train_without_a_worker_that_rolls_out_are_refused():
     with pytest.raises(ConfigError, match=r"pipeline.tag is off .* none rolls out"):
         load_config("words-nft+reserved-only", ["pipeline.tag=false", "cluster.gang=4"])
     for more in ("cluster.spot=1", "cluster.gang=3"):

@@ -2,7 +2,7 @@
 
 from asyncio import sleep
 
-from node_crew_stories import NEXT, WEIGHTS, House, crew_of, virtually
+from node_crew_stories import NEXT, WEIGHTS, CrewNode, crew_of, virtually
 from regroup_stories import A, B, C, D
 
 from spotlight.node.crews import ANSWER_S
@@ -11,24 +11,24 @@ from spotlight.node.crews import ANSWER_S
 @virtually
 async def test_grant_that_crossed_the_order_to_follow_leaves_the_crew_as_it_is():
     node = await crew_of(A, B, C)
-    told, reports = list(node.told), list(node.reports)
+    sent, reports = list(node.sent), list(node.reports)
     await node.lease(B)
     await sleep(2 * node.hysteresis_s)
     await node.finish(B)
     await sleep(2 * node.hysteresis_s)
-    assert (node.told, node.reports) == (told, reports)
+    assert (node.sent, node.reports) == (sent, reports)
 
 
 @virtually
 async def test_grant_that_crossed_the_order_to_prepare_leaves_the_crew_to_form():
-    node = House()
+    node = CrewNode()
     await node.join(A, B, C)
     await sleep(node.hysteresis_s)
-    node.deaf.add(B)
+    node.unresponsive.add(B)
     await node.lease(A)
     await node.lease(B)
-    prepare = next(order for worker, order in node.told if worker == B)
-    node.deaf.clear()
+    prepare = next(order for worker, order in node.sent if worker == B)
+    node.unresponsive.clear()
     node.held.pop(B)
     node.send(B, prepare)
     await sleep(2 * node.hysteresis_s)
@@ -37,7 +37,7 @@ async def test_grant_that_crossed_the_order_to_prepare_leaves_the_crew_to_form()
 
 @virtually
 async def test_leader_that_is_given_its_next_sample_keeps_its_crew():
-    node = House()
+    node = CrewNode()
     await node.join(A, B, C, D)
     await node.lease(A)
     await node.lease(B)
@@ -52,7 +52,7 @@ async def test_leader_that_is_given_its_next_sample_keeps_its_crew():
 
 @virtually
 async def test_leader_without_a_next_sample_helps_the_other_one():
-    node = House()
+    node = CrewNode()
     await node.join(A, B, C, D)
     await node.lease(A)
     await node.lease(B)
@@ -80,7 +80,7 @@ async def test_crew_that_ended_for_new_weights_forms_again_once_all_hold_them():
 
 
 @virtually
-async def test_slot_that_loads_for_long_is_not_waited_for_for_ever():
+async def test_slot_that_loads_for_too_long_is_no_longer_waited_for():
     node = await crew_of(A, B, C)
     node.crews.dropped((WEIGHTS, NEXT))
     node.load(A, B)

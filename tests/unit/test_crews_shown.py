@@ -1,4 +1,4 @@
-"""Crews as people see them: in the status, and in a slot's line of the report."""
+"""Crews as users see them: in the status, and in a slot's line of the report."""
 
 import json
 
@@ -20,21 +20,21 @@ PRICES = PriceTable.load()
 
 
 def crewing(epoch: int, *crews: tuple[WorkerId, ...]) -> Crewing:
-    return Crewing(node=NODE, epoch=epoch, crews=crews, reason="as told", seconds=0.1)
+    return Crewing(node=NODE, epoch=epoch, crews=crews, reason="as requested", seconds=0.1)
 
 
-def records(*told: tuple[float, AnyEvent]) -> list[Record]:
-    """After three slots of a node have joined at 0 s."""
+def records(*timed: tuple[float, AnyEvent]) -> list[Record]:
+    """The records after three slots of a node have joined at 0 s."""
     arrivals: list[tuple[float, AnyEvent]] = [(0.0, NodeJoined(node=NODE, slot_class=SlotClass.SPOT, slots=3))]
     arrivals += [(0.0, WorkerJoined(worker=one, node=NODE, slot_class=SlotClass.SPOT, rows=1)) for one in WORKERS]
-    return [Record(seq, at, event) for seq, (at, event) in enumerate([*arrivals, *told])]
+    return [Record(seq, at, event) for seq, (at, event) in enumerate([*arrivals, *timed])]
 
 
 def shared_s(view: RunView) -> dict[str, float]:
     return {row.name: row.crewed_until(view.at) for row in view.timeline.ordered()}
 
 
-def test_crew_that_loses_a_member_counts_for_each_as_long_as_it_was_in_it():
+def test_crew_time_counts_for_each_member_while_it_belongs_to_the_crew():
     view = RunView.of(
         records(
             (1.0, crewing(1, (A, B, C))),
@@ -61,7 +61,7 @@ def test_status_names_the_slots_that_share_samples_now():
     assert json.loads(as_json(view, PRICES))["crews"] == {"now": [["spot-1/1", "spot-1/0", "spot-1/2"]], "formed": 2}
 
 
-def test_report_tells_how_much_of_its_time_a_slot_was_in_a_crew():
+def test_report_shows_the_share_of_time_that_a_slot_was_in_a_crew():
     view = RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1))))
     rows = view.timeline.ordered()
     assert [crew_share(row, view.at) for row in rows] == [0.75, 0.75, 0.0]
@@ -70,9 +70,9 @@ def test_report_tells_how_much_of_its_time_a_slot_was_in_a_crew():
 
 
 def test_view_with_crews_survives_a_snapshot_and_the_audit_finds_nothing():
-    told = records((1.0, crewing(1, (A, B))), (2.0, crewing(2, (A, B, C))))
-    view = RunView.of(told[:-1])
+    history = records((1.0, crewing(1, (A, B))), (2.0, crewing(2, (A, B, C))))
+    view = RunView.of(history[:-1])
     again = RunView.from_bytes(view.to_bytes())
-    again.apply(told[-1])
-    assert msgspec.to_builtins(again) == msgspec.to_builtins(RunView.of(told))
-    assert audit(told).clean
+    again.apply(history[-1])
+    assert msgspec.to_builtins(again) == msgspec.to_builtins(RunView.of(history))
+    assert audit(history).clean

@@ -30,14 +30,14 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_command_of_the_guide_does_what_the_guide_says(folder, command):
-    told = spotlight(*command, *(["--dry-run"] if command[0] == "train" else []))
-    assert told.code == 0, told.err
+def test_command_of_the_guide_has_the_outcome_that_the_guide_describes(folder, command):
+    outcome = spotlight(*command, *(["--dry-run"] if command[0] == "train" else []))
+    assert outcome.code == 0, outcome.err
     if command[0] == "rewards":
-        assert "Standard deviation of the pixels" in told.out
-        assert "needs a word to draw" in told.out
+        assert "Standard deviation of the pixels" in outcome.out
+        assert "needs a word to draw" in outcome.out
     if "words.txt" in command and command[0] == "train":
-        assert "3 training" in told.err
+        assert "3 training" in outcome.err
 
 
 def test_the_guide_has_commands_and_files(folder):

@@ -1,4 +1,4 @@
-"""What nodes are told to expect: their share of what waits, and only when it can change a layout."""
+"""Expected demand per node: its share of the waiting requests, sent only when it can change a layout."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ TOKENS = 1024
 
 
 class Waiting:
-    """A queue of requests in front of nodes of some slots."""
+    """A queue of requests in front of nodes with several slots each."""
 
     def __init__(self, **slots: int) -> None:
         self.directory = Directory()
@@ -44,73 +44,73 @@ class Waiting:
         self.ledger.issue(requests)
         self.scheduler.add(requests)
 
-    def news(self) -> dict[NodeId, Demand]:
+    def changes(self) -> dict[NodeId, Demand]:
         return dict(self.demands.changes(self.directory, self.scheduler))
 
 
-def test_node_of_one_slot_has_no_choice_and_is_told_nothing():
+def test_node_of_one_slot_has_no_choice_and_is_sent_nothing():
     queue = Waiting(a=1)
     queue.add(5)
-    assert queue.news() == {}
+    assert queue.changes() == {}
 
 
-def test_nodes_are_told_their_share_by_slots_and_never_more_than_one_request_per_slot():
+def test_nodes_are_sent_their_share_by_slots_and_never_more_than_one_request_per_slot():
     queue = Waiting(a=2, b=4)
     queue.add(3)
-    assert queue.news() == {
+    assert queue.changes() == {
         NodeId("a.1"): Demand(waiting=((TOKENS, 1),)),
         NodeId("b.1"): Demand(waiting=((TOKENS, 2),)),
     }
     queue.add(500)
-    assert queue.news() == {
+    assert queue.changes() == {
         NodeId("a.1"): Demand(waiting=((TOKENS, 2),)),
         NodeId("b.1"): Demand(waiting=((TOKENS, 4),)),
     }
 
 
-def test_what_cannot_change_a_layout_is_not_told_again():
+def test_demand_that_cannot_change_a_layout_is_not_sent_again():
     queue = Waiting(a=4)
-    assert queue.news() == {}
+    assert queue.changes() == {}
     queue.add(50)
-    queue.news()
+    queue.changes()
     queue.add(50)
-    assert queue.news() == {}
+    assert queue.changes() == {}
     queue.scheduler.cancel(Work.ROLLOUT)
-    assert queue.news() == {NodeId("a.1"): Demand()}
+    assert queue.changes() == {NodeId("a.1"): Demand()}
 
 
-def test_waiting_evaluation_presses():
+def test_waiting_evaluation_is_pressing():
     queue = Waiting(a=2)
     queue.add(1, Work.EVALUATION)
-    assert queue.news()[NodeId("a.1")].pressing
+    assert queue.changes()[NodeId("a.1")].pressing
 
 
-def test_evaluation_presses_until_its_last_sample_is_done():
+def test_evaluation_is_pressing_until_its_last_sample_is_done():
     queue = Waiting(a=2)
     queue.add(1, Work.EVALUATION)
-    queue.news()
+    queue.changes()
     worker, weights = WorkerId("a.1/0.1"), WeightsId(Version(0), Policy.AVERAGE)
     queue.scheduler.join(worker, SlotClass.SPOT, rows=1, now=0.0)
     queue.scheduler.holds(worker, [weights])
     queue.scheduler.pull(worker, Pull(free_rows=1), now=0.0)
     assert queue.scheduler.assign(now=0.0)
-    assert queue.news() == {NodeId("a.1"): Demand(pressing=True)}, "nothing waits, but the one sample is waited for"
+    assert queue.changes() == {NodeId("a.1"): Demand(pressing=True)}, "nothing waits, but the one sample is waited for"
 
 
-def test_node_that_came_back_is_told_anew():
+def test_node_that_came_back_is_sent_its_demand_again():
     queue = Waiting(a=2)
     queue.add(5)
-    told = queue.news()
+    before = queue.changes()
     hello = queue.directory.nodes[NodeId("a.1")]
     assert queue.directory.remove_node(hello.node)
-    assert queue.news() == {}
+    assert queue.changes() == {}
     queue.directory.add_node(hello)
-    assert queue.news() == told
+    assert queue.changes() == before
 
 
-def test_node_that_comes_is_told_and_those_who_know_already_are_not():
+def test_new_node_is_sent_its_demand_and_the_others_are_not_sent_theirs_again():
     queue = Waiting(a=2)
     queue.add(50)
-    assert set(queue.news()) == {NodeId("a.1")}
+    assert set(queue.changes()) == {NodeId("a.1")}
     queue.directory.add_node(msgspec.structs.replace(queue.directory.nodes[NodeId("a.1")], node=NodeId("b.1")))
-    assert queue.news() == {NodeId("b.1"): Demand(waiting=((TOKENS, 2),))}
+    assert queue.changes() == {NodeId("b.1"): Demand(waiting=((TOKENS, 2),))}

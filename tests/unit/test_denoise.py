@@ -1,4 +1,4 @@
-"""The denoising loop: a sample's latents are its own affair, and its window is recorded as training will replay it."""
+"""The denoising loop: a sample's latents do not depend on its batch, and its window replays exactly in training."""
 
 import msgspec
 import pytest
@@ -177,7 +177,7 @@ def test_window_outside_the_trainable_steps_is_refused(window):
 
 @pytest.mark.parametrize(("guidance", "given"), [(3.0, False), (1.0, True)], ids=["missing", "unwanted"])
 def test_rollout_whose_guidance_and_unconditional_batch_disagree_is_refused(guidance, given):
-    """Adapters guide whenever there is an unconditional batch, so the sample's identity would say something else."""
+    """Adapters guide whenever there is an unconditional batch, so the sample's identity would be wrong."""
     samples = mixed_samples(guidance=guidance)
     uncond = unconditions(ADAPTER, mixed_samples(guidance=3.0)) if given else None
     with pytest.raises(ConfigError, match=f"guidance {guidance} have (no|an) unconditional batch.*pass it"):
@@ -280,7 +280,7 @@ def test_rollout_section_that_cannot_be_rolled_out_is_refused(changes):
     ("kind", "level", "bound"),
     [(FLOW, 0.0, "above 0:"), (SamplerKind.CPS, 0.0, "above 0:"), (SamplerKind.CPS, 1.2, "above 0 and at most to 1:")],
 )
-def test_noise_level_that_is_refused_is_told_its_own_bound(kind, level, bound):
+def test_refusal_of_a_noise_level_names_the_bound_of_its_sampler(kind, level, bound):
     with pytest.raises(ConfigError, match=bound) as refusal:
         windowed_config(sampler=kind, noise_level=level)
     assert "inf" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Which device every slot computes on: a device each, sharing where it is asked for, and clear refusals."""
+"""The device of every slot: one each, sharing where it is set, and clear refusals."""
 
 import pytest
 from command_line import spotlight
@@ -44,7 +44,7 @@ def test_devices_that_are_not_visible_are_not_used(monkeypatch):
         assign(ClusterConfig(spot=2), found)
 
 
-def test_more_slots_than_devices_are_refused_unless_sharing_is_asked_for():
+def test_more_slots_than_devices_are_refused_unless_sharing_is_set():
     with pytest.raises(ConfigError) as refused:
         table(2, reserved=1, spot=2)
     assert "the run has 3 slots (reserved-1, spot-1, spot-2) but torch finds 2 CUDA devices" in str(refused.value)
@@ -74,7 +74,7 @@ def test_named_device_takes_all_slots_and_counts_as_shared():
         probe("cuda:2")
 
 
-def test_launch_tells_how_many_processes_share_the_device():
+def test_launch_has_the_count_of_processes_that_share_the_device():
     with fake_gpus(2):
         found = probe("cuda")
     given = assign(ClusterConfig(reserved=1, spot=2, share_devices=True), found)
@@ -83,7 +83,7 @@ def test_launch_tells_how_many_processes_share_the_device():
     }  # fmt: skip
 
 
-def test_slots_on_the_cpu_share_it_without_a_word():
+def test_slots_on_the_cpu_share_it_without_a_remark():
     assert devices_of(load_config("words-nft")).slots == {}
     assert str(devices_of(load_config("words-nft"))) == "devices: cpu"
 
@@ -121,7 +121,7 @@ def test_weights_that_do_not_fit_are_refused_with_the_numbers():
     check_memory(given, found, cluster, 6 * GIB, adapters=True)
 
 
-def test_device_word_that_does_not_exist_is_refused_by_the_settings(tmp_path, monkeypatch):
+def test_unknown_device_name_is_refused_by_the_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for word, meant in (("gpu", "cuda"), ("CPU", "cpu"), ("cuda:x", "cuda"), ("cpu:1", "cpu")):
         for options in ((), ("--dry-run",)):
@@ -140,7 +140,7 @@ def test_device_word_that_does_not_exist_is_refused_by_the_settings(tmp_path, mo
         ({"count": 0, "warning": "The NVIDIA driver is too old."}, "(The NVIDIA driver is too old.)"),
     ],
 )
-def test_missing_gpu_is_the_environments_fault_and_nothing_is_written(tmp_path, monkeypatch, build, sentence):
+def test_missing_gpu_is_an_environment_error_and_nothing_is_written(tmp_path, monkeypatch, build, sentence):
     monkeypatch.chdir(tmp_path)
     with fake_gpus(**build):
         outcome = spotlight("train", "words-large-nft")
@@ -150,7 +150,7 @@ def test_missing_gpu_is_the_environments_fault_and_nothing_is_written(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_probe_that_fails_tells_torchs_own_reason():
+def test_probe_that_fails_reports_torchs_own_reason():
     with fake_gpus(1, broken="all CUDA-capable devices are busy"), pytest.raises(EnvironmentProblem) as refused:
         probe("cuda")
     assert "torch's devices cannot be listed (RuntimeError: all CUDA-capable devices are busy)" in str(refused.value)

@@ -1,4 +1,4 @@
-"""Who lives on which node, as the controller knows it."""
+"""The directory: which workers live on which node."""
 
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.core.types import NodeId, Version, WorkerId
@@ -20,7 +20,7 @@ def test_workers_of_a_node_are_its_own_in_order():
     assert directory.workers_of(NodeId("spot-3.1")) == []
 
 
-def test_forgotten_worker_is_no_longer_of_its_node_and_forgetting_it_twice_tells_nothing():
+def test_forgotten_worker_is_no_longer_of_its_node_and_forgetting_it_twice_does_nothing():
     directory = introduced("spot-1.1/0.1", "spot-2.1/0.1")
     forgotten = directory.forget(WorkerId("spot-1.1/0.1"))
     assert forgotten is not None
@@ -30,7 +30,7 @@ def test_forgotten_worker_is_no_longer_of_its_node_and_forgetting_it_twice_tells
     assert directory.forget(WorkerId("spot-1.1/0.1")) is None
 
 
-def test_worker_that_greets_twice_is_there_once():
+def test_worker_whose_hello_comes_twice_is_listed_once():
     directory = introduced("spot-1.1/0.1", "spot-1.1/0.1")
     assert directory.workers_of(NODE) == ["spot-1.1/0.1"]
 
@@ -47,7 +47,7 @@ def test_worker_is_expected_to_fetch_new_weights_for_as_long_as_the_last_time():
     assert directory.fetching_s(worker, first, now=51.0) == 0.0
 
 
-def test_fetch_of_a_worker_that_came_after_the_announcement_counts_from_its_coming():
+def test_fetch_of_a_worker_that_joined_after_the_announcement_counts_from_its_hello():
     directory, worker = Directory(), WorkerId("spot-1.1/0.1")
     directory.introduce(worker, KnownWorker(node=NODE, trains=False, came_at=90.0))
     directory.weights[WeightsId(Version(1))] = PublishedSet("digest", "", announced_at=10.0)

@@ -1,4 +1,4 @@
-"""The dispatcher where no storm blows: what makes it give up, and what it tells people."""
+"""The dispatcher outside storms: what makes it end the run, and what it records."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from spotlight.core.work import Request, SlotClass, WeightsId, Work
 
 
 @pytest.mark.parametrize("slot_class", list(SlotClass))
-def test_nodes_that_say_again_and_again_that_they_cannot_work_end_the_run_with_their_reason(slot_class):
+def test_nodes_that_repeatedly_report_failure_end_the_run_with_their_reason(slot_class):
     dispatcher, node = dispatcher_with(slot_class)
     for life in range(TROUBLES_ALLOWED[slot_class]):
         assert dispatcher.failure is None
@@ -34,7 +34,7 @@ def test_run_that_nodes_end_has_the_exit_code_of_their_error(code):
     assert dispatcher.failure.exit_code == code
 
 
-def test_trouble_of_a_node_is_journaled_with_its_source():
+def test_problem_of_a_node_is_journaled_with_its_source():
     events = []
     dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
     dispatcher.handle(node, m.Envelope(None, m.Failed(problem="no room in shared memory")), b"", now=0.0)
@@ -55,8 +55,8 @@ def test_remark_that_every_incarnation_of_a_node_makes_is_journaled_once():
     assert [event.source for event in events if isinstance(event, ProblemNoted)] == [node]
 
 
-def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is_asked_for():
-    """Nothing is promised that cannot be kept: until the hand-back, the sample goes on from the commit before."""
+def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is_requested():
+    """The controller does not count on a lost part: until the hand-back, the sample resumes from the earlier commit."""
     dispatcher, node = dispatcher_with(SlotClass.SPOT)
     weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
     dispatcher.publish(weights, PublishedSet("base", ""), [])
@@ -65,33 +65,33 @@ def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is
     request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
     dispatcher.issue([request], [prompt], [0])
 
-    def says(worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> list[tuple[m.AnyMessage, bytes]]:
+    def receive(worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> list[tuple[m.AnyMessage, bytes]]:
         dispatcher.take_outbox()
         dispatcher.handle(node, m.Envelope(worker, message), blob, now=1.0)
         return [(out.message, out.blob) for out in dispatcher.take_outbox()]
 
-    def arrives(worker: WorkerId) -> tuple[m.AnyMessage, bytes]:
+    def join(worker: WorkerId) -> tuple[m.AnyMessage, bytes]:
         hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
-        says(worker, hello)
-        says(worker, m.Held(weights=weights, digest="base"))
-        ((grant, blob),) = says(worker, m.Pull(free_rows=1))
+        receive(worker, hello)
+        receive(worker, m.Held(weights=weights, digest="base"))
+        ((grant, blob),) = receive(worker, m.Pull(free_rows=1))
         return grant, blob
 
-    arrives(first)
-    assert says(first, m.Commit(request=request.id, attempt=1, step=2), b"two,") == []
-    asked = says(first, m.Commit(request=request.id, attempt=1, step=6, since=4), b"six")
-    assert [message for message, _ in asked] == [m.Recall(requests=(request.id,))]
+    join(first)
+    assert receive(first, m.Commit(request=request.id, attempt=1, step=2), b"two,") == []
+    replies = receive(first, m.Commit(request=request.id, attempt=1, step=6, since=4), b"six")
+    assert [message for message, _ in replies] == [m.Recall(requests=(request.id,))]
     dispatcher.handle(node, m.Envelope(None, m.Gone(worker=first, cause="killed")), b"", now=2.0)
-    grant, blob = arrives(second)
+    grant, blob = join(second)
     assert [(lease.attempt, lease.step) for lease in grant.leases] == [(2, 2)]
     assert msgspec.msgpack.decode(blob) == {request.id: b"two,"}
-    says(second, m.HandBack(request=request.id, attempt=2, step=7), b"all seven")
-    ((grant, blob),) = says(second, m.Pull(free_rows=1))
+    receive(second, m.HandBack(request=request.id, attempt=2, step=7), b"all seven")
+    ((grant, blob),) = receive(second, m.Pull(free_rows=1))
     assert [(lease.attempt, lease.step) for lease in grant.leases] == [(3, 7)]
     assert msgspec.msgpack.decode(blob) == {request.id: b"all seven"}
 
 
-def test_sample_that_is_made_with_other_weights_again_and_again_is_given_up():
+def test_sample_that_is_repeatedly_made_with_other_weights_is_given_up():
     dispatcher, node = dispatcher_with(SlotClass.SPOT)
     weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
     dispatcher.publish(weights, PublishedSet("base", ""), [])

@@ -31,7 +31,7 @@ def test_every_setting_that_a_document_names_exists(document):
     assert unknown_settings_in((ROOT / document).read_text()) == set()
 
 
-def test_every_verb_that_a_document_shows_answers_help():
+def test_every_verb_that_a_document_shows_has_help():
     verbs = {command.split()[1] for document in DOCUMENTS for command in shown(document) if command[:2] == "sp"}
     assert {"train", "resume", "status", "list", "drain", "drill", "audit", "report", "plan", "sim"} <= verbs
     assert [verb for verb in sorted(verbs) if spotlight(verb, "--help").code != 0] == []

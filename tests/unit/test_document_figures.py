@@ -1,4 +1,4 @@
-"""Every figure that README and docs quote equals its result file, and the checker sees what is wrong."""
+"""Every figure that README and docs quote equals its result file, and the checker finds wrong ones."""
 
 import json
 import re
@@ -25,7 +25,7 @@ CONSTANTS = {
     "docs/results/overlap.md": {"2.1", "95"},
     "docs/results/time_and_money.md": {"25", "50", "75", "4", "1.4", "6.4", "0.683", "0.674"},
 }
-"""Numbers that are no results: conditions, goals, sizes, and measurements that no file has, as the page says."""
+"""Numbers that are no results: conditions, goals, sizes, and measurements that no file has, as the page states."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

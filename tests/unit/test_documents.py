@@ -1,4 +1,4 @@
-"""What the documents point to is there: files, results, benchmarks and the tests that hold a promise."""
+"""Documents point to existing things: files, results, benchmarks and the tests that hold a promise."""
 
 import ast
 import re
@@ -82,11 +82,11 @@ def test_the_map_has_the_techniques_of_both_abstracts():
     }
 
 
-@pytest.mark.parametrize(("technique", "source", "story"), TECHNIQUES)
-def test_the_file_of_a_technique_begins_with_its_name_and_its_story_has_tests(technique, source, story):
+@pytest.mark.parametrize(("technique", "source", "tests"), TECHNIQUES)
+def test_the_file_of_a_technique_begins_with_its_name_and_its_tests_exist(technique, source, tests):
     described = ast.get_docstring(ast.parse((ROOT / "docs" / source).read_text())) or ""
     assert described.startswith(technique)
-    assert "def test_" in (ROOT / "docs" / story).read_text()
+    assert "def test_" in (ROOT / "docs" / tests).read_text()
 
 
 BENCHMARKS = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))
@@ -98,7 +98,7 @@ def test_the_table_of_benchmarks_has_a_row_for_each_folder_and_no_other():
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_says_how_it_is_run(name):
+def test_every_benchmark_documents_its_command(name):
     described = help_of(name)
     assert described.startswith(f"usage: python -m benchmarks.{name} ")
     assert f"python -m benchmarks.{name}" in described.partition("\n\n")[2]

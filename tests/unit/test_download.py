@@ -1,4 +1,4 @@
-"""Files of weights: the library that others read them with finds every bit, name, type and shape."""
+"""Weight files: safetensors reads every bit, name, type and shape that was written."""
 
 import pytest
 import torch
@@ -14,18 +14,18 @@ SHAPES = st.lists(st.integers(0, 5), max_size=3)
 TENSORS = st.dictionaries(st.text(min_size=1, max_size=8), st.tuples(st.sampled_from(list(DTYPES)), SHAPES), max_size=6)
 
 
-@given(described=TENSORS, told=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3))
-def test_library_reads_what_was_written(tmp_path_factory, described, told):
+@given(described=TENSORS, metadata=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3))
+def test_library_reads_what_was_written(tmp_path_factory, described, metadata):
     tensors = {
         name: torch.randn(shape).to(dtype) for name, (dtype, shape) in described.items() if name != "__metadata__"
     }
     path = tmp_path_factory.getbasetemp() / "weights.safetensors"
-    write(path, tensors, told)
+    write(path, tensors, metadata)
     read = load_file(path)
     assert read.keys() == tensors.keys()
     assert all(read[name].dtype == tensor.dtype and torch.equal(read[name], tensor) for name, tensor in tensors.items())
     with safe_open(path, framework="pt") as file:
-        assert (file.metadata() or {}) == told
+        assert (file.metadata() or {}) == metadata
 
 
 def test_numbers_are_aligned_so_that_a_mapping_of_the_file_can_be_computed_with(tmp_path):

@@ -1,4 +1,4 @@
-"""The engine: what a sample becomes is its own affair, whoever shares its forwards and whoever began it."""
+"""The engine: a sample's bits do not depend on the samples in its forwards nor on the worker that began it."""
 
 import random
 
@@ -36,7 +36,7 @@ FLOW = SamplerKind.FLOW_SDE
 
 
 def mixed(count: int = 8, guidance: float = 1.0) -> list[Request]:
-    """Of all prompts, samplers and step counts, with windows here and there."""
+    """Requests of all prompts, samplers and step counts, some with windows."""
     requests = []
     for index in range(count):
         kind = sorted(SamplerKind)[index % 5]
@@ -75,8 +75,8 @@ def test_padded_sample_with_any_neighbours_at_any_steps_keeps_its_bits(rows, gui
     """Samples of all kinds come and go at random boundaries, so each meets others at other steps in another row."""
     requests = mixed(12, guidance)
     expected = {request.id: bits(made_alone(request, rows)) for request in requests}
-    for story in range(3):
-        chance, by, done = random.Random(story), engine(rows=rows), {}
+    for seed in range(3):
+        chance, by, done = random.Random(seed), engine(rows=rows), {}
         waiting = chance.sample(requests, len(requests))
         while waiting or by.free_rows < by.rows:
             for _ in range(min(by.free_rows, chance.randrange(3), len(waiting))):
@@ -162,7 +162,7 @@ def test_rollouts_are_stepped_before_previews_that_came_first():
     assert works == [Work.ROLLOUT] * 5 + [Work.PREVIEW]
 
 
-def test_previews_ride_along_with_rollouts_of_their_bucket():
+def test_previews_fill_the_forwards_of_rollouts_of_their_bucket():
     preview, rollout = wanted(0, tiny_sampling(steps=3), work=Work.PREVIEW), wanted(1)
     by = engine()
     admit(by, preview, rollout)
@@ -221,7 +221,7 @@ def test_commits_fall_due_every_k_steps_of_an_attempt_and_never_at_the_end():
     assert bits(finish(again)[request.id]) == bits(boundaries[5].finished[0])
 
 
-def test_commit_asked_for_puts_off_the_next_one():
+def test_requested_commit_delays_the_next_one():
     request = wanted(0, tiny_sampling(steps=6))
     by = engine()
     admit(by, request, commit_every=3)
@@ -339,7 +339,7 @@ def test_second_attempt_beside_a_live_one_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("request_", "prompt", "error", "told"),
+    ("request_", "prompt", "error", "message"),
     [
         pytest.param(wanted(0), PROMPTS[1], ConfigError, "has the text of", id="other-prompt"),
         pytest.param(wanted(0, version=3), PROMPTS[0], WeightsError, "behaviour-3 .* base weights only", id="weights"),
@@ -355,9 +355,9 @@ def test_second_attempt_beside_a_live_one_is_refused():
         ),
     ],
 )
-def test_sample_that_cannot_be_made_is_refused_and_takes_no_row(request_, prompt, error, told):
+def test_sample_that_cannot_be_made_is_refused_and_uses_no_row(request_, prompt, error, message):
     by = engine()
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         by.admit(request_, prompt, 1)
     assert by.free_rows == 8
 

@@ -1,4 +1,4 @@
-"""`spotlight evaluate`: equal inputs give equal figures, and what it prints can be piped."""
+"""`spotlight evaluate`: equal inputs give equal figures, and its output can be piped."""
 
 import json
 from collections import Counter
@@ -118,14 +118,14 @@ def test_intervals_of_prompts_that_have_several_pictures():
     # Student's quantiles of 1 and 3 degrees of freedom: 12.706 and 3.182.
     half = 1.96 * 12.7062 / 3.18245 * 0.1
     assert (graded.low, graded.value, graded.high) == pytest.approx((0.3 - half, 0.3, 0.3 + half), rel=1e-4)
-    # Wilson's with n = 3: 24 pictures of 3 prompts that all fail, or of which 1 prompt passes, tell of 3 prompts.
+    # Wilson's with n = 3: 24 pictures of 3 prompts that all fail, or of which 1 prompt passes, count as 3.
     prompts = [prompt for prompt in "abc" for _ in range(8)]
     assert vars(estimate(np.zeros(24), prompts)) == pytest.approx(
         {"value": 0.0, "low": 0.0, "high": 0.5614970}, abs=1e-5
     )
     passed = np.array([1.0] * 8 + [0.0] * 16)
     assert vars(estimate(passed, prompts)) == pytest.approx(vars(estimate(np.array([1.0, 0.0, 0.0]))), abs=1e-5)
-    # One prompt has no spread between prompts: it tells what one picture of its mean would.
+    # One prompt has no spread between prompts: it counts as one picture of its mean.
     alone = estimate(np.array([0.2, 0.4]), ["a", "a"])
     assert (alone.low, alone.high) == pytest.approx((0.3 - 1.96 * np.sqrt(0.02), 0.3 + 1.96 * np.sqrt(0.02)))
 
@@ -194,14 +194,14 @@ def test_qwen_image_from_a_folder_is_evaluated_on_prompts_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wrods", "./nowhere/words", "tests/words"])
-def test_checkpoint_that_is_nothing_is_refused_without_asking_the_hub(name, monkeypatch):
+def test_name_that_is_no_checkpoint_is_refused_without_a_request_to_the_hub(name, monkeypatch):
     monkeypatch.setattr(QwenImageAdapter, "from_pretrained", lambda *rest: pytest.fail("asked the hub"))
     monkeypatch.chdir(Path(__file__).parents[2])
     with pytest.raises(InputError, match="neither a weights file nor a model family"):
         load_checkpoint(name, "cpu")
 
 
-def test_checkpoint_that_names_an_owner_is_looked_for_on_the_hub(monkeypatch, tmp_path):
+def test_checkpoint_with_an_owner_in_its_name_is_searched_on_the_hub(monkeypatch, tmp_path):
     model = tiny_qwen_adapter()
     monkeypatch.setattr(QwenImageAdapter, "from_pretrained", lambda source, *rest: {"Qwen/Qwen-Image": model}[source])
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Exploration: which seeds are chosen in each case, who is audited, and that fidelity figures are what they claim."""
+"""Exploration: which seeds are chosen and audited in each case, and that fidelity figures are correct."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_select_takes_the_ends_and_not_the_middle():
     assert select(previews(0.5, 0.1, 0.9, 0.4, 0.6, 0.0), 4) == (1, 2, 4, 5)
 
 
-def test_select_from_skewed_rewards_takes_as_few_outliers_as_there_are():
+def test_select_from_skewed_rewards_takes_only_the_existing_outliers():
     rewards = [1.0] * 10 + [0.0, 0.1]
     # All sixes with both outliers vary equally; the smallest number of highest, none, decides.
     assert select(previews(*rewards), 6) == (0, 1, 2, 3, 10, 11)
@@ -84,7 +84,7 @@ def test_choose_counts_a_preview_that_arrived_twice_once():
     assert choose([Preview(3, 0.2), Preview(3, 0.2)], 2, FRESH) == Chosen((3, 1000), 1)
 
 
-def test_choose_without_enough_fresh_seeds_says_how_many_there_are():
+def test_choose_without_enough_fresh_seeds_names_their_count():
     with pytest.raises(ConfigError, match="1 previewed and only 1 fresh"):
         choose(previews(0.3), 4, [7])
 
@@ -95,7 +95,7 @@ def test_candidates_that_vary_most_are_rolled_out_in_their_order_and_those_witho
     assert [most_varied(candidates, count, 2) for count in (1, 2, 3, 4)] == [(4,), (1, 4), (0, 1, 4), (0, 1, 2, 4)]
 
 
-def test_candidates_are_compared_by_the_group_that_would_be_rolled_out_and_not_by_all_that_was_seen():
+def test_candidates_are_compared_by_the_group_that_would_be_rolled_out_and_not_by_all_previews():
     outliers = previews(*[0.5] * 9, 0.1, 0.9)
     assert most_varied([previews(*[0.3, 0.7] * 5), outliers], 1, 2) == (1,)
     assert most_varied([previews(*[0.3, 0.7] * 5), outliers], 1, 10) == (0,)
@@ -164,7 +164,7 @@ def test_fidelity_of_a_perfect_preview_captures_everything():
     assert figures["payoff"] > 2.5
 
 
-def test_fidelity_of_previews_that_know_nothing_pays_nothing():
+def test_fidelity_of_uninformative_previews_shows_no_gain():
     figures = simulated(np.random.default_rng(8), 0.0, share=1.0, prompts=200)[1]
     assert figures["payoff"] == pytest.approx(1, abs=0.05)
     assert figures["spearman"] == pytest.approx(0, abs=0.03)
@@ -196,7 +196,7 @@ def test_fidelity_measures_how_far_selected_seeds_are_from_their_prompt(share):
 
 
 def test_fidelity_of_symmetric_rewards_has_no_shift_on_average_and_its_chance_is_not_counted():
-    """Kept seeds of a normal world are as far above as below: what shift there is comes from the draw of the seeds."""
+    """Kept seeds of a normal world are as far above as below: any shift comes from the draw of the seeds."""
     rng = np.random.default_rng(10)
     worlds = [simulated(rng, 0.85, share=0.1) for _ in range(40)]
     assert np.mean([partly["kept_shift"] for partly, _ in worlds]) == pytest.approx(0, abs=0.03)
@@ -205,7 +205,7 @@ def test_fidelity_of_symmetric_rewards_has_no_shift_on_average_and_its_chance_is
     assert small == pytest.approx(whole, abs=0.03)
 
 
-def test_fidelity_without_audit_or_contrast_leaves_out_what_it_cannot_tell():
+def test_fidelity_without_audit_or_contrast_leaves_out_unknown_figures():
     kept = (AuditedSeed(0.0, 0.1), AuditedSeed(1.0, 0.9))
     nothing_audited = AuditedGroup(kept=kept, audited=(), share=0.1, previewed=8)
     assert fidelity([nothing_audited]) == {"pairs": 2.0, "audited": 0.0}
@@ -229,7 +229,7 @@ def test_fidelity_treats_a_sample_without_reward_as_absent():
     assert fidelity([broken]) == fidelity([whole])
 
 
-def test_explore_is_on_with_nft_and_off_with_flow_grpo_unless_told_otherwise():
+def test_explore_is_on_with_nft_and_off_with_flow_grpo_by_default():
     assert [ExploreConfig().is_on(loss) for loss in ("nft", "flow_grpo")] == [True, False]
     assert ExploreConfig(enabled="on").is_on("flow_grpo")
     assert not ExploreConfig(enabled="off").is_on("nft")
@@ -241,15 +241,15 @@ def test_explore_with_the_same_arm_twice_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"candidates": 2.0, "plan": "bandit"}, "set explore.plan to fixed"),
         ({"scouts": 4}, "explore.candidates above 1"),
         ({"scouts": 8, "seeds": 8, "candidates": 2.0}, "explore.seeds above"),
     ],
 )
-def test_candidates_that_cannot_be_chosen_among_are_refused(changes, said):
-    with pytest.raises(ConfigError, match=said):
+def test_candidates_that_cannot_be_chosen_among_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
         ExploreConfig(**changes)
 
 

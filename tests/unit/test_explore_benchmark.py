@@ -58,7 +58,7 @@ def test_both_arms_start_alike_and_only_the_exploring_one_previews_and_audits(fi
 
 
 @pytest.mark.slow
-def test_audited_baseline_changes_what_is_learned_from_the_same_seeds(finished, tmp_path):
+def test_audited_baseline_changes_the_advantages_of_the_same_seeds(finished, tmp_path):
     """The first iteration selects nothing; the second has the same seeds and rewards, and other advantages."""
     out, _ = finished
     audited = ("--arm", "explore", "--baseline", "audited", "--audit-share", "1")
@@ -106,7 +106,7 @@ def test_ratio_compares_interpolated_first_crossings_of_the_plain_runs_final_sco
 
 
 @pytest.mark.slow
-def test_ratio_of_an_exploring_run_that_never_arrives_is_told_as_a_bound(made_up):
+def test_ratio_of_an_exploring_run_that_never_reaches_the_target_is_a_bound(made_up):
     plain = made_up(PLAIN, {0: 0.5, 10: 0.8, 20: 0.8})
     explored = made_up(EXPLORE, {0: 0.5, 10: 0.6, 20: 0.7})
     figure = explore_results.figures_of([plain, explored])["words_nft_iterations_ratio"]
@@ -146,7 +146,7 @@ def test_the_exploring_arm_may_stop_earlier_than_the_plain_one(made_up):
     assert explore_results.figures_of([plain, short])["words_nft_iterations_ratio"].value == pytest.approx(2)
 
 
-def test_what_cannot_work_exits_2_and_writes_nothing(tmp_path):
+def test_bad_input_exits_2_and_writes_nothing(tmp_path):
     out = tmp_path / "never"
     for options, reason in (
         (["--previews", "2", "--set", *TINY], "rollout.group_size"),

@@ -1,4 +1,4 @@
-"""The fidelity benchmark: what it keeps of earlier results, and what it concludes."""
+"""The fidelity benchmark: how it merges earlier results, and its errors."""
 
 import msgspec
 import pytest

@@ -19,7 +19,7 @@ def test_copy_has_every_byte_whatever_the_chunks(tmp_path, monkeypatch, size):
     assert target.read_bytes() == source.read_bytes()
 
 
-def test_reads_that_bring_less_than_asked_are_gone_on_with(tmp_path, monkeypatch):
+def test_short_reads_are_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
     whole = os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, rooms, start: whole(file, [rooms[0][:7]], start))
@@ -29,7 +29,7 @@ def test_reads_that_bring_less_than_asked_are_gone_on_with(tmp_path, monkeypatch
     assert (tmp_path / "b").read_bytes() == source.read_bytes()
 
 
-def test_source_that_ends_sooner_than_it_said_is_an_error(tmp_path, monkeypatch):
+def test_source_that_is_shorter_than_its_size_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(file_copy, "WORTH_THREADS", 1)
     whole = os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, rooms, start: whole(file, rooms, start) if start else 0)
@@ -53,7 +53,7 @@ def test_file_system_that_cannot_map_or_reserve_is_written_in_order(tmp_path, mo
     assert (tmp_path / "b").read_bytes() == source.read_bytes()
 
 
-def test_room_is_asked_for_before_a_page_is_touched(tmp_path, monkeypatch):
+def test_room_is_reserved_before_a_page_is_written(tmp_path, monkeypatch):
     def full(*_given):
         raise OSError(28, "No space left on device")
 

@@ -44,8 +44,8 @@ def finished_group(kind: SamplerKind = FLOW) -> tuple[list[Request], list[bytes]
     return requests, [done[request].payload.to_bytes() for request in ids(requests)]
 
 
-def told(refusal: pytest.ExceptionInfo) -> str:
-    """A refusal is one sentence."""
+def sentence_of(refusal: pytest.ExceptionInfo) -> str:
+    """The text of a refusal, which is one sentence."""
     text = str(refusal.value)
     assert text.endswith(".")
     assert ". " not in text
@@ -85,23 +85,23 @@ def test_flight_is_never_rounded():
     ],
 )
 def test_flight_of_another_sample_is_refused(other):
-    """Whatever of the sample differs, even where the request has the same name."""
+    """A flight of any other sample, even where the request has the same id."""
     with pytest.raises(SealError, match=f"came for {other.id}") as refusal:
         read(committed(), request=other)
-    assert REQUEST.id in told(refusal)
+    assert REQUEST.id in sentence_of(refusal)
     assert refusal.value.request == other.id
 
 
 def test_flight_made_with_other_weights_is_refused():
     with pytest.raises(SealError, match=f"made with weights {BASE_DIGEST} but this worker holds {'d' * 32}") as refusal:
         read(committed(), digest="d" * 32)
-    told(refusal)
+    sentence_of(refusal)
 
 
 def test_flight_of_another_shape_is_refused():
     with pytest.raises(SealError, match="holds tensors") as refusal:
         read(committed(), shape=(SHAPE[0] * 2, SHAPE[1]))
-    told(refusal)
+    sentence_of(refusal)
 
 
 def test_flight_with_a_window_step_missing_is_refused():
@@ -142,7 +142,7 @@ def test_flight_with_a_flipped_bit_anywhere_is_refused():
 
 
 def test_flight_is_plain_safetensors():
-    """Whoever has the file can look into it with the format's own tools."""
+    """Other tools can read the file by its format."""
     found = load(committed(step=4))
     assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
         "x": SHAPE,
@@ -163,11 +163,11 @@ def test_flight_of_the_second_order_holds_the_velocity_and_that_of_no_other_samp
 
 
 def test_flight_of_the_second_order_without_its_velocity_or_another_with_one_is_refused():
-    """It would silently go on with a step of the first order."""
+    """It would silently continue with a first-order step."""
     known = read(committed(SECOND_ORDER), SECOND_ORDER)
     with pytest.raises(SealError, match="holds tensors") as refusal:
         read(replace(known, velocity_SC=None).to_bytes(), SECOND_ORDER)
-    told(refusal)
+    sentence_of(refusal)
     with pytest.raises(SealError, match="holds tensors"):
         read(replace(read(committed()), velocity_SC=known.velocity_SC).to_bytes())
 
@@ -199,7 +199,7 @@ def test_payload_of_another_sample_is_refused():
     requests, payloads = finished_group()
     with pytest.raises(SealError, match=f"tensors of {requests[1].id} came for {requests[0].id}") as refusal:
         join_payloads(requests[:2], [payloads[1], payloads[0]], CPU)
-    told(refusal)
+    sentence_of(refusal)
 
 
 def test_payload_that_is_lost_or_damaged_is_named(tmp_path):

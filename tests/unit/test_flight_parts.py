@@ -1,4 +1,4 @@
-"""Commits in parts: each tells only what is new, and all of them together are the whole flight."""
+"""Commits in parts: each holds only what is new, and all of them together are the whole flight."""
 
 import pytest
 from engine_stories import admit, bits, engine, made_alone, wanted
@@ -13,7 +13,7 @@ FLOW = SamplerKind.FLOW_SDE
 
 @pytest.mark.parametrize("commit_every", [1, 2, 3])
 @pytest.mark.parametrize("kind", [SamplerKind.ODE, SamplerKind.ODE2, FLOW])
-def test_sample_that_moves_after_every_commit_keeps_its_bits_though_no_commit_tells_anything_twice(kind, commit_every):
+def test_sample_that_moves_after_every_commit_keeps_its_bits_though_no_commit_repeats_data(kind, commit_every):
     """The window lies at steps 2 to 4; each worker commits once and dies, and the next goes on from all the parts."""
     request = wanted(3, tiny_sampling(kind, Window(2, 3) if kind is FLOW else Window(0, 0), steps=8), PROMPTS[2])
     flights, flight, attempt, sizes = Flights(), None, 0, []
@@ -34,7 +34,7 @@ def test_sample_that_moves_after_every_commit_keeps_its_bits_though_no_commit_te
     assert bits(done[0]) == bits(made_alone(request))
     recorded = sum(len(tensor) for tensor in bits(done[0]).values())
     headers = 1200 * len(sizes)
-    # Where the sample is, and for the second order how it came there: these are new at every commit.
+    # The latents, and for the second order the last velocity, are new at every commit.
     latents = done[0].payload.x0_SC.nbytes * (2 if kind is SamplerKind.ODE2 else 1)
     assert sum(sizes) < recorded + latents * len(sizes) + headers
 

@@ -1,4 +1,4 @@
-"""Flights: one whole flight of a sample, the newest that there is, and none that nobody wants."""
+"""Flights: at most one whole flight per sample, the newest, and only of samples that are kept."""
 
 from spotlight.control.flights import Flights
 from spotlight.core.work import RequestId
@@ -6,7 +6,7 @@ from spotlight.core.work import RequestId
 ONE, OTHER = RequestId("rollout/0/0/1"), RequestId("rollout/0/0/2")
 
 
-def test_late_word_of_an_older_flight_changes_nothing() -> None:
+def test_late_commit_of_an_older_flight_changes_nothing() -> None:
     flights = Flights()
     flights.keep(ONE, 4, b"four")
     flights.keep(ONE, 2, b"two")
@@ -23,7 +23,7 @@ def test_sample_that_starts_over_begins_with_no_flight() -> None:
     assert flights.at(ONE, 2) == b"two"
 
 
-def test_flights_that_nobody_wants_are_forgotten() -> None:
+def test_flights_that_are_not_kept_are_forgotten() -> None:
     flights = Flights()
     flights.keep(ONE, 1, b"one")
     flights.keep(OTHER, 1, b"other")
@@ -40,7 +40,7 @@ def test_parts_that_build_on_one_another_are_handed_out_as_one_flight_without_th
     assert flights.at(ONE, 8) == b"two,four,eight"
 
 
-def test_part_whose_base_was_lost_does_not_fit_and_what_was_whole_before_stays() -> None:
+def test_part_whose_base_was_lost_is_refused_and_the_whole_flight_before_stays() -> None:
     flights = Flights()
     flights.keep(ONE, 2, b"two")
     assert not flights.fits(ONE, since=4)

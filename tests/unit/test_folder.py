@@ -38,7 +38,7 @@ def test_resume_with_changed_settings_names_every_changed_key() -> None:
     assert "train.lr (0.0001 -> 0.5)" in str(refused.value)
 
 
-def test_resume_may_change_where_how_long_and_how_dear() -> None:
+def test_resume_may_change_length_budget_machines_and_market() -> None:
     before = load_config("words-nft").model_dump(mode="json")
     changes = ["iterations=99", "budget.max_hours=1", "cluster.spot=2", "market.trace=demo"]
     now = load_config("words-nft", changes).model_dump(mode="json")

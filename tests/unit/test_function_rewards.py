@@ -1,4 +1,4 @@
-"""A reward may be a plain function: told from a factory by its parameters, versioned by its file, checked like any."""
+"""A reward may be a plain function: distinguished from a factory by its parameters, versioned by its file, checked."""
 
 import importlib
 import sys
@@ -116,13 +116,13 @@ def test_version_of_a_function_changes_with_its_file(folder):
         ("absent", "has no attribute 'absent'; .*function_rewards.py"),
     ],
 )
-def test_what_is_neither_function_nor_factory_says_what_was_expected(folder, name, words):
+def test_object_that_is_neither_function_nor_factory_is_refused_with_what_was_expected(folder, name, words):
     with pytest.raises(RewardError, match=words):
         registry.create(f"function_rewards:{name}")
 
 
 @pytest.mark.parametrize("source", ["import no_such_module", "def broken(:", "1 / 0"])
-def test_module_that_fails_to_import_says_how(folder, source):
+def test_module_that_fails_to_import_is_refused_with_its_error(folder, source):
     (folder / "failing_rewards.py").write_text(source)
     with pytest.raises(RewardError, match=r"cannot be imported \((ModuleNotFound|Syntax|ZeroDivision)Error"):
         registry.create("failing_rewards:f")
@@ -164,7 +164,7 @@ def test_lists_arrays_and_tensors_of_numbers_are_scores(answer):
         (Scores(total=[1.0] * 8, components={"part": [1.0]}), "a list of 1 number"),
     ],
 )
-def test_answer_of_another_shape_or_type_says_what_was_expected_and_what_came(answer, came):
+def test_result_of_another_shape_or_type_is_refused_with_what_was_expected_and_returned(answer, came):
     with pytest.raises(
         RewardError, match=f"returned {came} for 8 images, but should return a list or array of 8 numbers"
     ):

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, stepped, told, train
+from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, run_scenario, stepped, train
 
 from spotlight.controller.gang import GangLost
 from spotlight.core import messages as m
@@ -21,75 +21,75 @@ ITEM = m.TrainItem(
 
 
 def test_late_answer_of_an_earlier_step_is_not_taken_for_the_current_one() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         ordered = asyncio.create_task(node.gang.step(train(3)))
         await node.orders.get()
-        node.says(FIRST, stepped(2))
-        node.says(FIRST, stepped(3))
+        node.receive(FIRST, stepped(2))
+        node.receive(FIRST, stepped(3))
         assert (await ordered).digest == "theta-3"
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_part_is_ended_by_its_own_answer_and_not_by_that_of_the_part_before() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         part = m.Train(step=3, iteration=3, items=(), last=True, part=1, samples=4, is_final=False)
         ordered = asyncio.create_task(node.gang.accumulate(part))
         await node.orders.get()
         for late in (m.Accumulated(step=3, part=0), m.Accumulated(step=2, part=1), stepped(3)):
-            node.says(FIRST, late)
+            node.receive(FIRST, late)
             await asyncio.sleep(1.0)
             assert not ordered.done()
-        node.says(FIRST, m.Accumulated(step=3, part=1))
+        node.receive(FIRST, m.Accumulated(step=3, part=1))
         assert (await ordered).part == 1
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_gang_is_restored_until_it_goes_though_nothing_is_ordered() -> None:
-    async def story() -> None:
+def test_gang_counts_as_restored_until_its_worker_is_gone() -> None:
+    async def scenario() -> None:
         node = Node()
         assert not node.gang.is_restored()
         await node.restored(FIRST)
         assert node.gang.is_restored()
-        node.says(None, m.Gone(worker=FIRST, cause="killed"))
+        node.receive(None, m.Gone(worker=FIRST, cause="killed"))
         assert not node.gang.is_restored()
-        node.arrives(SECOND)
+        node.join(SECOND)
         assert not node.gang.is_restored()
         await node.restored(SECOND)
         assert node.gang.is_restored()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_late_word_of_other_weights_or_another_checkpoint_does_not_end_an_order() -> None:
-    async def story() -> None:
+def test_late_reply_about_other_weights_or_another_checkpoint_does_not_end_an_order() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         older, newer = WeightsId(Version(1)), WeightsId(Version(2))
         ordered = asyncio.create_task(node.gang.publish((newer,)))
         await node.orders.get()
-        node.says(FIRST, m.PublishedWeights(weights=older, digest="old", size=1, step=1))
-        node.says(FIRST, m.PublishedWeights(weights=newer, digest="new", size=1, step=2))
+        node.receive(FIRST, m.PublishedWeights(weights=older, digest="old", size=1, step=1))
+        node.receive(FIRST, m.PublishedWeights(weights=newer, digest="new", size=1, step=2))
         assert [published.digest for published in await ordered] == ["new"]
         saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
         await node.orders.get()
         for late in (m.Saved(step=1, path="checkpoints/1"), m.Saved(step=2, path="checkpoints/2", restored=True)):
-            node.says(FIRST, late)
+            node.receive(FIRST, late)
             await asyncio.sleep(1.0)
             assert not saving.done()
-        node.says(FIRST, m.Saved(step=2, path="checkpoints/2"))
+        node.receive(FIRST, m.Saved(step=2, path="checkpoints/2"))
         await saving
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_gang_that_hangs_in_a_step_is_killed_and_lost_and_the_reason_is_told() -> None:
-    async def story() -> None:
+def test_gang_that_hangs_in_a_step_is_killed_and_lost_with_a_reason() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         began = asyncio.get_running_loop().time()
@@ -103,143 +103,143 @@ def test_gang_that_hangs_in_a_step_is_killed_and_lost_and_the_reason_is_told() -
         assert node.orders.get_nowait() == train(0)
         await node.restored(SECOND)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_gang_that_hangs_and_cannot_be_killed_stops_the_run() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node()
         node.dies_when_killed = False
         await node.restored(FIRST)
         with pytest.raises(Stopped, match=f"{FIRST} sent no reply to Train .* could not be killed"):
             await node.gang.step(train(0))
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_failure_ends_whatever_was_ordered() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
-        node.says(FIRST, m.Failed(problem="out of memory", exit_code=4))
+        node.receive(FIRST, m.Failed(problem="out of memory", exit_code=4))
         with pytest.raises(Stopped, match="out of memory"):
             await ordered
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_gang_of_two_is_there_with_its_second_rank_and_both_train() -> None:
-    async def story() -> None:
+def test_gang_of_two_is_complete_with_its_second_rank_and_both_train() -> None:
+    async def scenario() -> None:
         node = Node(ranks=2)
-        node.arrives(FIRST)
+        node.join(FIRST)
         waiting = asyncio.create_task(node.gang.restore(0, ""))
         await asyncio.sleep(1.0)
         assert node.orders.empty()
-        node.arrives(SECOND)
+        node.join(SECOND)
         assert isinstance(await node.orders.get(), m.Restore)
-        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
         await waiting
         ordered = asyncio.create_task(node.gang.step(train(0)))
         orders = [await node.orders.get(), await node.orders.get()]
         assert [(order.rank, order.ranks) for order in orders if isinstance(order, m.Train)] == [(0, 2), (1, 2)]
-        node.says(SECOND, stepped(0))
+        node.receive(SECOND, stepped(0))
         await asyncio.sleep(1.0)
         assert not ordered.done()
-        node.says(FIRST, stepped(0))
+        node.receive(FIRST, stepped(0))
         assert (await ordered).digest == "theta-0"
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_one_rank_that_dies_is_the_gang_lost_until_another_comes() -> None:
-    async def story() -> None:
+def test_gang_that_loses_one_rank_is_lost_until_a_replacement_joins() -> None:
+    async def scenario() -> None:
         node = Node(ranks=2)
-        node.arrives(FIRST)
-        node.arrives(SECOND)
+        node.join(FIRST)
+        node.join(SECOND)
         restoring = asyncio.create_task(node.gang.restore(0, ""))
         await node.orders.get()
-        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
         await restoring
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
-        node.says(None, m.Gone(worker=SECOND, cause="killed"))
+        node.receive(None, m.Gone(worker=SECOND, cause="killed"))
         with pytest.raises(GangLost):
             await ordered
         present = asyncio.create_task(node.gang.present())
         await asyncio.sleep(1.0)
         assert not present.done()
-        node.arrives(WorkerId("reserved-2.1/0.2"))
+        node.join(WorkerId("reserved-2.1/0.2"))
         assert await present is False
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_worker_too_many_that_goes_again_leaves_the_gang_to_the_one_it_replaced() -> None:
-    async def story() -> None:
+def test_surplus_worker_that_leaves_returns_the_gang_to_the_worker_it_replaced() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
-        node.arrives(SECOND)
+        node.join(SECOND)
         assert not node.gang.is_restored()
-        node.says(None, m.Gone(worker=SECOND, cause="ended"))
+        node.receive(None, m.Gone(worker=SECOND, cause="ended"))
         ordered = asyncio.create_task(node.gang.restore(3, "checkpoints/3"))
         assert isinstance(await node.orders.get(), m.Restore)
-        node.says(FIRST, m.Saved(step=3, path="checkpoints/3", restored=True))
+        node.receive(FIRST, m.Saved(step=3, path="checkpoints/3", restored=True))
         await ordered
         assert node.gang.is_restored()
         assert node.killed == []
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_worker_that_has_trained_is_replaced_where_a_gang_begins_at_the_base_model() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node()
         await node.restored(FIRST)
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
-        node.says(FIRST, stepped(0))
+        node.receive(FIRST, stepped(0))
         await ordered
-        node.arrives(SECOND)
-        node.says(None, m.Gone(worker=SECOND, cause="ended"))
+        node.join(SECOND)
+        node.receive(None, m.Gone(worker=SECOND, cause="ended"))
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST]
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_the_base_model() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node, third, fourth = Node(ranks=3), WorkerId("reserved-1.1/0.3"), WorkerId("reserved-1.1/0.4")
         for worker in (FIRST, SECOND, third):
-            node.arrives(worker)
+            node.join(worker)
         restoring = asyncio.create_task(node.gang.restore(0, ""))
         await node.orders.get()
-        node.says(FIRST, m.Saved(step=0, path="", restored=True))
+        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
         await restoring
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
-        node.says(None, m.Gone(worker=third, cause="killed"))
+        node.receive(None, m.Gone(worker=third, cause="killed"))
         with pytest.raises(GangLost):
             await ordered
-        node.arrives(fourth)
+        node.join(fourth)
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST, SECOND]
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_order_that_takes_far_longer_than_earlier_ones_of_its_size_hangs_long_before_the_settings_limit() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(start_s=5.0)
         await node.restored(FIRST)
         ordered = asyncio.create_task(node.gang.step(train(0)))
         await node.orders.get()
         await asyncio.sleep(0.5)
-        node.says(FIRST, stepped(0))
+        node.receive(FIRST, stepped(0))
         await ordered
         began = asyncio.get_running_loop().time()
         with pytest.raises(GangLost):
@@ -247,11 +247,11 @@ def test_order_that_takes_far_longer_than_earlier_ones_of_its_size_hangs_long_be
         assert node.killed == [FIRST]
         assert asyncio.get_running_loop().time() - began < TIMEOUT_S / 2
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_larger_order_may_take_longer_in_proportion() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(start_s=1.0)
         await node.restored(FIRST)
         for step, (samples, seconds) in enumerate([(1, 0.5), (16, 40.0)]):
@@ -259,8 +259,8 @@ def test_larger_order_may_take_longer_in_proportion() -> None:
             ordered = asyncio.create_task(node.gang.step(order))
             await node.orders.get()
             await asyncio.sleep(seconds)
-            node.says(FIRST, stepped(step))
+            node.receive(FIRST, stepped(step))
             await ordered
         assert node.killed == []
 
-    told(story)
+    run_scenario(scenario)

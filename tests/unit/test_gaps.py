@@ -1,4 +1,4 @@
-"""What a run did not get is counted, named, and never called complete."""
+"""Missing samples, groups and evaluations are counted and named, and the run is never called complete."""
 
 import math
 
@@ -39,16 +39,16 @@ def test_run_without_gaps_is_clean_and_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "says"),
+    ("event", "sentence"),
     [
         (compared((True, True), (False, False), (False, True)), "1 of 3 groups not trained"),
         (Evaluated(iteration=4, scores={}), "no held-out score after iteration 4"),
     ],
 )
-def test_missing_group_or_evaluation_is_incomplete_and_not_clean(event: AnyEvent, says: str) -> None:
+def test_missing_group_or_evaluation_is_incomplete_and_not_clean(event: AnyEvent, sentence: str) -> None:
     gaps = seen(event)
     assert not gaps.whole
-    assert gaps.verdict() == f"INCOMPLETE: nothing was lost or doubled, but {says}."
+    assert gaps.verdict() == f"INCOMPLETE: nothing was lost or doubled, but {sentence}."
     assert "Clean" not in gaps.verdict()
 
 

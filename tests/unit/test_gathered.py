@@ -1,5 +1,5 @@
-"""A gathered journal is the same bytes, and nothing is missing once it is synced, rotated or closed; what fails on the
-way leaves a beginning of it that can be read and gone on with."""
+"""A gathered journal has the same bytes, and nothing is missing once it is synced, rotated or closed. A failure on the
+way leaves a readable beginning that can be continued."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ def test_gathered_journal_kept_by_a_snapshot_can_be_read_up_to_it_while_it_is_wr
 
 
 def failing_after(room: int, failure: BaseException) -> Write:
-    """Writes so many bytes, then fails once, then writes again."""
+    """Write `room` bytes, then fail once, then write again."""
     system, left, failures = os.write, room, [failure]
 
     def write(handle: int, data: bytes | memoryview) -> int:
@@ -69,7 +69,7 @@ def failing_after(room: int, failure: BaseException) -> Write:
 
 
 def append_until(journal: Journal, failure: type[BaseException]) -> int:
-    """How many records were taken before the failure."""
+    """Append until the failure; return the number of records taken."""
 
     def go_on() -> None:
         while True:
@@ -81,7 +81,7 @@ def append_until(journal: Journal, failure: type[BaseException]) -> int:
 
 
 def check_beginning(folder: Path) -> int:
-    """What is there is a beginning of what was written, and the journal goes on from it; how many records that is."""
+    """Check that the journal is a beginning of what was written and can be continued; return its number of records."""
     found = [record.event for record in read(folder)]
     assert found == [lost(number) for number in range(len(found))]
     with Journal.open(folder, lambda: 0.0, LONG, BufferedDisk().disk()) as journal:
@@ -92,14 +92,16 @@ def check_beginning(folder: Path) -> int:
 
 @pytest.mark.parametrize("room", [0, 1, 5000, BUFFER_BYTES - 1, BUFFER_BYTES])
 @pytest.mark.parametrize(
-    ("failure", "told"), [(FULL, JournalUnwritable), (KeyboardInterrupt(), KeyboardInterrupt)], ids=["full", "stopped"]
+    ("failure", "raised"),
+    [(FULL, JournalUnwritable), (KeyboardInterrupt(), KeyboardInterrupt)],
+    ids=["full", "stopped"],
 )
-def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, failure: BaseException, told: type[BaseException]
+def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, failure: BaseException, raised: type[BaseException]
 ) -> None:
     journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
     monkeypatch.setattr(os, "write", failing_after(room, failure))
-    taken = append_until(journal, told)
+    taken = append_until(journal, raised)
     if room < BUFFER_BYTES - 100:
         with pytest.raises(JournalUnwritable, match="resume the run"):
             journal.append(lost(taken))
@@ -109,7 +111,7 @@ def test_gathered_journal_whose_write_fails_keeps_a_beginning_that_can_be_gone_o
 
 
 class Interrupting:
-    """A bound that somebody presses Ctrl-C at."""
+    """A bound whose comparison is interrupted by Ctrl-C."""
 
     def __lt__(self, gathered: int) -> bool:
         raise KeyboardInterrupt
@@ -128,7 +130,7 @@ def test_gathered_journal_interrupted_while_a_record_is_gathered_does_not_have_i
     assert check_beginning(tmp_path) == 1
 
 
-def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_would_follow_the_hole(
+def test_gathered_journal_interrupted_while_it_is_synced_takes_no_record_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())
@@ -143,7 +145,7 @@ def test_gathered_journal_interrupted_while_it_is_synced_takes_nothing_that_woul
     assert 0 < check_beginning(tmp_path) < 20
 
 
-def test_gathered_journal_that_cannot_be_flushed_when_closed_says_so_and_lets_go(
+def test_gathered_journal_that_cannot_be_flushed_when_closed_raises_and_releases_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal.create(tmp_path, lambda: 0.0, LONG, BufferedDisk().disk())

@@ -199,7 +199,7 @@ def minimally_wrong(prompt: Prompt, rng: np.random.Generator) -> Prompt:
 def drawn(
     task: str, picture_of: Callable[[Prompt, np.random.Generator], Prompt], seed: int = 3
 ) -> tuple[list[np.ndarray], list[Prompt]]:
-    """Pictures, with the prompts they are to be judged by."""
+    """Pictures with the prompts they are judged by."""
     rng = np.random.default_rng(seed)
     pool = [prompt for prompt in PROMPTS if prompt.scene.tag == task]
     asked = [pool[int(rng.integers(len(pool)))] for _ in range(SCENES_PER_TASK)]

@@ -1,4 +1,4 @@
-"""`benchmarks/headline/`: whose machines a setting is about, and figures against those who ran."""
+"""`benchmarks/headline/`: the machines of each setup, and ratios against the setups that ran."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from benchmarks.headline import run as headline
 from benchmarks.headline.cells import Cell, CellPoint
 
 
-def test_spot_slots_of_a_contest_are_not_given_to_who_has_none(tmp_path: Path) -> None:
+def test_spot_slots_of_a_contest_are_not_given_to_setups_without_spot(tmp_path: Path) -> None:
     overrides = ["cluster.spot=24", "seed=7"]
     args = argparse.Namespace(
         family="scenes", same_batches=False, device="cpu", overrides=overrides, numerics="model", out=tmp_path
@@ -29,7 +29,7 @@ def cell(setup: str, hours: float, trace: str = "calm") -> Cell:
     )  # fmt: skip
 
 
-def test_figures_are_against_those_who_ran() -> None:
+def test_figures_are_against_the_setups_that_ran() -> None:
     cells = [cell("reserved-only", 4.0, "steady"), cell("spotlight-fixed", 1.0), cell("pipelined", 2.0)]
     names = set(headline_results.ratios_of(headline_results.races(cells, "spotlight-fixed")))
     assert {"speedup_vs_reserved_only", "speedup_vs_pipelined"} <= names

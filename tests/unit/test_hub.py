@@ -1,4 +1,4 @@
-"""The hub: whoever waits is woken by what it waits for, by nothing less, and by a failure."""
+"""The hub: a waiter is woken by its own condition, by nothing less, and by a failure."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,89 +19,89 @@ from spotlight.sim.virtual_loop import run_virtually
 FIRST, SECOND = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/1.1")
 
 
-class Door:
-    """A hub, and one node whose workers come and go as the test says."""
+class HubNode:
+    """A hub and one node whose workers join and leave as the test prescribes."""
 
     def __init__(self) -> None:
         dispatcher, self._node = dispatcher_with(SlotClass.RESERVED)
         self.hub = Hub(dispatcher, RealClock(), lambda outgoing: None)
 
-    def comes(self, worker: WorkerId) -> None:
+    def join(self, worker: WorkerId) -> None:
         hello = m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=SlotClass.RESERVED, rows=1, pid=1)
         self.hub.receive(self._node, m.Envelope(worker, hello), b"")
 
-    def goes(self, worker: WorkerId) -> None:
+    def leave(self, worker: WorkerId) -> None:
         self.hub.receive(self._node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), b"")
 
     def is_here(self, worker: WorkerId) -> Callable[[], bool]:
         return lambda: worker in self.hub.dispatcher.directory.workers
 
 
-def told(story: Callable[[Door], Coroutine[Any, Any, None]]) -> None:
+def run_scenario(scenario: Callable[[HubNode], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await story(Door())
+        await scenario(HubNode())
 
     run_virtually(main())
 
 
-async def turns() -> None:
-    """Everybody who was woken has had their turn."""
+async def settle() -> None:
+    """Let every woken waiter run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-def test_each_waits_for_their_own_and_no_other_message_ends_it():
-    async def story(door: Door) -> None:
-        first = asyncio.create_task(door.hub.until(door.is_here(FIRST)))
-        second = asyncio.create_task(door.hub.until(door.is_here(SECOND)))
-        await turns()
-        door.comes(SECOND)
-        await turns()
+def test_each_waiter_is_woken_by_its_own_condition_only():
+    async def scenario(node: HubNode) -> None:
+        first = asyncio.create_task(node.hub.until(node.is_here(FIRST)))
+        second = asyncio.create_task(node.hub.until(node.is_here(SECOND)))
+        await settle()
+        node.join(SECOND)
+        await settle()
         assert (first.done(), second.done()) == (False, True)
-        door.comes(FIRST)
-        await turns()
+        node.join(FIRST)
+        await settle()
         assert first.done()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_what_was_so_for_a_moment_only_is_waited_for_again():
-    async def story(door: Door) -> None:
-        waiting = asyncio.create_task(door.hub.until(door.is_here(FIRST)))
-        await turns()
-        door.comes(FIRST)
-        door.goes(FIRST)
-        await turns()
+def test_condition_that_holds_only_briefly_does_not_end_the_wait():
+    async def scenario(node: HubNode) -> None:
+        waiting = asyncio.create_task(node.hub.until(node.is_here(FIRST)))
+        await settle()
+        node.join(FIRST)
+        node.leave(FIRST)
+        await settle()
         assert not waiting.done()
-        door.comes(FIRST)
-        await turns()
+        node.join(FIRST)
+        await settle()
         assert waiting.done()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_one_who_gives_up_waiting_keeps_nobody_else_from_being_woken():
-    async def story(door: Door) -> None:
-        waiting = [asyncio.create_task(door.hub.until(door.is_here(FIRST))) for _ in range(2)]
-        await turns()
+def test_cancelled_waiter_does_not_keep_the_others_from_being_woken():
+    async def scenario(node: HubNode) -> None:
+        waiting = [asyncio.create_task(node.hub.until(node.is_here(FIRST))) for _ in range(2)]
+        await settle()
         waiting[0].cancel()
-        await turns()
-        door.comes(FIRST)
-        await turns()
+        await settle()
+        node.join(FIRST)
+        await settle()
         assert [task.cancelled() for task in waiting] == [True, False]
         assert waiting[1].done()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_failure_is_raised_where_somebody_waits_and_where_somebody_begins_to():
-    async def story(door: Door) -> None:
-        waiting = asyncio.create_task(door.hub.until(door.is_here(FIRST)))
-        await turns()
-        door.hub.fail(Stopped("the disk is full"))
+def test_failure_is_raised_in_current_and_in_later_waits():
+    async def scenario(node: HubNode) -> None:
+        waiting = asyncio.create_task(node.hub.until(node.is_here(FIRST)))
+        await settle()
+        node.hub.fail(Stopped("the disk is full"))
         with pytest.raises(Stopped, match="the disk is full"):
             await waiting
         with pytest.raises(Stopped, match="the disk is full"):
-            await door.hub.until(door.is_here(SECOND))
+            await node.hub.until(node.is_here(SECOND))
 
-    told(story)
+    run_scenario(scenario)

@@ -103,7 +103,7 @@ def test_sync_interval_waits_and_tick_catches_up(tmp_path):
         assert disk.syncs == 2
 
 
-def test_sync_never_leaves_it_to_the_system_but_every_record_is_readable_at_once(tmp_path):
+def test_sync_never_forces_nothing_but_every_record_is_readable_at_once(tmp_path):
     disk = FussyDisk()
     with Journal.create(tmp_path, HandClock().now, CALM, disk.disk()) as journal:
         record = journal.append(RunStopped(reason="done", finished=True))
@@ -197,7 +197,7 @@ def test_a_closed_journal_takes_nothing_more(tmp_path):
         journal.append(lease(0))
 
 
-def test_a_journal_whose_close_fails_says_so_once_and_lets_go_of_its_lock(tmp_path):
+def test_a_journal_whose_close_fails_raises_once_and_releases_its_lock(tmp_path):
     def failing(handle: int) -> None:
         os.close(handle)
         raise OSError(errno.EIO, "Input/output error")

@@ -1,4 +1,4 @@
-"""The journal after harm: torn tails are cut, damage is refused and located, nothing is silently lost."""
+"""The journal after damage: torn tails are cut, damage is refused and located, nothing is silently lost."""
 
 import pickle
 
@@ -18,7 +18,7 @@ from spotlight.core.segments import pack_frame, pack_header
 # -- torn tails and damage ---------------------------------------------------------------------------------------------
 
 
-def test_a_tail_torn_at_any_byte_is_cut_and_told(tmp_path):
+def test_a_tail_torn_at_any_byte_is_cut_and_reported(tmp_path):
     written = write(tmp_path, 3)
     (segment,) = segments(tmp_path)
     whole = segment.read_bytes()
@@ -85,7 +85,7 @@ def test_damage_names_the_record_and_offers_the_last_checkpoint_before_it(tmp_pa
     assert pickle.loads(pickle.dumps(error)).checkpoint == error.checkpoint
 
 
-def test_damage_before_any_checkpoint_says_that_there_is_none(tmp_path):
+def test_damage_before_any_checkpoint_names_no_checkpoint(tmp_path):
     write(tmp_path, 3)
     (segment,) = segments(tmp_path)
     data = bytearray(segment.read_bytes())
@@ -116,7 +116,7 @@ def test_a_record_that_bears_another_number_is_refused(tmp_path):
     assert caught.value.seq == 1
 
 
-def test_a_record_of_an_event_that_nobody_knows_is_refused(tmp_path):
+def test_a_record_of_an_unknown_event_is_refused(tmp_path):
     frame = pack_frame(msgspec.msgpack.encode({"seq": 0, "at": 0.0, "event": {"type": "Teleported"}}))
     (tmp_path / "segment-000000.log").write_bytes(pack_header(0) + frame)
     with pytest.raises(JournalCorrupt, match="cannot be read"):
@@ -143,7 +143,7 @@ def test_a_damaged_header_is_refused_with_the_checkpoint_before_it(tmp_path):
     assert caught.value.checkpoint == Checkpointed(step=4, path="checkpoints/step-4")
 
 
-def test_a_journal_of_another_schema_is_turned_away(tmp_path, monkeypatch):
+def test_a_journal_of_another_schema_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("spotlight.core.segments.SCHEMA", 99)
     write(tmp_path, 1)
     monkeypatch.undo()

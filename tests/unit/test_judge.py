@@ -1,4 +1,4 @@
-"""The judge: every picture gets a verdict, though its reward raises, dies or hangs."""
+"""The judge: every picture gets a verdict, even if its reward raises, dies or hangs."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from spotlight.node.judge import Judge, Picture, Verdict
 from spotlight.node.reward_process import RewardLog, RewardProcess
 
 PATIENT_S, IMPATIENT_S = 20.0, 1.0
-"""The first is enough for a process to start on a busy machine, the second for nothing but hanging."""
+"""The first is long enough for a process to start on a busy machine; the second passes only if it hangs."""
 PROMPT = Prompt(text="a word")
 GOOD, POISON = 10, 200
 """Brightness of a picture that is scored, and of one that the reward cannot take."""
@@ -71,7 +71,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def verdicts_on(judge: Judge[Picture], brightness: Sequence[int]) -> list[Verdict]:
-    """Of pictures that arrive together."""
+    """Verdicts on pictures that arrive together."""
     images = [np.full((8, 8, 3), value, np.uint8) for value in brightness]
     return await asyncio.gather(*(judge.judge(Picture(image, PROMPT)) for image in images))
 
@@ -79,7 +79,7 @@ async def verdicts_on(judge: Judge[Picture], brightness: Sequence[int]) -> list[
 def judged(
     reward: str, brightness: Sequence[int], timeout_s: float = PATIENT_S, killed_before: int = 0
 ) -> list[Verdict]:
-    """The verdicts; `killed_before`: so many times the idle reward process is killed before the pictures come."""
+    """The verdicts; the idle reward process is first killed `killed_before` times."""
 
     async def sit() -> list[Verdict]:
         judge = Judge([RewardProcess(f"strange_rewards:{reward}", timeout_s)], RewardLog("node.log"))
@@ -95,7 +95,7 @@ def judged(
 
 
 def kill_reward_processes() -> None:
-    """Those that this test started; each is dead and gone when this returns."""
+    """Kill the reward processes of this test; each has ended when this returns."""
     children = multiprocessing.active_children()
     assert children
     for child in children:
@@ -105,18 +105,18 @@ def kill_reward_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "says"),
+    ("reward", "problem"),
     [
         ("Brightness", "too bright"),
         ("Dying", "died without an error"),
         pytest.param("Hanging", "gave no answer within 20 s", marks=pytest.mark.slow),
     ],
 )
-def test_picture_that_the_reward_fails_at_is_unscored_with_its_reason_and_the_others_are_scored(reward, says):
+def test_picture_that_the_reward_fails_at_is_unscored_with_its_reason_and_the_others_are_scored(reward, problem):
     first, poisoned, last = judged(reward, [GOOD, POISON, GOOD + 1])
     assert (first.score.reward, last.score.reward) == (GOOD, GOOD + 1)
     assert math.isnan(poisoned.score.reward)
-    assert says in poisoned.problem
+    assert problem in poisoned.problem
     assert "traceback is in node.log" in poisoned.problem
     assert not first.problem + last.problem
 
@@ -147,7 +147,7 @@ def test_reward_that_hangs_at_everything_is_given_up_after_two_pictures():
 
 
 def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> tuple[list[list[Verdict]], list[str]]:
-    """Verdicts on (brightness, whether the second judge is asked) by batch, and what was reported of that judge."""
+    """Verdicts on (brightness, whether the second judge scores it) by batch, and the reports about that judge."""
     reports: list[str] = []
 
     async def sit() -> list[list[Verdict]]:
@@ -156,7 +156,9 @@ def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> t
         try:
             found = []
             for batch in batches:
-                pictures = [Picture(np.full((8, 8, 3), value, np.uint8), PROMPT, asked) for value, asked in batch]
+                pictures = [
+                    Picture(np.full((8, 8, 3), value, np.uint8), PROMPT, is_judged) for value, is_judged in batch
+                ]
                 found.append(await asyncio.gather(*map(sitting.judge, pictures)))
             return found
         finally:
@@ -165,14 +167,14 @@ def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> t
     return asyncio.run(sit()), reports
 
 
-def test_second_judge_scores_the_pictures_that_it_is_asked_about_and_changes_no_reward():
+def test_second_judge_scores_the_pictures_chosen_for_it_and_changes_no_reward():
     (verdicts,), reports = judged_twice("Contrary", [[(GOOD, True), (GOOD + 1, False), (GOOD + 2, True)]])
     assert [verdict.score.reward for verdict in verdicts] == [GOOD, GOOD + 1, GOOD + 2]
     assert [verdict.score.components for verdict in verdicts] == [{"judge": -GOOD}, {}, {"judge": -GOOD - 2}]
     assert not reports
 
 
-def test_second_judge_that_kills_its_process_costs_no_reward_and_is_not_asked_again():
+def test_second_judge_that_kills_its_process_costs_no_reward_and_is_not_used_again():
     batches, reports = judged_twice("Contrary", [[(GOOD, True), (POISON, True)], [(GOOD, True)]])
     scores = [verdict.score for batch in batches for verdict in batch]
     assert [score.reward for score in scores] == [GOOD, POISON, GOOD]

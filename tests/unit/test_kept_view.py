@@ -39,7 +39,7 @@ def test_view_is_kept_at_the_end_of_every_iteration(tmp_path: Path) -> None:
 
 
 def test_view_of_a_long_run_reads_only_what_follows_the_newest_snapshot(tmp_path: Path) -> None:
-    """All segments before it are gone to ruin, and nobody looks."""
+    """All earlier segments are overwritten, which the view does not notice."""
     run_log, view = watched(tmp_path)
     last = max(index for index, event in enumerate(EVENTS) if isinstance(event, IterationDone))
     for event in EVENTS[: last + 1]:

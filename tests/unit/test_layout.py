@@ -1,4 +1,4 @@
-"""Which crews a node should have: alone while work is plenty, together in the tail, and never back and forth."""
+"""Which crews a node should have: slots alone while work waits, together in the tail, and no oscillation."""
 
 import math
 
@@ -43,7 +43,7 @@ def degrees(situation: Situation, **settings: object) -> list[int]:
 @pytest.mark.parametrize(
     ("waiting", "expected"), [(0, [1, 1, 1]), (1, [3]), (2, [2, 1]), (3, [1, 1, 1]), (30, [1, 1, 1])]
 )
-def test_three_survivors_are_split_as_the_queue_says(waiting: int, expected: list[int]) -> None:
+def test_three_survivors_are_split_by_the_length_of_the_queue(waiting: int, expected: list[int]) -> None:
     assert degrees(at([idle(i) for i in range(3)], [LARGE] * waiting)) == expected
 
 
@@ -96,7 +96,7 @@ def test_much_slower_slot_is_left_out_because_it_would_set_the_pace() -> None:
     assert degrees(at([busy(0), idle(1, speed=0.4)])) == [1, 1]
 
 
-def test_slot_that_may_follow_nobody_leads_what_waits() -> None:
+def test_slot_that_may_not_follow_any_leader_leads_what_waits() -> None:
     slots = [idle(0, kind="H100"), idle(1, kind="A100"), busy(2, kind="H100")]
     layout = planner(mixed_gpus="refuse").choose(at(slots, [SMALL]))
     assert layout == ((name(1),), (name(2), name(0)))
@@ -191,7 +191,7 @@ def test_larger_crew_is_corrected_even_if_no_slot_alone_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"degrees": [1, 2, 2]}, "each number of slots once"),
         ({"degrees": [0, 2]}, "none below 1"),
@@ -201,8 +201,8 @@ def test_larger_crew_is_corrected_even_if_no_slot_alone_was_measured() -> None:
         ({"speed_ups": [(1024, 2, 3.0)]}, "at most the degree"),
     ],
 )
-def test_impossible_settings_are_refused_in_a_sentence(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_impossible_settings_are_refused_in_a_sentence(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ElasticConfig(**settings)
 
 

@@ -1,4 +1,4 @@
-"""The statistical model behind simulated rewards: what its files may say, and what its rewards then do."""
+"""The statistical model behind simulated rewards: what its files may contain, and the rewards that follow."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_learning_model_file_with_a_wrong_field_names_it(tmp_path, change, probl
         LearningModel.load(written(tmp_path, figures(**change)))
 
 
-def test_learning_model_file_that_ends_early_says_so(tmp_path):
+def test_truncated_learning_model_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"own\.json' cannot be read .*truncated"):
         LearningModel.load(written(tmp_path, "{"))
 

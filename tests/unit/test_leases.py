@@ -1,4 +1,4 @@
-"""What an agent remembers of its workers' leases."""
+"""The agent's record of its workers' leases."""
 
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
@@ -14,7 +14,7 @@ def lease(seed: int, attempt: int = 1, work: Work = Work.ROLLOUT) -> m.Granted:
     return m.Granted(request=Request(work=work, iteration=0, group=0, sample=sample), attempt=attempt, prompt=PROMPT)
 
 
-def test_lease_is_there_until_its_very_attempt_ends():
+def test_lease_is_kept_until_its_own_attempt_ends():
     leases, first, second = Leases(), lease(1, attempt=1), lease(1, attempt=2)
     leases.observe(WORKER, m.Grant(leases=(first,)))
     leases.observe(WORKER, m.Grant(leases=(second,)))
@@ -24,7 +24,7 @@ def test_lease_is_there_until_its_very_attempt_ends():
     assert leases.of(WORKER) == {}
 
 
-def test_fence_and_discard_on_their_way_end_what_they_name():
+def test_relayed_fence_and_discard_end_the_leases_that_they_name():
     leases, kept = Leases(), lease(1)
     fenced, preview = lease(2), lease(3, work=Work.PREVIEW)
     leases.observe(WORKER, m.Grant(leases=(kept, fenced, preview)))
@@ -33,7 +33,7 @@ def test_fence_and_discard_on_their_way_end_what_they_name():
     assert leases.of(WORKER) == {kept.request.id: kept}
 
 
-def test_worker_that_is_gone_holds_nothing_and_strangers_never_did():
+def test_worker_that_is_gone_holds_nothing_and_unknown_workers_never_did():
     leases = Leases()
     leases.observe(WORKER, m.Grant(leases=(lease(1),)))
     leases.gone(WORKER)

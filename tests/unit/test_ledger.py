@@ -1,7 +1,7 @@
 """The ledger: leases, fences, acceptance once; issue, drop, reopen and cancel; previews."""
 
 import pytest
-from ledger_stories import BASE, W1, W2, Told, grid, make, result, train, wanted
+from ledger_stories import BASE, W1, W2, EventLog, grid, make, result, train, wanted
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.ledger.entries import Batch
@@ -23,14 +23,14 @@ A, B = wanted(0, 0), wanted(0, 1)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> EventLog:
+    return EventLog()
 
 
 @pytest.fixture
-def ledger(told: Told) -> Ledger:
+def ledger(events: EventLog) -> Ledger:
     """One group of two is wanted."""
-    ledger = Ledger(told.append)
+    ledger = Ledger(events.append)
     ledger.issue([A, B], [0])
     return ledger
 
@@ -38,7 +38,7 @@ def ledger(told: Told) -> Ledger:
 # -- leases and fences -------------------------------------------------------------------------------------------------
 
 
-def test_a_sample_goes_from_queued_to_trained(ledger, told):
+def test_a_sample_goes_from_queued_to_trained(ledger, events):
     assert ledger.state(A.id) is SampleState.QUEUED
     assert ledger.lease(A.id, W1) == 1
     assert (ledger.state(A.id), ledger.holder(A.id), ledger.leases_of(W1)) == (SampleState.LEASED, W1, [A.id])
@@ -52,7 +52,7 @@ def test_a_sample_goes_from_queued_to_trained(ledger, told):
     event = train(ledger, [A, B], 0)
     assert ledger.counts()[SampleState.TRAINED] == 2
     assert (ledger.steps, ledger.step(0), ledger.frontier) == (1, event, Frontier(1))
-    assert told.kinds() == [Issued, Leased, Accepted, Leased, Accepted, StepCommitted]
+    assert events.kinds() == [Issued, Leased, Accepted, Leased, Accepted, StepCommitted]
 
 
 def test_a_leased_sample_is_not_leased_again(ledger):
@@ -61,25 +61,25 @@ def test_a_leased_sample_is_not_leased_again(ledger):
         ledger.lease(A.id, W2)
 
 
-def test_a_released_sample_gets_a_new_attempt_and_the_old_one_is_fenced(ledger, told):
+def test_a_released_sample_gets_a_new_attempt_and_the_old_one_is_fenced(ledger, events):
     first = ledger.lease(A.id, W1)
     assert ledger.release(A.id, first, ReleaseReason.LOST, step=4, redone=2)
-    assert told[-1] == Released(request=A.id, attempt=1, reason=ReleaseReason.LOST, step=4, redone=2)
+    assert events[-1] == Released(request=A.id, attempt=1, reason=ReleaseReason.LOST, step=4, redone=2)
     assert ledger.accept(result(A.id, first), BASE) is RefusalReason.FENCED
     assert ledger.lease(A.id, W2, step=4) == 2
     assert ledger.accept(result(A.id, first), BASE) is RefusalReason.FENCED
-    assert told[-1] == Refused(request=A.id, attempt=1, worker=W1, reason=RefusalReason.FENCED)
+    assert events[-1] == Refused(request=A.id, attempt=1, worker=W1, reason=RefusalReason.FENCED)
     assert ledger.accept(result(A.id, 2, W2), BASE) is None
 
 
-def test_a_release_by_an_old_attempt_changes_and_tells_nothing(ledger, told):
+def test_a_release_by_an_old_attempt_changes_and_records_nothing(ledger, events):
     ledger.lease(A.id, W1)
     ledger.release(A.id, 1, ReleaseReason.SILENT)
     ledger.lease(A.id, W2)
-    before = list(told)
+    before = list(events)
     assert not ledger.release(A.id, 1, ReleaseReason.HANDED_BACK, step=9)
     assert not ledger.release(wanted(5).id, 1, ReleaseReason.LOST)
-    assert told == before
+    assert events == before
     assert ledger.holder(A.id) == W2
 
 
@@ -96,29 +96,29 @@ def test_a_worker_that_got_its_sample_back_is_fenced_with_the_result_of_its_firs
     assert ledger.accept(result(A.id, 2, W1), BASE) is None
 
 
-def test_a_repeated_result_is_a_duplicate_also_after_training(ledger, told):
+def test_a_repeated_result_is_a_duplicate_also_after_training(ledger, events):
     make(ledger, A, B)
     assert ledger.accept(result(A.id), BASE) is RefusalReason.DUPLICATE
     train(ledger, [A, B], 0)
     assert ledger.accept(result(A.id), BASE) is RefusalReason.DUPLICATE
-    assert told.kinds().count(Accepted) == 2
+    assert events.kinds().count(Accepted) == 2
 
 
-def test_a_result_for_a_dropped_or_unheard_of_sample_is_unknown(ledger, told):
+def test_a_result_for_a_dropped_or_never_issued_sample_is_unknown(ledger, events):
     ledger.lease(A.id, W1)
     ledger.drop(A.id, "prompt withdrawn")
     assert ledger.accept(result(A.id), BASE) is RefusalReason.UNKNOWN
     assert ledger.accept(result(wanted(9).id), BASE) is RefusalReason.UNKNOWN
-    assert told.kinds()[-2:] == [Refused, Refused]
+    assert events.kinds()[-2:] == [Refused, Refused]
     assert ledger.leases_of(W1) == []
 
 
 @pytest.mark.parametrize("expected", ["published", None])
-def test_a_result_of_other_weights_is_refused_and_made_again(ledger, told, expected):
+def test_a_result_of_other_weights_is_refused_and_made_again(ledger, events, expected):
     ledger.lease(A.id, W1, step=3)
     assert ledger.accept(result(A.id, digest="other"), expected) is RefusalReason.WRONG_WEIGHTS
-    assert told[-2].reason is RefusalReason.WRONG_WEIGHTS
-    assert told[-1] == Released(request=A.id, attempt=1, reason=ReleaseReason.FAILED, step=0, redone=13)
+    assert events[-2].reason is RefusalReason.WRONG_WEIGHTS
+    assert events[-1] == Released(request=A.id, attempt=1, reason=ReleaseReason.FAILED, step=0, redone=13)
     assert ledger.state(A.id) is SampleState.QUEUED
 
 
@@ -135,7 +135,7 @@ def test_leases_of_a_worker_come_sorted_and_go_with_release_accept_and_drop(ledg
     assert ledger.leases_of(W2) == []
 
 
-def test_where_telling_fails_nothing_has_changed():
+def test_ledger_is_unchanged_if_its_event_cannot_be_recorded():
     def full_disk(event):
         if not isinstance(event, Issued):
             raise OSError("full")
@@ -252,21 +252,21 @@ def test_what_is_trained_or_dropped_stays(ledger, act):
         getattr(ledger, act)(other.id, "x")
 
 
-def test_cancel_drops_what_is_unfinished_of_one_kind(ledger, told):
+def test_cancel_drops_what_is_unfinished_of_one_kind(ledger, events):
     evaluations = [wanted(0, seed, work=Work.EVALUATION) for seed in range(3)]
     ledger.issue(evaluations)
     make(ledger, evaluations[1])
     ledger.lease(evaluations[2].id, W2)
     assert ledger.cancel(Work.EVALUATION) == [evaluations[0].id, evaluations[2].id]
-    assert told.kinds()[-2:] == [Dropped, Dropped]
+    assert events.kinds()[-2:] == [Dropped, Dropped]
     assert ledger.leases_of(W2) == []
     assert ledger.outstanding(0, Work.EVALUATION) == 0
     assert ledger.outstanding(0, Work.ROLLOUT) == 2
 
 
-def test_previews_pass_the_same_fences_and_are_told_to_nobody(told):
+def test_previews_pass_the_same_fences_and_are_not_recorded(events):
     previews = [wanted(0, seed, iteration=1, work=Work.PREVIEW) for seed in range(3)]
-    ledger = Ledger(told.append)
+    ledger = Ledger(events.append)
     ledger.issue(previews)
     attempt = ledger.lease(previews[0].id, W1)
     ledger.release(previews[0].id, attempt, ReleaseReason.LOST)
@@ -276,10 +276,10 @@ def test_previews_pass_the_same_fences_and_are_told_to_nobody(told):
     assert ledger.cancel(Work.PREVIEW) == [previews[1].id, previews[2].id]
     assert ledger.accept(result(previews[1].id), BASE) is RefusalReason.UNKNOWN
     assert ledger.accepted(previews[0].id).reward == 0.5
-    assert told == []
+    assert events == []
 
 
-def test_lease_that_ends_for_another_than_its_holder_is_an_error_and_takes_nothing_from_that_one(monkeypatch):
+def test_lease_that_ends_for_another_worker_than_its_holder_is_an_error_and_keeps_the_others_leases(monkeypatch):
     entries, add = [], Batch.add
 
     def noted(self, *of):

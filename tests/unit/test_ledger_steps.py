@@ -1,7 +1,7 @@
 """The ledger: steps of whole groups, restores, restarts, retirement, and the frontier."""
 
 import pytest
-from ledger_stories import BASE, W1, W2, Told, grid, make, result, started, stepped, train, wanted
+from ledger_stories import BASE, W1, W2, EventLog, grid, make, result, started, stepped, train, wanted
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.ledger.audit import audit
@@ -21,14 +21,14 @@ A, B = wanted(0, 0), wanted(0, 1)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> EventLog:
+    return EventLog()
 
 
 @pytest.fixture
-def ledger(told: Told) -> Ledger:
+def ledger(events: EventLog) -> Ledger:
     """One group of two is wanted."""
-    ledger = Ledger(told.append)
+    ledger = Ledger(events.append)
     ledger.issue([A, B], [0])
     return ledger
 
@@ -96,7 +96,7 @@ def test_groups_of_the_version_before_and_of_its_own_are_trained_in_one_step():
     assert ledger.steps == 1
 
 
-def test_weights_are_asked_for_until_the_last_rollout_or_audit_of_them_is_made():
+def test_weights_are_needed_until_their_last_rollout_or_audit_is_made():
     stale, fresh = wanted(0, 0, iteration=1, version=0), wanted(1, 0, iteration=1, version=1)
     audited = wanted(0, 1, iteration=1, version=0, work=Work.AUDIT)
     ledger = Ledger()
@@ -124,12 +124,12 @@ def test_steps_come_in_order(ledger):
         train(ledger, [A, B], 1)
 
 
-def test_a_step_that_lies_about_the_frontier_is_refused_and_changes_nothing(ledger, told):
+def test_a_step_with_a_wrong_frontier_is_refused_and_changes_nothing(ledger, events):
     make(ledger, A, B)
-    before = list(told)
+    before = list(events)
     with pytest.raises(InvariantBroken, match="has frontier"):
         ledger.commit_step(stepped(0, [A, B], 2))
-    assert told == before
+    assert events == before
     assert (ledger.steps, ledger.frontier, ledger.state(A.id)) == (0, Frontier(), SampleState.ACCEPTED)
 
 
@@ -169,14 +169,14 @@ def test_a_restore_gives_the_samples_of_undone_steps_back_for_training_not_for_r
 # -- restart and retirement --------------------------------------------------------------------------------------------
 
 
-def test_a_restarted_controller_takes_up_what_the_journal_tells_and_starts_flights_over(ledger, told):
+def test_a_restarted_controller_continues_from_the_journal_and_starts_flights_over(ledger, events):
     ledger.lease(A.id, W1)
     ledger.release(A.id, 1, ReleaseReason.HANDED_BACK, step=6)
     ledger.lease(A.id, W2, step=6)
     make(ledger, B)
-    again = Told(told)
-    back = Ledger.replay(list(told), again.append)
-    assert again == told
+    again = EventLog(events)
+    back = Ledger.replay(list(events), again.append)
+    assert again == events
     assert (back.state(A.id), back.holder(A.id), back.attempt(A.id)) == (SampleState.LEASED, W2, 2)
     assert back.interrupt() == [A.id]
     assert again[-1] == Released(request=A.id, attempt=2, reason=ReleaseReason.RESTART, step=0, redone=6)
@@ -212,9 +212,9 @@ def test_what_the_journal_kept_on_disk_gives_the_same_ledger_and_a_clean_audit(t
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_journal_that_contradicts_itself_is_not_replayed(ledger, told, lie):
+def test_a_journal_that_contradicts_itself_is_not_replayed(ledger, events, lie):
     with pytest.raises(InvariantBroken):
-        Ledger.replay([*told, lie])
+        Ledger.replay([*events, lie])
 
 
 def test_retired_iterations_are_forgotten_and_still_counted(ledger):

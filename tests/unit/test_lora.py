@@ -49,7 +49,7 @@ def test_merged_state_of_a_lora_run_loads_as_its_family_and_draws_the_same(tmp_p
     assert (velocity(loaded) - velocity(base)).abs().max() > 1e-3
 
 
-def test_merged_state_inside_using_is_that_set():
+def test_merged_state_inside_using_is_that_of_the_set_in_use():
     """EMA differs from theta here, and afterwards the module holds theta again."""
     trainer = Trainer(tiny_adapter(), TrainConfig(lora=LORA), NftConfig(), RUN_SEED)
     module = trainer.adapter.transformer

@@ -1,4 +1,4 @@
-"""Prices, traces and the meter: what machines cost, when they go, where their seconds went."""
+"""Prices, traces and the meter: what machines cost, when they are lost, how their seconds were used."""
 
 import math
 import tempfile
@@ -34,13 +34,13 @@ from spotlight.core.work import Activity, NoticeKind, SlotClass
 # -- prices ------------------------------------------------------------------------------------------------------------
 
 
-def test_price_of_an_eight_gpu_machine_is_told_per_gpu():
+def test_price_of_an_eight_gpu_machine_is_per_gpu():
     row = PriceTable.load()["aws-p5-h100"]
     assert row.per_gpu_hour(SlotClass.RESERVED) == pytest.approx(55.04 / 8)
     assert row.per_gpu_hour(SlotClass.SPOT) == pytest.approx(20.63 / 8)
 
 
-def test_shipped_table_tells_source_and_date_of_every_row():
+def test_shipped_table_has_source_and_date_of_every_row():
     table = PriceTable.load()
     assert table.date == "2026-08"
     assert all("SkyPilot" in row.source and row.date for row in table.rows.values())
@@ -74,7 +74,7 @@ def test_stale_spot_price_is_not_quoted():
     assert all(row.spot_per_hour is None and "left out" in row.source for row in azure)
 
 
-def test_table_without_the_machine_asked_for_is_told_before_anything_is_billed(tmp_path: Path):
+def test_table_without_the_machine_of_the_run_is_refused_before_anything_is_billed(tmp_path: Path):
     mine = tmp_path / "mine.csv"
     mine.write_text(HEAD + "lab-h100,Lab,8x H100,H100,8,16,,2026-09,our invoice\n")
     table = PriceTable.load(mine)
@@ -89,7 +89,7 @@ HEAD = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,so
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("a,b\n1,2\n", "must have name, provider"),
         (HEAD, "has no rows"),
@@ -100,10 +100,10 @@ HEAD = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,so
         (HEAD + "x,P,i,H100,8,9,1,2026-08,me, myself\n", "more than 9 fields"),
     ],
 )
-def test_bad_price_table_is_told_in_one_sentence(tmp_path: Path, content: str, said: str):
+def test_bad_price_table_is_refused_in_one_sentence(tmp_path: Path, content: str, message: str):
     path = tmp_path / "prices.csv"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         PriceTable.load(path)
 
 
@@ -161,7 +161,7 @@ def test_notice_that_no_loss_follows_is_advisory():
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ("0,a,down,0", "'down', which is not an event"),
         ("0,a,kill,0", "not up then"),
@@ -173,10 +173,10 @@ def test_notice_that_no_loss_follows_is_advisory():
         ("", "has no events"),
     ],
 )
-def test_bad_trace_is_told_in_one_sentence(tmp_path: Path, lines: str, said: str):
+def test_bad_trace_is_refused_in_one_sentence(tmp_path: Path, lines: str, message: str):
     path = tmp_path / "bad.csv"
     path.write_text(f"time_s,node,event,seconds\n{lines}\n")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Trace.load(path)
 
 
@@ -185,14 +185,14 @@ def test_unknown_trace_name_suggests_a_shipped_one():
         Trace.load("dmo")
 
 
-def test_generated_fate_of_a_node_does_not_depend_on_its_neighbours():
+def test_generated_events_of_a_node_do_not_depend_on_its_neighbours():
     alone = generate(3, ["n1"], hours=24)
     among = generate(3, ["n1", "n2", "n3"], hours=24)
     assert [event for event in among.events if event.node == "n1"] == list(alone.events)
     assert generate(4, ["n1"], hours=24) != alone
 
 
-def test_generated_scarcity_takes_most_nodes_at_one_instant_and_keeps_their_fates_apart():
+def test_generated_scarcity_takes_most_nodes_at_one_instant_and_each_independently_of_the_others():
     weather = Weather(median_life_s=1e6, median_zone_s=1e12, median_plenty_s=7200, median_scarcity_s=7200)
     names = [f"n{number}" for number in range(20)]
     trace = generate(5, names, hours=48, weather=weather)
@@ -232,7 +232,7 @@ def test_generated_trace_reads_back_as_itself(seed: int, nodes: int, zones: int)
 # -- the meter ---------------------------------------------------------------------------------------------------------
 
 
-def test_meter_tells_start_idle_and_work_apart():
+def test_meter_separates_start_idle_and_work():
     meter = metered(
         (10, node()),
         (13, worker()),
@@ -250,7 +250,7 @@ def test_meter_never_counts_overlapping_reports_twice():
     assert seconds(meter) == pytest.approx({"rollout": 5, "preview": 4})
 
 
-def test_meter_counts_every_slot_of_a_node_even_one_whose_worker_never_came():
+def test_meter_counts_every_slot_of_a_node_even_one_whose_worker_never_joined():
     meter = metered((0, node(slots=4)), (2, worker()))
     assert seconds(meter, at=10) == pytest.approx({"start": 2 + 3 * 10, "idle": 8})
 
@@ -294,9 +294,9 @@ EVENTS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
-def test_seconds_add_up_whatever_is_reported_and_whenever(told):
+def test_seconds_add_up_whatever_is_reported_and_whenever(reports):
     meter, now, up, paid, lives = CostMeter(), 0.0, set(), 0.0, [0, 0]
-    for seq, (after, kind, number, offset, length, activity) in enumerate(told):
+    for seq, (after, kind, number, offset, length, activity) in enumerate(reports):
         name = f"n{number}.1"
         paid += 2 * len(up) * after
         now += after
@@ -339,7 +339,7 @@ def test_bill_of_a_hand_computed_hour():
     assert bill.seconds(SlotClass.SPOT)[Activity.IDLE] == pytest.approx(3600)
 
 
-def test_bill_with_an_unknown_price_row_leaves_it_out_and_says_how_much():
+def test_bill_with_an_unknown_price_row_leaves_it_out_and_reports_its_seconds():
     meter = metered((0, node(price="sold-out")), (0, node("m.1")), (60, RunStopped(reason="x")))
     bill = settle(meter.tallies(), PriceTable.load(), reserved_slots=0)
     assert bill.unpriced_seconds == pytest.approx(60)

@@ -1,4 +1,4 @@
-"""When stand-ins at the on-demand price are rented for spot nodes that stay away, and when they are given back."""
+"""When stand-ins at the on-demand price are rented for missing spot nodes, and when they are released."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ def capacity(wanted: int = 8, fallback_s: float | None = 600) -> Capacity:
     return Capacity(wanted=wanted, fallback_s=fallback_s)
 
 
-def test_nobody_stands_in_while_all_spot_nodes_are_there():
+def test_no_stand_in_is_rented_while_all_spot_nodes_are_up():
     policy = capacity()
     assert policy.decide(8, (), now=0) == StandInChange()
     assert policy.decide(8, (), now=1e6) == StandInChange()
@@ -30,7 +30,7 @@ def test_stand_ins_are_rented_when_the_bound_has_passed_and_not_before():
     assert policy.state(700) is Supply.STANDING_IN
 
 
-def test_stand_ins_are_given_back_as_spot_returns():
+def test_stand_ins_are_released_as_spot_returns():
     policy = capacity(wanted=3, fallback_s=60)
     policy.decide(0, (), now=0)
     rented = policy.decide(0, (), now=60).rent
@@ -40,7 +40,7 @@ def test_stand_ins_are_given_back_as_spot_returns():
     assert policy.state(95) is Supply.ENOUGH
 
 
-def test_return_in_time_starts_the_patience_anew():
+def test_return_in_time_restarts_the_bound():
     policy = capacity(wanted=2, fallback_s=60)
     policy.decide(0, (), now=0)
     policy.decide(2, (), now=59)
@@ -48,7 +48,7 @@ def test_return_in_time_starts_the_patience_anew():
     assert policy.wake_at(60) == 120
 
 
-def test_fluttering_market_does_not_reset_the_patience_for_nodes_that_never_came():
+def test_node_that_comes_and_goes_does_not_reset_the_bound_of_nodes_that_never_came():
     policy = capacity(wanted=8, fallback_s=600)
     for minute in range(10):
         assert policy.decide(5 + minute % 2, (), now=minute * 60.0) == StandInChange()
@@ -61,14 +61,14 @@ def test_lost_stand_in_is_replaced_by_its_name():
     assert policy.decide(0, ("stand-in-1", "stand-in-3"), now=0).rent == ("stand-in-2",)
 
 
-def test_without_a_bound_nobody_ever_stands_in():
+def test_without_a_bound_no_stand_in_is_ever_rented():
     policy = capacity(fallback_s=None)
     assert policy.decide(0, (), now=0) == StandInChange()
     assert policy.decide(0, (), now=1e9) == StandInChange()
     assert policy.wake_at(1e9) is None
 
 
-def test_impossible_bound_is_told_in_one_sentence():
+def test_impossible_bound_is_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="after -1 s"):
         capacity(fallback_s=-1)
 
@@ -93,7 +93,7 @@ def test_spot_and_stand_ins_never_exceed_what_is_wanted_and_shortages_end_in_tim
         rented = (rented | set(order.rent)) - set(order.give_back)
         history.append((now, spot))
         assert spot + len(rented) <= wanted
-        # The count has not exceeded `most` during the bound that ends now, so so many are missing for too long.
+        # The count has not exceeded `most` during the bound that ends now, so the rest are missing for too long.
         if now >= fallback_s:
             before = [count for at, count in history if at < now - fallback_s]
             recent = [count for at, count in history if at >= now - fallback_s]

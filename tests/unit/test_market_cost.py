@@ -111,11 +111,11 @@ def test_seconds_of_steps_that_are_done_again_are_lost():
         (100, accepted("rollout/0/0/1", steps=10)),
         (100, released("rollout/0/0/2", step=6, redone=4)),
     )
-    # Twenty row-steps in 100 s, four of them for nothing.
+    # Twenty row-steps in 100 s, four of them lost.
     assert seconds(meter) == pytest.approx({"rollout": 80, "lost": 20})
 
 
-def test_lost_work_is_charged_to_the_machine_that_went():
+def test_lost_work_is_charged_to_the_lost_machine():
     reserved = node("r.1", slot_class=SlotClass.RESERVED)
     meter = metered(
         (0, reserved),
@@ -146,7 +146,7 @@ def test_handing_back_at_a_boundary_loses_nothing():
     assert seconds(meter) == pytest.approx({"rollout": 50})
 
 
-def test_flight_that_goes_with_the_controller_is_lost_whole():
+def test_flight_lost_with_the_controller_is_lost_whole():
     meter = metered(
         (0, node()),
         (0, worker()),
@@ -185,7 +185,7 @@ def test_previews_that_are_discarded_lose_their_share_of_previewing():
     assert seconds(meter) == pytest.approx({"preview": 60 * 12 / 20, "lost": 60 * 8 / 20})
 
 
-def test_answer_of_an_older_attempt_does_not_count_as_work_of_the_live_one():
+def test_result_of_an_older_attempt_does_not_count_as_work_of_the_live_one():
     meter = metered(
         (0, node()),
         (0, worker()),
@@ -201,7 +201,7 @@ def test_answer_of_an_older_attempt_does_not_count_as_work_of_the_live_one():
 # -- dollars by state --------------------------------------------------------------------------------------------------
 
 
-def test_bill_tells_what_lost_work_and_idleness_cost():
+def test_bill_has_the_cost_of_lost_work_and_of_idle_time():
     meter = metered(
         (0, node()),
         (0, worker()),
@@ -219,7 +219,7 @@ def test_bill_tells_what_lost_work_and_idleness_cost():
     assert cents[Activity.IDLE] == 129
 
 
-def test_bill_tells_nodes_that_stood_in_apart_at_the_on_demand_price():
+def test_bill_lists_stand_ins_apart_at_the_on_demand_price():
     meter = metered(
         (0, node("reserved-1.1", slot_class=SlotClass.RESERVED)),
         (0, node("spot-1.1")),

@@ -1,4 +1,4 @@
-"""Traces that others recorded, what a run of n nodes would hold of them, and what may be done to a trace."""
+"""Recorded traces: what a run of n nodes would hold of them, and the transformations of a trace."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ def written(folder: Path, text: str, name: str = "market.csv") -> Path:
     return path
 
 
-def told(trace: Trace) -> list[tuple[float, str, str]]:
+def events_of(trace: Trace) -> list[tuple[float, str, str]]:
     return [(event.time_s, event.node, event.event.value) for event in trace.events]
 
 
@@ -46,7 +46,7 @@ def held_at(trace: Trace, time_s: float) -> list[str]:
 @pytest.mark.parametrize("text", [COUNTS, SKYPILOT, GROUP_LOG])
 def test_counts_in_any_format_become_the_same_nodes(tmp_path: Path, text: str):
     trace = Trace.load(written(tmp_path, text, "market.txt"))
-    assert told(trace) == [
+    assert events_of(trace) == [
         (0, "spot-1", "up"),
         (0, "spot-2", "up"),
         (600, "spot-1", "kill"),
@@ -59,7 +59,7 @@ def test_counts_in_any_format_become_the_same_nodes(tmp_path: Path, text: str):
     ]
 
 
-def test_counts_tell_until_when_they_were_recorded(tmp_path: Path):
+def test_counts_keep_the_end_of_their_recording(tmp_path: Path):
     assert Trace.load(written(tmp_path, COUNTS)).seconds == 3600
     assert Trace.load(written(tmp_path, SKYPILOT)).seconds == 6 * 600
 
@@ -69,7 +69,7 @@ def test_counts_tell_until_when_they_were_recorded(tmp_path: Path):
 )
 def test_named_nodes_in_any_format_become_the_runs_nodes(tmp_path: Path, text: str):
     trace = Trace.load(written(tmp_path, text, "market.json"))
-    assert told(trace) == [(0, "spot-1", "up"), (0, "spot-2", "up"), (600, "spot-1", "kill")]
+    assert events_of(trace) == [(0, "spot-1", "up"), (0, "spot-2", "up"), (600, "spot-1", "kill")]
 
 
 def test_file_is_known_by_the_digest_of_its_bytes_through_every_transformation(tmp_path: Path):
@@ -81,7 +81,7 @@ def test_file_is_known_by_the_digest_of_its_bytes_through_every_transformation(t
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("t_s,n\n0,2\n600,1\n300,2\n", "line 4 of .* at 300 s, after one at 600 s; sort"),
         ("t_s,n\n0,2\n600,-1\n", "line 3 of .* counts -1 nodes.*whole number from 0"),
@@ -112,10 +112,10 @@ def test_file_is_known_by_the_digest_of_its_bytes_through_every_transformation(t
         ("", "begins with ''"),
     ],
 )
-def test_bad_recorded_trace_is_told_in_one_sentence(tmp_path: Path, text: str, said: str):
-    with pytest.raises(ConfigError, match=said) as told_off:
+def test_bad_recorded_trace_is_refused_in_one_sentence(tmp_path: Path, text: str, message: str):
+    with pytest.raises(ConfigError, match=message) as refusal:
         Trace.load(written(tmp_path, text))
-    assert "\n" not in str(told_off.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_trace_that_is_no_text_is_refused(tmp_path: Path):
@@ -128,13 +128,13 @@ def test_trace_that_is_no_text_is_refused(tmp_path: Path):
 # -- what a run holds --------------------------------------------------------------------------------------------------
 
 
-def test_run_holds_no_more_nodes_than_it_has_and_feels_no_loss_beyond_them(tmp_path: Path):
+def test_run_holds_no_more_nodes_than_it_has_and_sees_no_loss_beyond_them(tmp_path: Path):
     trace = Trace.load(written(tmp_path, "t_s,n\n0,16\n600,9\n1200,7\n"), nodes=8)
     assert trace.nodes == [f"spot-{number}" for number in range(1, 9)]
     assert [(kill.time_s, kill.node) for kill in trace.kills] == [(1200, "spot-8")]
 
 
-def test_falling_count_takes_who_came_last(tmp_path: Path):
+def test_falling_count_takes_the_newest_node(tmp_path: Path):
     trace = Trace.load(written(tmp_path, "t_s,n\n0,3\n60,1\n120,2\n180,1\n240,3\n300,2\n"))
     assert held_at(trace, 200) == ["spot-1"]
     assert [kill.node for kill in trace.kills if kill.time_s == 300] == ["spot-3"]
@@ -143,7 +143,7 @@ def test_falling_count_takes_who_came_last(tmp_path: Path):
 def test_waiting_node_takes_over_when_a_held_one_goes(tmp_path: Path):
     lines = "t_s,op,node\n0,add,a\n0,add,b\n0,add,c\n60,remove,b\n90,remove,c\n"
     trace = Trace.load(written(tmp_path, lines), nodes=2)
-    assert told(trace)[2:] == [(60, "spot-2", "kill"), (60, "spot-2", "up"), (90, "spot-2", "kill")]
+    assert events_of(trace)[2:] == [(60, "spot-2", "kill"), (60, "spot-2", "up"), (90, "spot-2", "kill")]
 
 
 def test_own_trace_is_cut_to_the_first_nodes_of_a_smaller_run():
@@ -159,8 +159,10 @@ def test_run_holds_exactly_what_is_obtainable_and_wanted(deltas: list[tuple[int,
     for delta, count in deltas:
         time_s += delta
         steps.append((time_s, count))
-    turns = list(hold(Counts(tuple(steps)), nodes))
-    events = [TraceEvent(turn.time_s, turn.node, Happening.UP if turn.came else Happening.KILL) for turn in turns]
+    changes = list(hold(Counts(tuple(steps)), nodes))
+    events = [
+        TraceEvent(change.time_s, change.node, Happening.UP if change.came else Happening.KILL) for change in changes
+    ]
     trace = in_order("any", events)
     for at, count in dict(steps).items():
         assert len(held_at(trace, at)) == min(count, nodes)
@@ -197,7 +199,7 @@ def test_new_notice_replaces_the_traces_own_and_leaves_advice_alone():
         trace.with_notice(-1)
 
 
-def test_window_begins_with_who_was_up_and_what_they_had_been_told():
+def test_window_begins_with_the_nodes_that_are_up_and_their_notices():
     events = (
         TraceEvent(0, "a", UP),
         TraceEvent(0, "b", UP),
@@ -283,11 +285,11 @@ def test_recipe_sets_nodes_notice_and_speed_of_its_trace(tmp_path: Path):
     assert MarketConfig(trace=None).replayed(nodes=2) is None
 
 
-def test_recipe_begins_its_trace_at_an_hour_with_who_is_up_then_and_keeps_its_last_event(tmp_path: Path):
+def test_recipe_begins_its_trace_at_an_hour_with_the_nodes_up_then_and_keeps_its_last_event(tmp_path: Path):
     path = written(tmp_path, "t_s,n\n0,2\n1800,1\n5400,2\n7200,0\n")
     trace = MarketConfig(trace=str(path), start_h=1.0, speed=2.0).replayed(nodes=2)
     assert trace is not None
-    assert told(trace) == [
+    assert events_of(trace) == [
         (0, "spot-1", "up"),
         (900, "spot-2", "up"),
         (1800, "spot-1", "kill"),
@@ -295,7 +297,7 @@ def test_recipe_begins_its_trace_at_an_hour_with_who_is_up_then_and_keeps_its_la
     ]
 
 
-def test_start_after_the_end_of_the_trace_is_told_in_one_sentence(tmp_path: Path):
+def test_start_after_the_end_of_the_trace_is_refused_in_one_sentence(tmp_path: Path):
     path = written(tmp_path, "t_s,n\n0,2\n7200,0\n")
     with pytest.raises(ConfigError, match=r"market.start_h is 2 but the trace .* is 2.00 hours long"):
         MarketConfig(trace=str(path), start_h=2.0).replayed(nodes=2)

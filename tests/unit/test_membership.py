@@ -1,4 +1,4 @@
-"""A worker's place in a crew, order by order: what it says, when it holds still, and what it refuses."""
+"""A worker's place in a crew, order by order: its messages, when it pauses, and what it refuses."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ def forward(epoch: int) -> Forward:
 
 @dataclass
 class Shared:
-    """Stands for the adapter: remembers its group, and fails where the story says so."""
+    """Stands for the adapter: records its group, and fails if the test sets a problem."""
 
     group: object = None
     followed: int = 0
@@ -90,18 +90,18 @@ class Work:
 
 
 @dataclass
-class Story:
+class Member:
     me: WorkerId = FOLLOWER
     samples: tuple = ()
     refusal: Exception | None = None
     now: float = 0.0
-    said: list = field(default_factory=list)
+    sent: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.shared = Shared()
         self.work = work = Work(self.samples)
         self.membership = Membership(
-            self.me, self.shared, work, work, self.said.append, PATIENCE_S, self._connect, lambda: self.now
+            self.me, self.shared, work, work, self.sent.append, PATIENCE_S, self._connect, lambda: self.now
         )
 
     def _connect(self, token, members, rank, store):
@@ -119,125 +119,125 @@ class Story:
         )
 
 
-def test_prepared_worker_holds_still_until_the_group_is_formed():
-    story = Story()
-    story.apply(Prepare(token=token(1), members=MEMBERS))
-    assert isinstance(story.said[-1], Prepared)
-    assert story.said[-1].holds == ((WEIGHTS, "d"),)
-    assert story.membership.seconds_paused() == PATIENCE_S
-    assert story.membership.degree == 1
-    story.apply(Form(token=token(1), members=MEMBERS, store="store"))
-    assert story.said[-1] == Formed(token=token(1))
-    assert story.membership.seconds_paused() == 0.0
-    assert story.membership.degree == 2
-    assert story.shared.group == (token(1), 1)
+def test_prepared_worker_pauses_until_the_group_is_formed():
+    member = Member()
+    member.apply(Prepare(token=token(1), members=MEMBERS))
+    assert isinstance(member.sent[-1], Prepared)
+    assert member.sent[-1].holds == ((WEIGHTS, "d"),)
+    assert member.membership.seconds_paused() == PATIENCE_S
+    assert member.membership.degree == 1
+    member.apply(Form(token=token(1), members=MEMBERS, store="store"))
+    assert member.sent[-1] == Formed(token=token(1))
+    assert member.membership.seconds_paused() == 0.0
+    assert member.membership.degree == 2
+    assert member.shared.group == (token(1), 1)
 
 
-def test_agent_that_says_nothing_more_is_waited_for_no_longer_than_the_patience():
-    story = Story()
-    story.apply(Prepare(token=token(1), members=MEMBERS))
-    story.now = PATIENCE_S
-    assert story.membership.seconds_paused() == 0.0
-    assert not story.membership.follows
-    assert isinstance(story.said[-1], Broke)
+def test_agent_that_sends_nothing_more_is_waited_for_no_longer_than_the_patience():
+    member = Member()
+    member.apply(Prepare(token=token(1), members=MEMBERS))
+    member.now = PATIENCE_S
+    assert member.membership.seconds_paused() == 0.0
+    assert not member.membership.follows
+    assert isinstance(member.sent[-1], Broke)
 
 
 def test_order_to_form_that_comes_too_late_is_answered():
-    story = Story()
-    story.apply(Prepare(token=token(1), members=MEMBERS))
-    story.now = PATIENCE_S
-    story.membership.seconds_paused()
-    story.apply(Form(token=token(1), members=MEMBERS, store="store"))
-    assert [type(word) for word in story.said] == [Prepared, Broke, Broke]
-    assert story.membership.degree == 1
+    member = Member()
+    member.apply(Prepare(token=token(1), members=MEMBERS))
+    member.now = PATIENCE_S
+    member.membership.seconds_paused()
+    member.apply(Form(token=token(1), members=MEMBERS, store="store"))
+    assert [type(message) for message in member.sent] == [Prepared, Broke, Broke]
+    assert member.membership.degree == 1
 
 
 def test_worker_with_samples_leads_but_does_not_follow():
-    follower = Story(samples=("in flight",))
+    follower = Member(samples=("in flight",))
     follower.apply(Prepare(token=token(1), members=MEMBERS))
-    assert "1 samples in flight" in follower.said[-1].problem
+    assert "1 samples in flight" in follower.sent[-1].problem
     assert not follower.membership.follows
-    leader = Story(me=LEADER, samples=("in flight",))
+    leader = Member(me=LEADER, samples=("in flight",))
     leader.apply(Prepare(token=token(1), members=MEMBERS))
-    assert leader.said[-1].problem == ""
-    assert leader.said[-1].needs == (WEIGHTS,)
+    assert leader.sent[-1].problem == ""
+    assert leader.sent[-1].needs == (WEIGHTS,)
 
 
-def test_order_of_an_older_token_is_refused_without_a_word():
-    story = Story()
-    story.joined(epoch=5)
-    heard = list(story.said)
-    story.apply(
+def test_order_of_an_older_token_is_ignored_without_a_reply():
+    member = Member()
+    member.joined(epoch=5)
+    before = list(member.sent)
+    member.apply(
         Prepare(token=token(4), members=MEMBERS),
         Form(token=token(4), members=MEMBERS, store="store"),
         Disband(token=token(4)),
         forward(4),
     )
-    assert story.said == heard
-    assert story.membership.degree == 2
-    assert story.shared.followed == 0
+    assert member.sent == before
+    assert member.membership.degree == 2
+    assert member.shared.followed == 0
 
 
-def test_group_that_cannot_be_formed_is_told_and_leaves_the_worker_waiting():
-    story = Story(refusal=CrewBroken("nobody came", waited_for=LEADER))
-    story.joined()
-    assert story.said[-1] == Broke(token=token(1), problem="nobody came", waited_for=LEADER)
-    assert 0 < story.membership.seconds_paused() < PATIENCE_S
+def test_group_that_cannot_be_formed_is_reported_and_leaves_the_worker_paused():
+    member = Member(refusal=CrewBroken("no peer connected", waited_for=LEADER))
+    member.joined()
+    assert member.sent[-1] == Broke(token=token(1), problem="no peer connected", waited_for=LEADER)
+    assert 0 < member.membership.seconds_paused() < PATIENCE_S
 
 
-def test_collective_that_fails_drops_the_group_before_it_is_told():
-    story = Story()
-    story.joined()
-    story.shared.problem = CrewBroken("a peer closed its socket")
-    story.apply(forward(1))
-    assert story.shared.group is None
-    assert story.said[-1] == Broke(token=token(1), problem="a peer closed its socket")
-    assert story.membership.degree == 1
+def test_collective_that_fails_drops_the_group_before_it_is_reported():
+    member = Member()
+    member.joined()
+    member.shared.problem = CrewBroken("a peer closed its socket")
+    member.apply(forward(1))
+    assert member.shared.group is None
+    assert member.sent[-1] == Broke(token=token(1), problem="a peer closed its socket")
+    assert member.membership.degree == 1
 
 
 def test_follower_without_the_leaders_weights_breaks_the_crew_instead_of_mixing_two_models():
-    story = Story()
-    story.joined()
-    story.shared.problem = WeightsError("digest is another")
-    story.apply(forward(1))
-    assert isinstance(story.said[-1], Broke)
+    member = Member()
+    member.joined()
+    member.shared.problem = WeightsError("digest is another")
+    member.apply(forward(1))
+    assert isinstance(member.sent[-1], Broke)
 
 
 def test_follower_computes_with_rounded_weights_where_its_leader_does():
-    """Halves of one forward with two kinds of weights would be neither's picture."""
-    story = Story()
-    story.joined()
-    story.apply(msgspec.structs.replace(forward(1), is_exact=False), forward(1))
-    assert story.work.used == [(WEIGHTS, False), (WEIGHTS, True)]
+    """A forward whose halves use two kinds of weights would give the picture of neither."""
+    member = Member()
+    member.joined()
+    member.apply(msgspec.structs.replace(forward(1), is_exact=False), forward(1))
+    assert member.work.used == [(WEIGHTS, False), (WEIGHTS, True)]
 
 
 def test_forward_that_the_adapter_finds_stale_changes_nothing():
-    story = Story()
-    story.joined()
-    story.shared.problem = StaleForward("of the past")
-    heard = list(story.said)
-    story.apply(forward(1))
-    assert story.said == heard
-    assert story.membership.degree == 2
+    member = Member()
+    member.joined()
+    member.shared.problem = StaleForward("an older forward")
+    before = list(member.sent)
+    member.apply(forward(1))
+    assert member.sent == before
+    assert member.membership.degree == 2
 
 
 def test_broken_worker_is_prepared_for_the_next_token_at_once():
-    story = Story()
-    story.joined(1)
-    story.membership.broke(CrewBroken("gone"))
-    story.joined(2)
-    assert story.said[-1] == Formed(token=token(2))
-    assert story.membership.degree == 2
+    member = Member()
+    member.joined(1)
+    member.membership.broke(CrewBroken("gone"))
+    member.joined(2)
+    assert member.sent[-1] == Formed(token=token(2))
+    assert member.membership.degree == 2
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_disbanded_worker_stands_alone_at_once(is_broken):
-    story = Story()
-    story.joined()
+    member = Member()
+    member.joined()
     if is_broken:
-        story.membership.broke(CrewBroken("gone"))
-    story.apply(Disband(token=token(1)))
-    assert story.membership.seconds_paused() == 0.0
-    assert not story.membership.follows
-    assert story.shared.group is None
-    assert story.said[-1] == Disbanded(token=token(1))
+        member.membership.broke(CrewBroken("gone"))
+    member.apply(Disband(token=token(1)))
+    assert member.membership.seconds_paused() == 0.0
+    assert not member.membership.follows
+    assert member.shared.group is None
+    assert member.sent[-1] == Disbanded(token=token(1))

@@ -1,8 +1,8 @@
-"""A node's crews as its agent drives them: what workers and the controller say goes in, orders and reports come out."""
+"""A node's crews as its agent drives them: from messages of workers and controller to orders and reports."""
 
 from asyncio import sleep
 
-from node_crew_stories import A100, H100, NEXT, TOKENS, WEIGHTS, House, crew_of, forward, virtually
+from node_crew_stories import A100, H100, NEXT, TOKENS, WEIGHTS, CrewNode, crew_of, forward, virtually
 from regroup_stories import NODE, A, B, C, D
 
 from spotlight.control.elastic.config import ElasticConfig
@@ -15,16 +15,16 @@ from spotlight.core.work import NoticeKind, SlotClass
 async def test_idle_slots_join_the_one_that_is_busy_and_the_store_is_open_for_them_alone():
     node = await crew_of(A, B, C)
     assert node.stores == {node.token()}
-    assert [type(order) for worker, order in node.told if worker == B] == [Prepare, Form]
+    assert [type(order) for worker, order in node.sent if worker == B] == [Prepare, Form]
 
 
 @virtually
 async def test_follower_dies_survivors_are_prepared_at_the_next_epoch_at_once():
     node = await crew_of(A, B, C)
     old = node.token()
-    node.told.clear()
+    node.sent.clear()
     node.crews.died(B, "SIGKILL")
-    assert [worker for worker, order in node.told if isinstance(order, Prepare)] == [A, C]
+    assert [worker for worker, order in node.sent if isinstance(order, Prepare)] == [A, C]
     await node.settle()
     assert node.now_in_crews == ((A, C),)
     assert node.token().epoch == old.epoch + 1
@@ -34,7 +34,7 @@ async def test_follower_dies_survivors_are_prepared_at_the_next_epoch_at_once():
 
 @virtually
 async def test_training_worker_is_never_in_a_crew():
-    node = House()
+    node = CrewNode()
     trains = m.Hello(schema=1, code="", node=NODE, slot_class=SlotClass.RESERVED, rows=1, pid=1, trains=True)
     node.crews.receive(A, trains)
     await node.join(B, C)
@@ -45,7 +45,7 @@ async def test_training_worker_is_never_in_a_crew():
 
 @virtually
 async def test_slot_that_was_not_measured_is_taken_for_one_like_the_others():
-    node = House()
+    node = CrewNode()
     await node.join(A, speed=20.0)
     await node.join(B, C)
     await sleep(node.hysteresis_s)
@@ -55,7 +55,7 @@ async def test_slot_that_was_not_measured_is_taken_for_one_like_the_others():
 
 @virtually
 async def test_slot_that_was_not_measured_is_taken_for_one_of_its_kind():
-    node = House()
+    node = CrewNode()
     await node.join(A, kind=H100, speed=20.0)
     await node.join(B, kind=A100, speed=2.0)
     await node.join(C, kind=A100)
@@ -67,7 +67,7 @@ async def test_slot_that_was_not_measured_is_taken_for_one_of_its_kind():
 
 @virtually
 async def test_newcomer_that_is_not_needed_leaves_the_crew_as_it_is():
-    node = House(mixed_gpus="refuse")
+    node = CrewNode(mixed_gpus="refuse")
     await node.join(A, B, C)
     await node.lease(A)
     await node.lease(B)
@@ -76,11 +76,11 @@ async def test_newcomer_that_is_not_needed_leaves_the_crew_as_it_is():
     await node.finish(B)
     await sleep(node.hysteresis_s)
     assert node.now_in_crews == ((A, C, B),), "the one that followed already comes first"
-    told = len(node.told)
+    sent = len(node.sent)
     await node.join(D, kind=H100)
     await sleep(2 * node.hysteresis_s)
     assert node.now_in_crews == ((A, C, B),)
-    assert len(node.told) == told, "the crew was formed anew for another order of its followers"
+    assert len(node.sent) == sent, "the crew was formed anew for another order of its followers"
 
 
 @virtually
@@ -108,7 +108,7 @@ async def test_change_that_comes_too_soon_is_made_when_the_last_one_has_settled(
 
 
 @virtually
-async def test_heir_of_a_dead_leader_is_helped_at_once():
+async def test_worker_that_takes_over_from_a_dead_leader_is_helped_at_once():
     node = await crew_of(A, B, C)
     node.crews.died(A, "SIGKILL")
     await node.settle()
@@ -130,7 +130,7 @@ async def test_imminent_notice_ends_crews_and_an_advisory_one_does_not():
 
 
 @virtually
-async def test_word_of_an_old_token_is_refused_counted_and_goes_no_further():
+async def test_message_of_an_old_token_is_refused_and_counted_and_not_forwarded():
     node = await crew_of(A, B, C)
     old = node.token()
     node.crews.died(C, "SIGKILL")
@@ -146,7 +146,7 @@ async def test_word_of_an_old_token_is_refused_counted_and_goes_no_further():
 @virtually
 async def test_follower_that_does_not_leave_is_killed_and_named():
     node = await crew_of(A, B, C)
-    node.deaf.add(B)
+    node.unresponsive.add(B)
     node.crews.warned(NoticeKind.IMMINENT, 30.0)
     await sleep(ElasticConfig().boundary_s + 1.0)
     ((worker, why),) = node.killed
@@ -157,7 +157,7 @@ async def test_follower_that_does_not_leave_is_killed_and_named():
 @virtually
 async def test_leader_that_hangs_after_the_last_exchange_is_killed_and_its_living_followers_are_not():
     node = await crew_of(A, B, C)
-    node.deaf.add(A)
+    node.unresponsive.add(A)
     node.crews.receive(A, forward(node.token(), 0))
     node.crews.receive(A, ForwardDone(token=node.token(), number=0))
     node.crews.receive(A, forward(node.token(), 1))
@@ -170,7 +170,7 @@ async def test_leader_that_hangs_after_the_last_exchange_is_killed_and_its_livin
 
 @virtually
 async def test_holder_of_weights_is_of_the_newcomers_kind_where_there_is_one():
-    node = House()
+    node = CrewNode()
     await node.join(A, kind=H100)
     await node.join(B, kind=A100)
     await node.join(C, kind=A100)

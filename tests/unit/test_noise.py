@@ -116,7 +116,7 @@ def test_key_fits_the_generator_and_is_128_bits_wide():
     keys = [derive_key(Purpose.DATA, seed) for seed in range(64)]
     assert all(0 <= key < 2**128 for key in keys)
     assert max(keys).bit_length() > 120
-    # A generator that looked at half of its key would make these equal.
+    # A generator that used half of its key would make these equal.
     assert generator(1).random() != generator(1 + 2**64).random()
 
 

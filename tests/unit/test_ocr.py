@@ -140,7 +140,7 @@ def frames(shown, wanted):
 
 
 def soft_lcs(letters, blank, target):
-    """Of one reading."""
+    """The soft LCS of one reading."""
     return text.soft_lcs([letters], [blank], [target])[0]
 
 
@@ -184,7 +184,7 @@ def test_joined_readings_do_not_merge_letters_across_lines():
     assert soft_lcs(join([], 2).letters, join([], 2).blank, "ll") == 0.0
 
 
-# AuditedSeed of images
+# Scores of images
 
 
 def test_scores_fall_with_each_wrong_letter():

@@ -1,4 +1,4 @@
-"""ONNX files are read as they are written, and what would change a result is refused, not skipped."""
+"""ONNX files are read as written, and what would change a result is refused, not skipped."""
 
 import struct
 

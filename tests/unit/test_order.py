@@ -25,7 +25,7 @@ def test_order_of_one_task_holds_each_prompt_once_per_epoch():
     assert len({tuple(prompt.text for prompt in epoch) for epoch in epochs}) == 4
 
 
-def test_order_of_uneven_tasks_gives_each_task_equal_turns():
+def test_order_of_uneven_tasks_has_each_task_equally_often():
     order = PromptOrder([*tagged("few", 2), *tagged("many", 10), *tagged("some", 5)], run_seed=0)
     taken = order.take(0, 60)
     assert Counter(prompt.scene.tag for prompt in taken) == {"few": 20, "many": 20, "some": 20}

@@ -21,27 +21,27 @@ from spotlight.surface.cli.overrides import one_value_each
         ("--set", "--set"),
     ],
 )
-def test_settings_after_one_flag_are_spread_over_as_many(given, read):
+def test_settings_after_one_flag_get_a_flag_each(given, read):
     assert one_value_each(given.split()) == read.split()
 
 
 def test_train_takes_several_settings_with_and_without_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for recipe in (["words-nft"], []):
-        told = spotlight("train", *recipe, "--set", "train.lr=5e-5", "seed=4", "reward.name=jpeg", "--dry-run")
-        assert told.code == 0, told.err
-        settings = json.loads(told.out)
+        outcome = spotlight("train", *recipe, "--set", "train.lr=5e-5", "seed=4", "reward.name=jpeg", "--dry-run")
+        assert outcome.code == 0, outcome.err
+        settings = json.loads(outcome.out)
         assert (settings["train"]["lr"], settings["seed"], settings["reward"]["name"]) == (5e-5, 4, "jpeg")
 
 
 @pytest.mark.parametrize("verb", ["train", "sim", "compare", "plan"])
 def test_every_verb_with_settings_takes_several(tmp_path, monkeypatch, verb):
-    """The second one is misspelt, so that a verb that took it for something else would say so."""
+    """The second setting is misspelt, so that a verb that parsed it otherwise would not name it."""
     monkeypatch.chdir(tmp_path)
     profile = [] if verb == "train" else ["--profile", "h200-qwen-image-512"]
-    told = spotlight(verb, "words-large-nft", *profile, "--set", "seed=1", "train.lrr=1")
-    assert told.code == 2
-    assert "the override 'train.lrr=1' sets 'train.lrr', which does not exist: did you mean 'lr'?" in told.err
+    outcome = spotlight(verb, "words-large-nft", *profile, "--set", "seed=1", "train.lrr=1")
+    assert outcome.code == 2
+    assert "the override 'train.lrr=1' sets 'train.lrr', which does not exist: did you mean 'lr'?" in outcome.err
 
 
 def test_resume_takes_several(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_resume_takes_several(tmp_path, monkeypatch):
     run = tmp_path / "runs/mine"
     run.mkdir(parents=True)
     (run / "config.json").write_text(spotlight("train", "words-nft", "--reward.name", "jpeg", "--dry-run").out)
-    told = spotlight("resume", "mine", "--set", "iterations=9", "train.lr=1")
-    assert told.code == 2
-    assert "train.lr (0.0001 -> 1.0)" in told.err
-    assert "iterations" not in told.err.partition(";")[0]
+    outcome = spotlight("resume", "mine", "--set", "iterations=9", "train.lr=1")
+    assert outcome.code == 2
+    assert "train.lr (0.0001 -> 1.0)" in outcome.err
+    assert "iterations" not in outcome.err.partition(";")[0]

@@ -1,4 +1,4 @@
-"""A worker that trains takes up what it published from its own memory: the very weights that others fetch."""
+"""A worker that trains adopts what it published from its own memory: the same bits that other workers fetch."""
 
 import logging
 
@@ -44,7 +44,7 @@ KINDS = {
 
 
 class Reserved:
-    """A worker that trains, and what it says."""
+    """A worker that trains, and the messages it sends."""
 
     def __init__(self, folder, algorithm: AlgorithmConfig, lora: LoraConfig | None) -> None:
         self.trainer = Trainer(tiny_adapter(), TrainConfig(lr=1e-2, lora=lora), algorithm, RUN_SEED)
@@ -52,8 +52,8 @@ class Reserved:
         self.resident = OnDevice(self.adapter.transformer, BASE, capacity=3)
         self.role = TrainingRole(self.trainer, self.adapter, BASE, folder, lambda message: None)
         self.store = NodeStore(folder / "weights")
-        self.said: list[m.AnyMessage] = []
-        self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.said.append(message))
+        self.sent: list[m.AnyMessage] = []
+        self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.sent.append(message))
 
     def train(self) -> None:
         experience = tiny_experience(self.adapter, grouped_samples(SDE))
@@ -61,9 +61,9 @@ class Reserved:
         self.trainer.end_iteration()
 
     def publish(self, weights: WeightsId) -> m.PublishedWeights:
-        told = self.role.obey(m.Publish(weights=(weights,)))
+        published = self.role.obey(m.Publish(weights=(weights,)))
         self.loading.wrote(weights, self.role.state(weights.policy))
-        return told
+        return published
 
     def load(self, weights: WeightsId, digest: str) -> None:
         self.loading.load(m.Load(weights=weights, digest=digest, path="", keep=(BEHAVIOUR, AVERAGE)))
@@ -72,8 +72,8 @@ class Reserved:
         self.loading.adopt(Adopt(weights=weights, digest=digest, keep=(weights, *keep)))
 
     @property
-    def asks(self) -> bool:
-        return any(isinstance(message, AskNeighbour) for message in self.said)
+    def requests_neighbour(self) -> bool:
+        return any(isinstance(message, AskNeighbour) for message in self.sent)
 
 
 def draw(adapter: PixelAdapter, resident: Resident, weights: WeightsId) -> Rollout:
@@ -84,7 +84,7 @@ def draw(adapter: PixelAdapter, resident: Resident, weights: WeightsId) -> Rollo
 
 
 def drawn_by_another(worker: Reserved, weights: WeightsId) -> Rollout:
-    """That fetched them."""
+    """The rollout of a worker that fetched the weights."""
     adapter = tiny_adapter()
     select_trainable(adapter.transformer, worker.trainer.train_config.lora, adapter.lora_targets, RUN_SEED)
     resident = Resident(adapter.transformer, BASE)
@@ -94,20 +94,20 @@ def drawn_by_another(worker: Reserved, weights: WeightsId) -> Rollout:
 
 @pytest.mark.parametrize("weights", [BEHAVIOUR, AVERAGE], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_trainer_draws_with_its_own_copy_what_others_draw_with_the_file(tmp_path, kind, weights):
+def test_trainer_draws_with_its_own_copy_what_other_workers_draw_with_the_file(tmp_path, kind, weights):
     worker = Reserved(tmp_path, *KINDS[kind])
     worker.train()
-    told = worker.publish(weights)
-    # Trained weights and their averages go on before the order to load comes.
+    published = worker.publish(weights)
+    # Trained weights and their averages change before the order to load comes.
     worker.train()
-    worker.load(weights, told.digest)
-    assert worker.said == [m.Held(weights=weights, digest=told.digest)]
+    worker.load(weights, published.digest)
+    assert worker.sent == [m.Held(weights=weights, digest=published.digest)]
     ours, theirs = draw(worker.adapter, worker.resident, weights), drawn_by_another(worker, weights)
     for name in ("x0_BSC", "path_BKSC", "log_prob_BK", "mean_BKSC"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
 
-def test_what_is_taken_up_is_not_what_is_trained_later(tmp_path):
+def test_adopted_copy_does_not_change_with_later_training(tmp_path):
     worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
     worker.train()
     worker.load(BEHAVIOUR, worker.publish(BEHAVIOUR).digest)
@@ -116,44 +116,44 @@ def test_what_is_taken_up_is_not_what_is_trained_later(tmp_path):
     assert torch.equal(draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, before.x0_BSC)
 
 
-def test_copy_that_is_not_what_was_announced_gives_way_to_the_others_loudly(tmp_path, caplog):
+def test_copy_with_another_digest_than_announced_is_replaced_with_a_warning(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
     kept = worker.publish(BEHAVIOUR)
-    # Another gang took the step again, came to other bits and published those.
+    # Another gang repeated the step with other bits and published those.
     worker.store.keep([])
     worker.train()
     announced = worker.role.obey(m.Publish(weights=(BEHAVIOUR,)))
     assert announced.digest != kept.digest
     with caplog.at_level(logging.WARNING):
         worker.load(BEHAVIOUR, announced.digest)
-    assert worker.asks
+    assert worker.requests_neighbour
     assert f"published with digest {announced.digest}" in caplog.text
     worker.loading.offered(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
-    assert worker.said[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
+    assert worker.sent[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
     assert torch.equal(
         draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, drawn_by_another(worker, BEHAVIOUR).x0_BSC
     )
 
 
-def test_set_of_an_older_version_is_fetched_like_any_other(tmp_path):
+def test_set_of_an_older_version_is_fetched(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
-    told = worker.publish(BEHAVIOUR)
+    published = worker.publish(BEHAVIOUR)
     worker.train()
     worker.publish(WeightsId(Version(2)))
-    worker.load(BEHAVIOUR, told.digest)
-    assert worker.asks
+    worker.load(BEHAVIOUR, published.digest)
+    assert worker.requests_neighbour
 
 
-def test_both_sets_of_the_newest_version_are_kept_until_they_are_taken_up(tmp_path):
+def test_both_sets_of_the_newest_version_are_kept_until_they_are_adopted(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, all weights"])
     worker.train()
-    told = {weights: worker.publish(weights).digest for weights in (BEHAVIOUR, AVERAGE)}
-    for weights, digest in told.items():
+    digests = {weights: worker.publish(weights).digest for weights in (BEHAVIOUR, AVERAGE)}
+    for weights, digest in digests.items():
         worker.load(weights, digest)
-    assert worker.said == [m.Held(weights=weights, digest=digest) for weights, digest in told.items()]
-    assert worker.resident.held() == tuple(sorted(told.items()))
+    assert worker.sent == [m.Held(weights=weights, digest=digest) for weights, digest in digests.items()]
+    assert worker.resident.held() == tuple(sorted(digests.items()))
 
 
 def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeypatch, caplog):
@@ -164,26 +164,26 @@ def test_trainer_without_room_for_a_copy_publishes_and_fetches(tmp_path, monkeyp
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
     with caplog.at_level(logging.WARNING):
-        told = worker.publish(BEHAVIOUR)
-    worker.load(BEHAVIOUR, told.digest)
-    assert worker.asks
+        published = worker.publish(BEHAVIOUR)
+    worker.load(BEHAVIOUR, published.digest)
+    assert worker.requests_neighbour
     assert "no device memory" in caplog.text
 
 
-def test_trainer_that_is_told_to_adopt_holds_its_copy_and_the_order_to_load_finds_it(tmp_path):
+def test_trainer_that_adopts_holds_its_copy_and_the_order_to_load_finds_it(tmp_path):
     worker = Reserved(tmp_path, *KINDS["flow-grpo, adapters"])
     worker.train()
-    told = worker.publish(BEHAVIOUR)
-    # Nothing else is to be had.
+    published = worker.publish(BEHAVIOUR)
+    # No other source has the weights.
     worker.store.keep([])
-    worker.adopt(BEHAVIOUR, told.digest)
-    held = m.Held(weights=BEHAVIOUR, digest=told.digest)
-    assert worker.said == [held]
-    worker.load(BEHAVIOUR, told.digest)
-    assert worker.said == [held, held]
+    worker.adopt(BEHAVIOUR, published.digest)
+    held = m.Held(weights=BEHAVIOUR, digest=published.digest)
+    assert worker.sent == [held]
+    worker.load(BEHAVIOUR, published.digest)
+    assert worker.sent == [held, held]
 
 
-def test_trainer_that_adopts_lets_go_of_what_is_not_kept_to_have_room(tmp_path):
+def test_trainer_that_adopts_first_drops_the_sets_that_are_not_kept(tmp_path):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     held = []
     for version in range(1, worker.resident.capacity + 2):
@@ -194,36 +194,36 @@ def test_trainer_that_adopts_lets_go_of_what_is_not_kept_to_have_room(tmp_path):
     assert [weights for weights, _ in worker.resident.held()] == held[-2:]
 
 
-def test_order_to_adopt_what_it_does_not_have_changes_nothing_and_says_nothing(tmp_path, caplog):
+def test_order_to_adopt_a_set_it_does_not_have_changes_nothing_and_sends_nothing(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
     first = worker.publish(BEHAVIOUR)
     worker.adopt(BEHAVIOUR, first.digest)
-    said = list(worker.said)
+    sent = list(worker.sent)
     worker.adopt(AVERAGE, "of another gang")
-    assert worker.said == said
+    assert worker.sent == sent
     assert worker.resident.held() == ((BEHAVIOUR, first.digest),)
 
 
 def test_copy_with_another_digest_is_not_adopted_and_is_fetched_when_it_is_to_be_loaded(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.train()
-    told = worker.publish(BEHAVIOUR)
+    published = worker.publish(BEHAVIOUR)
     with caplog.at_level(logging.WARNING):
         worker.adopt(BEHAVIOUR, "of another gang")
-    assert worker.said == []
+    assert worker.sent == []
     assert "of another gang" in caplog.text
-    worker.load(BEHAVIOUR, told.digest)
-    assert worker.asks
+    worker.load(BEHAVIOUR, published.digest)
+    assert worker.requests_neighbour
 
 
-def test_copy_that_there_is_no_room_for_is_told_as_that(tmp_path, caplog):
+def test_copy_without_room_is_reported_as_such(tmp_path, caplog):
     worker = Reserved(tmp_path, *KINDS["nft, adapters"])
     worker.resident.capacity = 0
     worker.train()
-    told = worker.publish(BEHAVIOUR)
+    published = worker.publish(BEHAVIOUR)
     with caplog.at_level(logging.WARNING):
-        worker.load(BEHAVIOUR, told.digest)
-    assert worker.asks
+        worker.load(BEHAVIOUR, published.digest)
+    assert worker.requests_neighbour
     assert "at most 0 sets" in caplog.text
     assert "announced" not in caplog.text

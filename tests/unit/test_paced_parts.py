@@ -18,8 +18,8 @@ from spotlight.node.paced.quicker import quicker
 from spotlight.run import Run
 
 
-class Hands:
-    """A clock that moves only when somebody works or sleeps."""
+class WorkClock:
+    """A clock that moves only by work or sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,19 +36,19 @@ class Hands:
 
 
 def test_device_is_busy_for_the_seconds_of_what_was_done():
-    hands = Hands()
-    device = PacedDevice(hands.read, hands.move)
-    assert device.take(lambda: hands.work("step", 0.1), lambda done: 2.0) == "step"
-    assert hands.now == 2.0
+    clock = WorkClock()
+    device = PacedDevice(clock.read, clock.move)
+    assert device.take(lambda: clock.work("step", 0.1), lambda done: 2.0) == "step"
+    assert clock.now == 2.0
 
 
 def test_device_that_is_slower_than_the_profile_does_not_wait():
-    hands = Hands()
-    PacedDevice(hands.read, hands.move).take(lambda: hands.work("step", 3.0), lambda done: 2.0)
-    assert hands.now == 3.0
+    clock = WorkClock()
+    PacedDevice(clock.read, clock.move).take(lambda: clock.work("step", 3.0), lambda done: 2.0)
+    assert clock.now == 3.0
 
 
-def test_device_asked_by_two_threads_does_one_thing_after_the_other():
+def test_device_used_by_two_threads_runs_one_operation_at_a_time():
     stepping, decoding = threading.Event(), threading.Event()
     overlapped: list[bool] = []
 
@@ -68,8 +68,8 @@ def test_device_asked_by_two_threads_does_one_thing_after_the_other():
 
 
 def test_device_is_free_again_after_work_that_raised():
-    hands = Hands()
-    device = PacedDevice(hands.read, hands.move)
+    clock = WorkClock()
+    device = PacedDevice(clock.read, clock.move)
     with pytest.raises(ZeroDivisionError):
         device.take(lambda: 1 / 0, lambda done: 1.0)
     assert device.take(lambda: "next", lambda done: 0.0) == "next"
@@ -86,7 +86,7 @@ def test_quicker_profile_divides_every_figure_and_keeps_its_shape():
                 )
 
 
-def test_paced_reward_found_by_its_name_tells_pictures_apart_the_same_way_twice():
+def test_paced_reward_found_by_its_name_gives_each_picture_the_same_score_twice():
     reward = registry.create(name_of(0.0))
     draw = np.random.default_rng(0)
     images = [draw.integers(0, 255, (32, 96, 3), dtype=np.uint8) for _ in range(3)]
@@ -106,7 +106,7 @@ def test_paced_run_with_several_slots_per_node_is_refused():
         load_config("words-nft", ["cluster.pace=h200-qwen-image-512", "cluster.slots=2"])
 
 
-def test_paced_run_with_a_gang_that_the_profile_does_not_know_is_refused_before_anything_is_written(tmp_path):
+def test_paced_run_with_a_gang_that_the_profile_lacks_is_refused_before_anything_is_written(tmp_path):
     settings = ("cluster.pace=h200-qwen-image-512", "cluster.reserved=3", "cluster.gang=3")
     config = load_config("words-nft", [*settings, f"output.folder={tmp_path}"])
     with pytest.raises(ConfigError, match="degree 3"):

@@ -1,4 +1,4 @@
-"""The sharding as a guest of one model: what it leaves alone, what it works with, what it refuses."""
+"""Sharding installed in one model: what it leaves unchanged, what it works with, what it refuses."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def replicas(prepare: Callable[[nn.Module], None]) -> list[PixelAdapter]:
 
 
 def with_lora(transformer: nn.Module) -> None:
-    """Adapters that matter: as they start, they change nothing."""
+    """Adapters that have an effect; initial ones have none."""
     select_trainable(transformer, LoraConfig(rank=2, alpha=4.0), tiny_adapter().lora_targets, seed=5)
     generator = torch.Generator().manual_seed(6)
     for name, parameter in transformer.named_parameters():
@@ -148,7 +148,7 @@ def test_rank_that_is_no_member_is_refused():
 
 
 @pytest.mark.skipif(dist.is_nccl_available(), reason="this build of torch has NCCL")
-def test_nccl_without_a_cuda_build_says_what_to_install():
+def test_nccl_without_a_cuda_build_names_what_to_install():
     with pytest.raises(EnvironmentProblem, match="install a CUDA build"):
         form(TOKEN, MEMBERS, 0, "nowhere", device_kind=DeviceKind.NCCL)
 
@@ -171,13 +171,13 @@ def fuse(transformer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [(compile_whole, "compiled as a whole"), (modulate_by_index, "zero_cond_t"), (fuse, "fused projections")],
 )
-def test_transformer_that_cannot_be_split_is_refused_before_anything_is_installed(spoil: Spoil, said: str):
+def test_transformer_that_cannot_be_split_is_refused_before_anything_is_installed(spoil: Spoil, message: str):
     transformer = tiny_adapter().transformer
     spoil(transformer)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Sharding(transformer)
 
 

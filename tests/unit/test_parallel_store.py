@@ -1,4 +1,4 @@
-"""The group store of an agent and the workers that ask it: waiting, refusing, bounds."""
+"""The group store of an agent and the workers that use it: waiting, refusing, bounds."""
 
 import socket
 import threading
@@ -28,7 +28,7 @@ def client(server: StoreThread, token: GroupToken = NOW, timeout_s: float = 30.0
     return AgentStore(str(server.store.path), token, timeout_s)
 
 
-def test_reader_gets_what_a_writer_set_before_or_after_it_asked(server):
+def test_reader_gets_a_value_that_is_set_before_or_after_its_request(server):
     early, late = client(server), client(server)
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(early.get("address/1")))
@@ -44,13 +44,13 @@ def test_counters_add_up_over_clients(server):
 
 
 def test_check_looks_without_waiting(server):
-    asking = client(server)
-    assert not asking.check(["a"])
+    reading = client(server)
+    assert not reading.check(["a"])
     client(server).set("a", b"1")
-    assert asking.check(["a"])
+    assert reading.check(["a"])
 
 
-def test_reader_of_a_key_that_nobody_writes_is_told_so_after_its_time(server):
+def test_reader_of_a_key_that_is_never_written_gets_an_error_after_its_timeout(server):
     with pytest.raises(StoreLate, match=r"waited 0\.01 s for 'address/2'"):
         client(server, timeout_s=0.01).get("address/2")
 
@@ -105,7 +105,7 @@ def test_keys_and_tokens_are_bounded(server):
         server.open(GroupToken(NOW.node, 1000))
 
 
-def test_client_that_sends_no_frame_of_ours_is_cut_off_and_others_are_served(server):
+def test_client_that_sends_an_invalid_frame_is_disconnected_and_others_are_served(server):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rude:
         rude.connect(str(server.store.path))
         rude.settimeout(10)

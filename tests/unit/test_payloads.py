@@ -1,4 +1,4 @@
-"""The run's files of accepted samples: whole, verified, and gone when a checkpoint covers them."""
+"""The run's files of accepted samples: whole, verified, and deleted when a checkpoint covers them."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def test_payload_is_whole_until_its_file_is_lost_or_altered(storage: PayloadFold
 
 
 def test_payload_that_was_damaged_on_its_way_is_found_before_it_is_trained(storage: PayloadFolder) -> None:
-    """The digest is the maker's own, so that it speaks of what was made, not of what arrived."""
+    """The digest is the sender's, so that it describes what was made, not what arrived."""
     sent = bytearray(payload(0.5))
     sent[-1] ^= 1
     name, digest = storage.keep(request(), bytes(sent))

@@ -77,23 +77,23 @@ def test_ceilings_of_rows_with_more_switches_are_never_higher(every):
 
 
 def charged(cell: Cell, samples: int) -> float:
-    """Training of so many, without an optimizer step, in full batches over samples."""
+    """Seconds to train `samples` samples, without an optimizer step, in full batches over samples."""
     times, batch = profile_of(cell.profile), 8
     batches = samples // cell.machines.trainers // batch * cell.setting.timesteps
     return batches * (times.seconds(Operation.TRAIN_TIMESTEP, batch) + times.seconds(Operation.DENOISE_STEP, batch))
 
 
-def test_trainers_that_take_up_their_own_weights_may_draw_the_first_group_before_others_hold_them(tmp_path):
+def test_trainers_that_adopt_their_own_weights_may_draw_the_first_group_before_others_hold_them(tmp_path):
     slow = json.loads(Profile.load(SMALL.profile).to_json())
     slow["operations"]["node_fetch"]["series"][0]["points"][0] |= {"p50": 6.0, "p99": 6.0}
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(slow))
-    told, few = profile_of(str(path)), Cell(str(path), Machines(4, 8), Setting(2, 20, 4))
-    least_s = 20 * told.seconds(Operation.DENOISE_STEP, 1) + told.seconds(Operation.DECODE, 1)
-    after_s = sums_of(few, Row.TAG, 4).trained + told.seconds(Operation.PUBLISH)
+    profile, few = profile_of(str(path)), Cell(str(path), Machines(4, 8), Setting(2, 20, 4))
+    least_s = 20 * profile.seconds(Operation.DENOISE_STEP, 1) + profile.seconds(Operation.DECODE, 1)
+    after_s = sums_of(few, Row.TAG, 4).trained + profile.seconds(Operation.PUBLISH)
     # Four trainers draw the first group, four rows each, before the others hold the weights that they need for it.
     begun_s = ceiling_s(few, Row.TAG) - after_s
-    assert told.seconds(Operation.ADOPT) + least_s <= begun_s < told.seconds(Operation.NODE_FETCH)
+    assert profile.seconds(Operation.ADOPT) + least_s <= begun_s < profile.seconds(Operation.NODE_FETCH)
 
 
 def test_ceiling_of_the_generation_axis_is_the_published_formula_where_units_are_alike():
@@ -124,9 +124,9 @@ def test_rows_halfway_between_timed_ones_are_offered_where_trainers_help_and_tak
     assert between == pytest.approx((fewer + more) / 2)
 
 
-def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
+def test_figures_have_the_worst_row_the_best_cell_and_the_pool():
     better = Cell(SMALL.profile, SMALL.machines, Setting(8, 10, 2))
-    told = figures_of(
+    figures = figures_of(
         [
             *(outcome(row, seconds) for row, seconds in zip(Row, (8.0, 4.0, 4.4, 4.0, 4.0), strict=True)),
             outcome(COLOCATED, 6.0, None),
@@ -134,14 +134,14 @@ def test_figures_tell_the_worst_row_the_best_cell_and_the_pool():
             outcome(COLOCATED, 5.0, None, better),
         ]
     )
-    assert told["best_speedup_vs_serial"].value == pytest.approx(3.6)
-    assert better.name in told["best_speedup_vs_serial"].unit
-    assert told["worst_row_ratio"].value == pytest.approx(4.0 / 4.4)
-    assert told["worst_share_of_ceiling"].value == pytest.approx(1 / 8)
-    assert (told["speedup_vs_colocated"].low, told["speedup_vs_colocated"].high) == pytest.approx((1.5, 2.0))
+    assert figures["best_speedup_vs_serial"].value == pytest.approx(3.6)
+    assert better.name in figures["best_speedup_vs_serial"].unit
+    assert figures["worst_row_ratio"].value == pytest.approx(4.0 / 4.4)
+    assert figures["worst_share_of_ceiling"].value == pytest.approx(1 / 8)
+    assert (figures["speedup_vs_colocated"].low, figures["speedup_vs_colocated"].high) == pytest.approx((1.5, 2.0))
 
 
-def test_what_was_not_measured_is_named():
+def test_operations_that_were_not_measured_are_named():
     ranks = ranks_of([outcome(Row.SERIAL, 2.0), outcome(COLOCATED, 2.0, None)])
-    told = modelled(profile_of(SMALL.profile), ranks)
-    assert told == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
+    names = modelled(profile_of(SMALL.profile), ranks)
+    assert names == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]

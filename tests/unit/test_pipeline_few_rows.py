@@ -1,4 +1,4 @@
-"""The bound by rows that are left, against a search through all schedules of small cases."""
+"""The lower bound by remaining rows, against a search through all schedules of small cases."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.pipeline.few_rows import Iteration, least_end_s
 
 TRAINED = (-1, -1)
-"""In the place of rows: the slot trains."""
+"""Marks a slot that trains, in place of its rows."""
 CASE = Iteration(
     step_s=(3.0, 4.0, 5.0, 8.0),
     decode_s=0.0,
@@ -28,10 +28,10 @@ CASE = Iteration(
 
 @dataclass(frozen=True)
 class State:
-    """Of a small world: who is busy for how long with what, and what waits."""
+    """State of a small cluster: what each slot does and for how long, and what waits."""
 
     slots: tuple[tuple[float, tuple[tuple[int, int], ...]], ...]
-    """Seconds left, and rows as (group, steps left)."""
+    """Per slot: seconds left, and rows as (group, steps left)."""
     waiting: tuple[tuple[int, int], ...]
     trained: frozenset[int]
 
@@ -73,7 +73,7 @@ def least_searched_s(work: Iteration) -> float:
 
     @cache
     def best_s(state: State, first: int) -> float:
-        """From here on, if slots before `first` wait until something changes."""
+        """Least seconds from this state, if slots before `first` wait until something changes."""
         if len(state.trained) == groups and not any(left for left, _ in state.slots):
             return 0.0
         found = inf
@@ -119,7 +119,7 @@ def test_bound_is_above_even_shares_where_batches_of_few_rows_are_slow():
     assert least_end_s(work) >= 2 * 4.0 + work.left_s[1] - 1e-4, "nothing is trained before two steps of a group"
 
 
-def test_bound_knows_that_rows_that_end_early_leave_later_ones_little_time():
+def test_bound_counts_that_rows_that_end_early_leave_later_ones_little_time():
     """Both slots could draw a row of the first group each in 6 s. While that group is trained, for 4 s, the one that
     does not train would have to take two steps of the second, which take 8 s."""
     alone_s = CASE.steps * CASE.step_s[0]

@@ -1,4 +1,4 @@
-"""The benchmark of local pipelines: its bounds, its ratios, and what it keeps of earlier results."""
+"""The benchmark of local pipelines: its bounds, its ratios, and how it merges earlier results."""
 
 import msgspec
 import pytest

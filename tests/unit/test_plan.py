@@ -1,4 +1,4 @@
-"""`spotlight plan` and the forecast of `train --dry-run`: figures of short simulations, with what they rest on."""
+"""`spotlight plan` and the forecast of `train --dry-run`: figures of short simulations, with their sources."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ def changes(*settings: str) -> list[str]:
 
 
 def planned(*arguments: object) -> str:
-    """What the verb prints, as one process would."""
+    """The output of the verb, as one process would print it."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(plan)
     out = io.StringIO()
@@ -49,12 +49,12 @@ def planned(*arguments: object) -> str:
 
 
 def forecasts(*arguments: object, recipe: str = RECIPE, settings: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    told = planned(recipe, "--profile", PROFILE, *arguments, *changes(*settings), "--json")
-    return list(json.loads(told)["forecasts"])
+    printed = planned(recipe, "--profile", PROFILE, *arguments, *changes(*settings), "--json")
+    return list(json.loads(printed)["forecasts"])
 
 
 def write_profile(path: Path, without: Operation) -> Path:
-    """The shipped profile, but for one operation."""
+    """The shipped profile without one operation."""
     whole = Profile.load(PROFILE)
     operations = {operation: times for operation, times in whole.operations.items() if operation is not without}
     path.write_bytes(msgspec.structs.replace(whole, operations=operations).to_json())
@@ -68,8 +68,8 @@ def test_plan_of_a_fleet_has_the_figures_of_its_simulation():
     short = ("eval.every=1", f"iterations={ITERATIONS}")
     (one,) = forecasts("--spot", 3, settings=short)
     own = ("cluster.spot=3", "market.trace=null")
-    told = json.loads(spotlight("sim", RECIPE, "--profile", PROFILE, *changes(*short, *own), "--json").out)
-    done, explored = told["status"]["iterations"], told["status"]["explorations"]
+    simulated = json.loads(spotlight("sim", RECIPE, "--profile", PROFILE, *changes(*short, *own), "--json").out)
+    done, explored = simulated["status"]["iterations"], simulated["status"]["explorations"]
     middle = done[2:-1]
     assert one["seconds_per_iteration"] == pytest.approx((done[-2]["at"] - done[1]["at"]) / len(middle))
     assert one["seconds_per_iteration"] == pytest.approx(sum(one["phases"].values()))
@@ -77,8 +77,8 @@ def test_plan_of_a_fleet_has_the_figures_of_its_simulation():
     assert one["phases"]["train"] == pytest.approx(fmean(each["train_s"] for each in middle))
     assert one["previews_planned"] == round(fmean(each["planned"] for each in explored[2:]))
     assert one["previews_finished"] == round(fmean(each["finished"] for each in explored[2:]))
-    assert one["hours"] == pytest.approx(told["outcome"]["seconds"] / 3600)
-    assert one["dollars"] == pytest.approx(told["status"]["cost"]["dollars"])
+    assert one["hours"] == pytest.approx(simulated["outcome"]["seconds"] / 3600)
+    assert one["dollars"] == pytest.approx(simulated["status"]["cost"]["dollars"])
 
 
 def test_iterations_that_are_not_simulated_take_the_mean_and_cost_as_much():
@@ -99,7 +99,7 @@ def test_spot_nodes_shorten_an_iteration_until_training_bounds_it():
 
 
 def test_evaluation_that_is_waited_for_is_shared_by_the_iterations_between_two():
-    """With every=100 no middle iteration has one: that of the base tells how long it takes."""
+    """With every=100 no middle iteration has one: the evaluation of the base gives its duration."""
     often, seldom = (forecasts("--spot", 0, settings=(f"eval.every={every}",))[0] for every in (50, 100))
     assert 0 < seldom["phases"]["evaluation"] == pytest.approx(often["phases"]["evaluation"] / 2)
     assert seldom["seconds_per_iteration"] < often["seconds_per_iteration"]
@@ -137,41 +137,41 @@ def test_prices_of_ones_own_are_used(tmp_path):
     header = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source"
     prices = tmp_path / "mine.csv"
     prices.write_text(f"{header}\naws-p5-h100,Me,mine,H100,1,10,1,2026-11,me\n")
-    told = json.loads(planned(RECIPE, "--profile", PROFILE, "--prices", prices, "--spot", 8, *changes(), "--json"))
-    (one,) = told["forecasts"]
+    printed = json.loads(planned(RECIPE, "--profile", PROFILE, "--prices", prices, "--spot", 8, *changes(), "--json"))
+    (one,) = printed["forecasts"]
     assert one["dollars_per_hour"] == 4 * 10 + 8 * 1
     assert one["dollars"] == pytest.approx(one["hours"] * one["dollars_per_hour"], rel=0.01)
-    assert told["prices"] == "mine"
+    assert printed["prices"] == "mine"
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 def test_plan_as_json_has_every_count_with_its_sources():
-    told = json.loads(planned(RECIPE, "--profile", PROFILE, "--spot", 2, 0, *changes(), "--json"))
+    printed = json.loads(planned(RECIPE, "--profile", PROFILE, "--spot", 2, 0, *changes(), "--json"))
     table, profile = PriceTable.load(), Profile.load(PROFILE)
-    assert [one["spot"] for one in told["forecasts"]] == [0, 2]
-    assert (told["recipe"], told["profile"], told["hardware"]) == (RECIPE, PROFILE, profile.hardware)
-    assert (told["prices"], told["prices_digest"]) == (table.name, table.digest)
-    assert (told["simulated_iterations"], told["iterations"]) == (ITERATIONS, ITERATIONS)
+    assert [one["spot"] for one in printed["forecasts"]] == [0, 2]
+    assert (printed["recipe"], printed["profile"], printed["hardware"]) == (RECIPE, PROFILE, profile.hardware)
+    assert (printed["prices"], printed["prices_digest"]) == (table.name, table.digest)
+    assert (printed["simulated_iterations"], printed["iterations"]) == (ITERATIONS, ITERATIONS)
 
 
-def test_plan_as_a_table_says_that_it_is_simulated_with_which_profile_and_over_how_many_iterations():
-    told = planned(RECIPE, "--profile", PROFILE, "--spot", 4, *changes())
+def test_plan_as_a_table_names_the_profile_and_the_count_of_simulated_iterations():
+    printed = planned(RECIPE, "--profile", PROFILE, "--spot", 4, *changes())
     (one,) = forecasts("--spot", 4)
-    assert f"{one['dollars']:.2f}" in told
-    assert f"{one['seconds_per_iteration']:.1f}" in told
-    assert f"{one['previews_finished']} / {one['previews_planned']}" in told
-    assert f"Simulated with the profile {PROFILE}" in told
-    assert f"over {ITERATIONS} iterations" in told
-    assert "priced as if the slots were aws-p5-h100" in told
-    assert "Not simulated" in told
+    assert f"{one['dollars']:.2f}" in printed
+    assert f"{one['seconds_per_iteration']:.1f}" in printed
+    assert f"{one['previews_finished']} / {one['previews_planned']}" in printed
+    assert f"Simulated with the profile {PROFILE}" in printed
+    assert f"over {ITERATIONS} iterations" in printed
+    assert "priced as if the slots were aws-p5-h100" in printed
+    assert "Not simulated" in printed
 
 
 def test_recipe_whose_loss_has_no_fit_is_simulated_with_the_rewards_of_another():
-    told = json.loads(planned("words-flow-grpo", "--spot", 0, *changes(), "--json"))
-    assert told["fit"] == "words-nft"
-    assert told["forecasts"][0]["seconds_per_iteration"] > 0
+    printed = json.loads(planned("words-flow-grpo", "--spot", 0, *changes(), "--json"))
+    assert printed["fit"] == "words-nft"
+    assert printed["forecasts"][0]["seconds_per_iteration"] > 0
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_dry_run_of_what_only_a_simulation_can_do_is_refused_after_its_forecast(
     assert "several training ranks are simulated only" in shown.err.splitlines()[-1]
 
 
-def test_dry_run_that_its_own_profile_cannot_forecast_says_so_and_prints_the_settings(tmp_path, monkeypatch):
+def test_dry_run_whose_profile_cannot_forecast_it_has_a_remark_and_prints_the_settings(tmp_path, monkeypatch):
     lacking = write_profile(tmp_path / "short.json", without=Operation.CHECKPOINT)
     monkeypatch.setattr("spotlight.surface.cli.plan.OWN_PROFILES", {"words": str(lacking)})
     shown = spotlight("train", "words-nft", "--dry-run")

@@ -1,4 +1,4 @@
-"""The planner: what it plans in each situation, what it learns, and that events alone bring it back."""
+"""The planner: its plan in each situation, what it learns, and that events alone restore it."""
 
 import math
 
@@ -67,15 +67,15 @@ def test_fixed_plan_gives_every_prompt_the_same():
 
 
 def test_fixed_plan_with_scouts_counts_and_predicts_only_what_is_drawn():
-    everybody, scouted = (
+    unscouted, scouted = (
         Planner(ExploreConfig(seeds=64, steps=6, candidates=2, scouts=scouts)).plan(given()) for scouts in (0, 16)
     )
-    assert scouted.seeds == everybody.seeds == (64,) * 4
-    assert (everybody.previews, scouted.previews) == (4 * 64, 4 * 16 + 2 * 48)
-    assert scouted.predicted_s < 0.7 * everybody.predicted_s
+    assert scouted.seeds == unscouted.seeds == (64,) * 4
+    assert (unscouted.previews, scouted.previews) == (4 * 64, 4 * 16 + 2 * 48)
+    assert scouted.predicted_s < 0.7 * unscouted.predicted_s
 
 
-def test_fixed_plan_of_no_more_seeds_than_are_kept_says_so_and_plans_none():
+def test_fixed_plan_of_no_more_seeds_than_are_kept_plans_none_with_a_reason():
     plan = Planner(ExploreConfig(seeds=16)).plan(given())
     assert plan.seeds == (0,) * 4
     assert "explore.seeds is 16" in plan.reason
@@ -162,13 +162,13 @@ def test_plan_fits_the_training_time_with_its_margin():
     assert "promise" in plan.reason
 
 
-def test_plan_too_short_for_a_choice_says_how_many_previews_fit():
+def test_plan_too_short_for_a_choice_names_the_count_of_previews_that_fit():
     plan = Planner.replay(BANDIT, [trained(0.2)]).plan(given())
     assert not any(plan.seeds)
     assert "a group keeps 16" in plan.reason
 
 
-def test_plan_with_little_time_explores_few_prompts_well_instead_of_all_in_vain():
+def test_plan_with_little_time_explores_few_prompts_well_instead_of_all_badly():
     plan = Planner.replay(BANDIT, [trained(2.5)]).plan(given())
     assert any(plan.seeds)
     assert all(seeds > 24 for seeds in plan.seeds)
@@ -183,7 +183,7 @@ def test_plan_with_more_slots_takes_more_steps():
     assert sum(few.seeds) < sum(many.seeds)
 
 
-def test_plan_takes_a_slot_without_measured_speed_for_an_average_one():
+def test_plan_counts_a_slot_without_measured_speed_as_an_average_one():
     planner = Planner.replay(BANDIT, [trained(8.0)])
     assert planner.plan(given(speeds=(100.0, None))) == planner.plan(given(speeds=(100.0, 100.0)))
 
@@ -210,7 +210,7 @@ def test_plan_gives_a_prompt_that_never_varies_nothing_until_it_does():
     assert planner.plan(given(prompts=PROMPTS[:1])).seeds[0] > 0
 
 
-def test_plan_where_no_prompt_varies_says_so():
+def test_plan_where_no_prompt_varies_has_a_reason():
     events = [trained(3.0)]
     for iteration in range(3):
         events += compared(iteration, ((0.5, 0.5),) * 4)
@@ -242,7 +242,7 @@ def test_variances_of_equal_prompts_stay_close_and_of_different_ones_do_not():
     assert max(different.of(name) for name in names[:20]) < 0.2 * min(different.of(name) for name in names[20:])
 
 
-def test_variance_that_previews_promised_is_not_held_to_be_the_prompts_own():
+def test_variance_from_selection_by_previews_does_not_count_as_the_prompts_own():
     names = PROMPTS[:2]
     plain, chosen = drawn_groups([0.1, 0.1 * math.sqrt(2.2)], 0, size=400)
     known = Variances().updated(names, [plain, chosen], (1.0, 2.2))
@@ -263,9 +263,9 @@ def many_previews_of(candidates, count=96):
 def test_planner_gives_no_more_previews_for_the_contrast_that_previews_made():
     selected, fresh = (0.0, 0.1, 0.9, 1.0) * 4, (0.2, 0.4, 0.6, 0.8) * 4
     events = [trained(20.0), *compared(1, (selected, selected, fresh, fresh))]
-    told = Planner.replay(BANDIT, [many_previews_of((0, 1)), *events]).plan(given()).seeds
-    untold = Planner.replay(BANDIT, events).plan(given()).seeds
-    assert sum(told[:2]) < sum(untold[:2])
+    informed = Planner.replay(BANDIT, [many_previews_of((0, 1)), *events]).plan(given()).seeds
+    uninformed = Planner.replay(BANDIT, events).plan(given()).seeds
+    assert sum(informed[:2]) < sum(uninformed[:2])
 
 
 def test_planner_counts_previews_of_the_candidates_that_became_groups():
@@ -278,7 +278,7 @@ def test_planner_counts_previews_of_the_candidates_that_became_groups():
 
 
 def a_run():
-    """Events of a few iterations, decided by the planner itself in a world slower than it believes."""
+    """Events of a few iterations, decided by the planner itself in a world slower than it predicts."""
     planner = Planner(BANDIT)
     events = []
     for iteration in range(4):
@@ -318,7 +318,7 @@ def test_planner_learns_that_previews_cost_more_than_predicted():
     assert after.relative_error == pytest.approx(1 / 3 - 1, abs=0.01)
 
 
-def test_planner_does_not_blame_previews_for_the_held_out_samples_that_went_before_them():
+def test_planner_does_not_charge_previews_for_the_held_out_samples_before_them():
     plan = Planner.replay(BANDIT, [trained(20.0)]).plan(given())
     per_preview = plan.predicted_s * 200.0 / sum(plan.seeds)
     pictures = round(sum(plan.seeds) / 2 * per_preview / SAMPLING.steps)

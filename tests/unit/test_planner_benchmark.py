@@ -1,4 +1,4 @@
-"""The planner's benchmark and the fits behind it: what they conclude from hand-made runs."""
+"""The planner's benchmark and the fits behind it, on hand-made runs."""
 
 from collections import Counter
 

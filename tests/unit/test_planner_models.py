@@ -1,4 +1,4 @@
-"""What the planner decides by: the gain of a choice, how long previews take, and how well they rank."""
+"""The models behind the planner: the gain of a choice, the duration of previews, and how well they rank."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_time_model_learns_as_much_from_an_exploration_that_was_cut_short():
     assert cut.row_steps(6) == pytest.approx(whole.row_steps(6))
 
 
-def test_time_model_is_not_thrown_by_one_absurd_observation():
+def test_time_model_is_robust_against_one_absurd_observation():
     model = TimeModel()
     for _ in range(10):
         model = observed(model, lambda steps: steps + 1.0, 6)
@@ -99,7 +99,7 @@ def audited(steps, rho, times=1, discount=0.9, seeds=40):
     return bandit
 
 
-def test_bandit_without_audits_believes_the_prior():
+def test_bandit_without_audits_uses_the_prior():
     assert Bandit().curve(ARMS, 10) == pytest.approx({steps: prior_rho(steps, 10) for steps in ARMS})
 
 
@@ -112,20 +112,20 @@ def test_bandit_forgets_old_audits():
     assert bandit.curve(ARMS, 10)[6] > 0.85
 
 
-def test_bandit_learns_of_neighbouring_arms_from_one():
+def test_bandit_learns_about_neighbouring_arms_from_one():
     before, after = Bandit().curve(ARMS, 10), audited(6, 0.4, times=3).curve(ARMS, 10)
     lost = {steps: before[steps] - after[steps] for steps in (2, 4, 5, 6)}
     assert lost[6] > lost[5] > lost[4] > lost[2] > 0
 
 
-def test_bandit_doubts_an_arm_less_the_nearer_the_audits_were():
+def test_bandit_is_more_certain_of_an_arm_the_nearer_the_audits_were():
     bandit = audited(6, prior_rho(6, 10), times=5)
     doubt = bandit.doubt(ARMS, 10)
     assert doubt[6] < doubt[5] < doubt[4] < doubt[2] < Bandit().doubt(ARMS, 10)[2]
     assert bandit.curve(ARMS, 10, alpha=1.0)[2] > bandit.curve(ARMS, 10)[2]
 
 
-def test_bandit_believes_that_more_steps_never_rank_worse():
+def test_bandit_never_ranks_more_steps_worse():
     curve = audited(3, 0.9, times=3).learned(8, 0.3, audited=10, discount=0.9).curve(ARMS, 10)
     assert list(curve.values()) == sorted(curve.values())
 

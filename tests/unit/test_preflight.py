@@ -1,4 +1,4 @@
-"""Before a run starts: what is wrong with its inputs or its machine is one sentence, and nothing is written."""
+"""Checks before a run starts: a problem of its inputs or its machine is one sentence, and nothing is written."""
 
 import json
 import os
@@ -85,22 +85,22 @@ def remarks(check, checked: PlannedRun) -> list[str]:
 )
 def test_reward_that_cannot_score_is_one_sentence_before_anything_is_written(here, reward, parts):
     for mode in ([], ["--dry-run"]):
-        told = spotlight("train", "words-nft", "--reward.name", reward, *mode)
-        assert told.code == 2
-        sentence = told.err.strip().splitlines()[-1]
+        outcome = spotlight("train", "words-nft", "--reward.name", reward, *mode)
+        assert outcome.code == 2
+        sentence = outcome.err.strip().splitlines()[-1]
         assert all(part in sentence for part in parts), sentence
     # Python may keep the bytecode of the module.
     assert {path.name for path in here.iterdir()} <= {"preflight_rewards.py", "__pycache__"}
 
 
 def test_traceback_of_a_reward_is_in_the_file_that_the_error_names(here):
-    told = spotlight("train", "words-nft", "--reward.name", "preflight_rewards:broken", "--dry-run")
-    log = Path(told.err.strip().rstrip(".").rpartition(" ")[2])
+    outcome = spotlight("train", "words-nft", "--reward.name", "preflight_rewards:broken", "--dry-run")
+    log = Path(outcome.err.strip().rstrip(".").rpartition(" ")[2])
     assert "the key of the far judge" in log.read_text()
     assert "in broken" in log.read_text()
 
 
-def test_reward_that_checks_prompts_is_asked_about_all_of_them(here):
+def test_reward_that_checks_prompts_gets_all_of_them(here):
     (here / "mine.txt").write_text("".join(f'the word "{"x" * length}"\n' for length in (1, 2, 3, 4)))
     settings = ("data.prompts=mine.txt", "reward.name=preflight_rewards:Picky")
     with pytest.raises(PromptError) as refused:
@@ -126,9 +126,9 @@ def test_plain_words_without_a_target_are_refused_with_their_lines_in_train_and_
     (here / "mine.txt").write_text('the word "river"\n\n' + "".join(f"a river {number}\n" for number in range(20)))
     before = sorted(here.iterdir())
     for mode in ([], ["--dry-run"]):
-        told = spotlight("train", "words-nft", "--data.prompts", "mine.txt", *mode)
-        assert told.code == 2
-        sentence = told.err.strip().splitlines()[-1]
+        outcome = spotlight("train", "words-nft", "--data.prompts", "mine.txt", *mode)
+        assert outcome.code == 2
+        sentence = outcome.err.strip().splitlines()[-1]
         assert "20 of the 21 prompts of mine.txt cannot be used by the model words: line 3: the prompt 'a river 0'" in (
             sentence
         )
@@ -151,11 +151,11 @@ def test_prompts_that_ocr_cannot_read_and_scenes_that_geneval_cannot_find_are_re
         remarks(check_prompts_and_reward, scenes)
 
 
-def test_prompts_that_repeat_or_are_held_out_as_well_are_told_and_allowed(here):
+def test_prompts_that_repeat_or_are_held_out_as_well_are_reported_and_allowed(here):
     (here / "mine.txt").write_text('the word "river"\nthe word "lake"\nthe word "river"\n')
-    told = remarks(check_prompts, subject("data.prompts=mine.txt", "data.held_out=mine.txt"))
-    assert any("1 of the 3 prompts of mine.txt repeat an earlier one" in remark for remark in told)
-    assert any("2 of the 2 held-out prompts are also trained on" in remark for remark in told)
+    found = remarks(check_prompts, subject("data.prompts=mine.txt", "data.held_out=mine.txt"))
+    assert any("1 of the 3 prompts of mine.txt repeat an earlier one" in remark for remark in found)
+    assert any("2 of the 2 held-out prompts are also trained on" in remark for remark in found)
     assert remarks(check_prompts, subject()) == []
 
 
@@ -167,14 +167,14 @@ def test_every_shipped_recipe_has_prompts_that_its_model_can_take():
 # --- machine ---
 
 
-def test_run_folder_that_cannot_be_made_is_the_environments_fault(here):
+def test_run_folder_that_cannot_be_made_is_an_environment_error(here):
     with pytest.raises(EnvironmentProblem, match=r"/proc/spotlight/words-nft-1 cannot be written.*set output.folder"):
         remarks(check_folder, subject("output.folder=/proc/spotlight"))
     remarks(check_folder, subject("output.folder=new/folder"))
     assert not (here / "new").exists()
 
 
-def test_run_folder_that_exists_is_told_before_anything_slow(here):
+def test_run_folder_that_exists_is_refused_before_anything_slow(here):
     (here / "runs/mine").mkdir(parents=True)
     with pytest.raises(InputError, match="exists, and a run is never overwritten"):
         subject("output.name=mine")
@@ -187,7 +187,7 @@ def test_sockets_whose_path_would_be_too_long_are_refused():
         remarks(check_sockets, subject(f"output.name={'🙂' * 40}"))
 
 
-def test_place_without_unix_sockets_is_the_environments_fault(monkeypatch):
+def test_folder_without_unix_sockets_is_an_environment_error(monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -196,7 +196,7 @@ def test_place_without_unix_sockets_is_the_environments_fault(monkeypatch):
         remarks(check_sockets, subject())
 
 
-def test_limit_on_open_files_is_raised_where_it_may_be_and_else_refused():
+def test_limit_on_open_files_is_raised_if_permitted_and_else_refused():
     """In a process of its own, because a limit that was lowered cannot be raised again."""
     code = """
 import resource, sys
@@ -225,7 +225,7 @@ else:
     assert "the limit is 400; raise it with `ulimit -n" in refused
 
 
-def test_disk_that_is_too_small_is_refused_with_numbers_and_one_that_is_hardly_enough_is_told(monkeypatch):
+def test_disk_that_is_too_small_is_refused_with_numbers_and_one_that_is_hardly_enough_is_reported(monkeypatch):
     checked = subject()
     needed = sum(disk_bytes(checked).values())
 
@@ -253,7 +253,7 @@ def test_disk_that_is_too_small_is_refused_with_numbers_and_one_that_is_hardly_e
     ],
 )
 def test_estimate_of_a_checkpoint_is_what_a_checkpoint_takes(here, settings):
-    """Full fine-tuning to the byte, but for names; adapters at most, because some matrices have none."""
+    """Equal for full fine-tuning, but for names; an upper bound for adapters, because some matrices have none."""
     checked = subject("eval.prompts=4", *settings)
     config = checked.config
     trainer = Trainer(families.load("words"), config.train, config.algorithm, 0, config.pipeline.asynchrony)
@@ -277,16 +277,17 @@ def test_paced_run_has_no_model_and_no_reward_to_check():
 
 
 def test_run_without_reward_processes_is_refused(here):
-    told = spotlight("train", "words-nft", "--reward.processes", "0", "--dry-run")
-    assert told.code == 2
-    assert "reward.processes is 0" in told.err
+    outcome = spotlight("train", "words-nft", "--reward.processes", "0", "--dry-run")
+    assert outcome.code == 2
+    assert "reward.processes is 0" in outcome.err
 
 
-def test_dry_run_of_a_sound_run_says_what_was_checked_and_prints_the_settings_alone(here):
-    told = spotlight("train", "words-nft", "--reward.name", "preflight_rewards:right", "--dry-run")
-    assert told.code == 0, told.err
-    settings = json.loads(told.out)
+def test_dry_run_of_a_sound_run_reports_its_checks_and_prints_the_settings_alone(here):
+    outcome = spotlight("train", "words-nft", "--reward.name", "preflight_rewards:right", "--dry-run")
+    assert outcome.code == 0, outcome.err
+    settings = json.loads(outcome.out)
     assert settings["reward"]["folder"] == os.getcwd()
     assert (
-        "preflight: checked: 901 training and 210 held-out prompts, reward preflight_rewards:right (source" in told.err
+        "preflight: checked: 901 training and 210 held-out prompts, reward preflight_rewards:right (source"
+        in outcome.err
     )

@@ -1,4 +1,4 @@
-"""Who works on a run: a process counts as alive only while it is the very one that the run's file names."""
+"""The controller of a run: a process counts as alive only while it is the one that the run's file names."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_process_that_was_killed_is_not_alive(tmp_path, presence):
     assert not beat.is_alive
 
 
-def test_another_process_that_got_the_same_id_is_not_taken_for_the_controller(tmp_path, presence):
+def test_another_process_with_the_same_id_does_not_count_as_the_controller(tmp_path, presence):
     presence.write()
     beat = read_beat(tmp_path)
     assert not msgspec.structs.replace(beat, born=beat.born - 1).is_alive
@@ -50,6 +50,6 @@ def test_controller_of_another_machine_is_judged_by_the_age_of_its_file(tmp_path
     assert beat.is_alive is is_alive
 
 
-def test_file_that_is_no_beat_names_nobody(tmp_path):
+def test_file_with_other_content_names_no_process(tmp_path):
     (tmp_path / NAME).write_text("{}")
     assert read_beat(tmp_path) is None

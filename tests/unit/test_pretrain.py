@@ -1,4 +1,4 @@
-"""Pretraining: data that depends on the seed alone, resuming that changes nothing, a loss that falls."""
+"""Pretraining: data that depends on the seed alone, resuming without any change, a loss that falls."""
 
 import numpy as np
 import pytest

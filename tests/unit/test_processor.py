@@ -1,4 +1,4 @@
-"""Products of matrices on a CPU: the same row gives the same bits, however many are beside it."""
+"""Products of matrices on a CPU: a row gives the same bits whatever the number of rows beside it."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_mkl_is_strict_on_processors_of_intel_alone(made, found, tmp_path, monke
     assert os.environ.get(NAME) == found
 
 
-def test_what_the_user_has_set_stays(tmp_path, monkeypatch):
+def test_variable_set_by_the_user_stays(tmp_path, monkeypatch):
     monkeypatch.setenv(NAME, "AVX2")
     processors = tmp_path / "cpuinfo"
     processors.write_text(OF_INTEL)

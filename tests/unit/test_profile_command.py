@@ -15,7 +15,7 @@ from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.types import Size
 
 SLOW = {Operation.WORKER_START, Operation.REWARD}
-"""These start processes that import everything, which takes long; they have tests of their own."""
+"""Operations that start processes that import everything, which takes long; they have tests of their own."""
 QUICK = ",".join(sorted(set(Operation) - SLOW))
 SMALL_QWEN_IMAGE = QwenImageShape(
     transformer={
@@ -57,7 +57,7 @@ def test_the_reward_of_a_world_is_timed_in_a_process_of_its_own(tmp_path):
     assert Profile.load(path).seconds(Operation.REWARD, 4) >= Profile.load(path).seconds(Operation.REWARD, 1) > 0
 
 
-def test_a_profile_lends_what_was_not_measured(tmp_path):
+def test_a_given_profile_fills_in_what_was_not_measured(tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     spotlight("profile", "--quick", "--only", "decode,role_switch,publish", "--out", first)
     spotlight("profile", "--quick", "--only", "decode", "--like", first, "--out", second)
@@ -67,7 +67,7 @@ def test_a_profile_lends_what_was_not_measured(tmp_path):
     assert "'first'" in borrower.notes
 
 
-def test_a_profile_of_another_machine_lends_nothing(tmp_path):
+def test_a_given_profile_of_another_machine_fills_in_nothing(tmp_path):
     path = tmp_path / "desk.json"
     shipped = tmp_path / "far.json"
     shipped.write_bytes(Profile.load("h200-qwen-image-512").to_json())
@@ -117,7 +117,7 @@ def test_state_that_is_copied_or_saved_has_moments_though_no_step_was_timed_befo
     assert sum("exp_avg" in each for each in moments) > len(subject.trainer.sets.theta) / 2
 
 
-def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_words(monkeypatch, tmp_path):
+def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_output(monkeypatch, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'no room for the model' >&2\nexit 1\n")
     python.chmod(0o700)
@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_words(monkeyp
 
 
 @pytest.mark.parametrize("model", ["words", "qwen-image"])
-def test_what_a_worker_does_until_hello_can_be_done(model):
+def test_worker_starts_up_to_its_hello(model):
     start.main(model, "cpu")
 
 
@@ -138,7 +138,7 @@ def test_a_worker_cannot_start_without_its_model():
         start.main("no-such-model", "cpu")
 
 
-def test_an_operation_that_the_machine_cannot_do_is_left_out_with_the_reason(monkeypatch):
+def test_an_operation_that_fails_on_the_machine_is_left_out_with_the_reason(monkeypatch):
     def full(subject, watch):
         raise EnvironmentProblem("the disk is full; free some.")
 

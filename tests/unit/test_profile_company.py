@@ -1,4 +1,4 @@
-"""Neighbours of a measurement: at work inside the block, at rest outside, and never left behind."""
+"""Neighbours of a measurement: at work inside the block, idle outside, and never left behind."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from spotlight.compute.profiling.subject import QUICK_BATCHES, tiny_subject
 from spotlight.control.profiles import Operation, Times
 
 WATCH = Stopwatch(device=torch.device("cpu"), repeats=1, patience_s=0.0)
-OBEDIENT = """
+LOGGING = """
 import os
 order = b"r"
 while order:
@@ -22,17 +22,17 @@ while order:
     with open(LOG, "ab") as log:
         log.write(order or b".")
 """
-"""Writes down its orders, and a full stop when it leaves."""
-MORTAL = """
+"""Logs its orders, and a full stop when it exits."""
+EXITING = """
 import os
 os.write(1, b"r")
 """
-"""Gone as soon as it is there."""
+"""Exits at once."""
 
 
 @pytest.fixture
 def neighbours(tmp_path, monkeypatch):
-    """Lets such a program stand in for every neighbour, and tells what each was ordered."""
+    """Replaces every neighbour by such a program, and returns the log of their orders."""
     log = tmp_path / "orders"
     python = sys.executable
 
@@ -47,7 +47,7 @@ def neighbours(tmp_path, monkeypatch):
 
 
 def test_neighbours_work_inside_the_block_rest_outside_and_leave_with_their_owner(neighbours):
-    log = neighbours(OBEDIENT)
+    log = neighbours(LOGGING)
     with Company("words", threads=1, members=2) as company:
         assert not log.exists()
         with company.at_work():
@@ -57,7 +57,7 @@ def test_neighbours_work_inside_the_block_rest_outside_and_leave_with_their_owne
 
 
 def test_operations_are_timed_beside_neighbours_only_where_a_run_has_them_at_work(neighbours):
-    log = neighbours(OBEDIENT)
+    log = neighbours(LOGGING)
     subject = tiny_subject("words", "cpu", QUICK_BATCHES)
     with Company("words", threads=1, members=1) as company:
         found = measurements(subject, WATCH, [Operation.OPTIMIZER_STEP, Operation.ROLE_SWITCH], company)
@@ -68,7 +68,7 @@ def test_operations_are_timed_beside_neighbours_only_where_a_run_has_them_at_wor
 
 
 def test_operation_whose_neighbour_is_gone_is_left_out_with_the_reason(neighbours):
-    neighbours(MORTAL)
+    neighbours(EXITING)
     subject = tiny_subject("words", "cpu", QUICK_BATCHES)
     with Company("words", threads=1, members=1) as company:
         ((_, outcome),) = measurements(subject, WATCH, [Operation.DECODE], company)

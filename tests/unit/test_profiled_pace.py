@@ -1,4 +1,4 @@
-"""What training costs in virtual time: parts of a step, batches over pairs or samples, changes of role."""
+"""Cost of training in virtual time: parts of a step, batches over pairs or samples, changes of role."""
 
 import msgspec
 import pytest
@@ -68,7 +68,7 @@ def cost_of(config):
     return TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
 
 
-def test_image_is_trained_on_at_most_as_many_timesteps_as_its_path_has():
+def test_timesteps_of_an_image_are_limited_by_the_length_of_its_path():
     changes = [["rollout.steps=10", f"algorithm.timesteps_per_sample={count}"] for count in (10, 99)]
     exact, capped = (cost_of(load_config("words-nft", change)) for change in changes)
     assert capped == exact
@@ -93,13 +93,13 @@ def test_worker_that_does_not_roll_out_between_two_iterations_changes_no_role():
     assert again == pytest.approx(2 * batch_s(BATCH) + PROFILE.seconds(Operation.OPTIMIZER_STEP))
 
 
-def test_slower_slot_takes_as_much_longer_for_all_that_it_computes():
+def test_slower_slot_takes_proportionally_longer_for_all_that_it_computes():
     plain, slow = pace(), pace(slowness=2.0)
     assert slow.step(4, 4, 1) == pytest.approx(2 * plain.step(4, 4, 1))
     assert slow.decode(4) == pytest.approx(2 * plain.decode(4))
 
 
-def test_worker_takes_up_what_it_trained_from_its_own_memory_and_fetches_all_else():
+def test_worker_adopts_what_it_trained_from_its_own_memory_and_fetches_all_else():
     worker = pace(adopt_s=0.25)
     mine, older = WeightsId(Version(4)), WeightsId(Version(3))
     assert worker.load(mine, is_held=False) == 1.0
@@ -118,10 +118,10 @@ def test_worker_that_writes_restored_weights_has_them_in_its_own_memory():
     assert worker.load(WeightsId(Version(2)), is_held=False) == 0.25
 
 
-def test_checkpoint_holds_its_trainer_for_the_snapshot_or_where_nobody_measured_that_for_all_of_it():
-    told = PROFILE.operations | {Operation.SNAPSHOT: PROFILE.operations[Operation.ADOPT]}
+def test_checkpoint_holds_its_trainer_for_the_snapshot_or_if_that_was_not_measured_for_all_of_it():
+    operations = PROFILE.operations | {Operation.SNAPSHOT: PROFILE.operations[Operation.ADOPT]}
     quick, held = pace(), pace()
-    quick.profile = msgspec.structs.replace(PROFILE, operations=told)
+    quick.profile = msgspec.structs.replace(PROFILE, operations=operations)
     without = {name: times for name, times in PROFILE.operations.items() if name is not Operation.SNAPSHOT}
     held.profile = msgspec.structs.replace(PROFILE, operations=without)
     in_all = PROFILE.seconds(Operation.CHECKPOINT)

@@ -1,4 +1,4 @@
-"""Profiles: what they answer between their points, what they refuse, and the figures that are cited."""
+"""Profiles: their values between points, what they refuse, and the figures that are cited."""
 
 import json
 from pathlib import Path
@@ -32,32 +32,32 @@ def profile(**operations: Times) -> Profile:
 
 ALONE = series(Point(1, 1, 1.0, 1.5), Point(4, 1, 2.5, 3.0), Point(8, 1, 6.5, 9.0))
 CREW = series(Point(4, 2, 2.0, 2.0), provenance=Provenance.DERIVED)
-STORY = profile(denoise_step=times(ALONE, CREW), publish=times(series(Point(1, 1, 3.0, 3.0))))
+FILE = profile(denoise_step=times(ALONE, CREW), publish=times(series(Point(1, 1, 3.0, 3.0))))
 
 
 def read(**changes: object) -> Profile:
-    """The story's file with changes, as it is loaded."""
-    return Profile.from_json(json.dumps({**msgspec.to_builtins(STORY), **changes}).encode(), "story.json")
+    """The sample file with changes, as it is loaded."""
+    return Profile.from_json(json.dumps({**msgspec.to_builtins(FILE), **changes}).encode(), "story.json")
 
 
 def read_points(*points: object) -> Profile:
-    told = {"interpolation": "", "series": [{"provenance": "measured", "how": "", "points": points}]}
-    return read(operations={"decode": told})
+    decode = {"interpolation": "", "series": [{"provenance": "measured", "how": "", "points": points}]}
+    return read(operations={"decode": decode})
 
 
 @pytest.mark.parametrize(
     ("batch", "seconds"), [(1, 1.0), (2, 1.5), (4, 2.5), (6, 4.5), (8, 6.5), (16, 13.0)], ids=lambda value: str(value)
 )
 def test_seconds_between_and_beyond_points_follow_the_curve(batch, seconds):
-    assert STORY.seconds(Operation.DENOISE_STEP, batch) == pytest.approx(seconds)
+    assert FILE.seconds(Operation.DENOISE_STEP, batch) == pytest.approx(seconds)
 
 
 def test_p99_has_a_curve_of_its_own():
-    assert STORY.p99(Operation.DENOISE_STEP, 6) == pytest.approx(6.0)
+    assert FILE.p99(Operation.DENOISE_STEP, 6) == pytest.approx(6.0)
 
 
-def test_a_batch_below_the_first_point_costs_as_much_as_the_first():
-    assert STORY.seconds(Operation.DENOISE_STEP, 1, degree=2) == 2.0
+def test_a_batch_below_the_first_point_costs_the_same_as_the_first():
+    assert FILE.seconds(Operation.DENOISE_STEP, 1, degree=2) == 2.0
 
 
 def test_a_batch_that_was_slower_than_a_larger_one_is_padded_to_it():
@@ -67,42 +67,42 @@ def test_a_batch_that_was_slower_than_a_larger_one_is_padded_to_it():
 
 def test_no_batch_at_all_is_refused():
     with pytest.raises(ConfigError, match="a batch of 0"):
-        STORY.seconds(Operation.DENOISE_STEP, 0)
+        FILE.seconds(Operation.DENOISE_STEP, 0)
 
 
 def test_a_degree_without_points_is_refused_with_those_there_are():
-    assert STORY.degrees(Operation.DENOISE_STEP) == [1, 2]
+    assert FILE.degrees(Operation.DENOISE_STEP) == [1, 2]
     with pytest.raises(ConfigError, match=r"at degree 4.*\(1, 2\)"):
-        STORY.seconds(Operation.DENOISE_STEP, degree=4)
+        FILE.seconds(Operation.DENOISE_STEP, degree=4)
 
 
 def test_a_missing_operation_is_refused_with_the_remedy():
-    assert STORY.degrees(Operation.DECODE) == []
+    assert FILE.degrees(Operation.DECODE) == []
     with pytest.raises(ConfigError, match=r"'story' has no times for decode.*`spotlight profile`"):
-        STORY.seconds(Operation.DECODE)
+        FILE.seconds(Operation.DECODE)
 
 
 def test_require_names_all_that_a_recipe_misses():
-    STORY.require([Operation.PUBLISH, Operation.DENOISE_STEP], "words-nft")
+    FILE.require([Operation.PUBLISH, Operation.DENOISE_STEP], "words-nft")
     with pytest.raises(ConfigError, match="'story' has no decode, reward, which the recipe 'words-nft' needs"):
-        STORY.require([Operation.REWARD, Operation.PUBLISH, Operation.DECODE], "words-nft")
+        FILE.require([Operation.REWARD, Operation.PUBLISH, Operation.DECODE], "words-nft")
 
 
-def test_provenance_is_told_by_degree():
-    assert STORY.provenance(Operation.DENOISE_STEP) is Provenance.MEASURED
-    assert STORY.provenance(Operation.DENOISE_STEP, degree=2) is Provenance.DERIVED
+def test_provenance_is_kept_by_degree():
+    assert FILE.provenance(Operation.DENOISE_STEP) is Provenance.MEASURED
+    assert FILE.provenance(Operation.DENOISE_STEP, degree=2) is Provenance.DERIVED
 
 
 def test_a_profile_comes_back_from_its_file(tmp_path):
     path = tmp_path / "story.json"
-    path.write_bytes(STORY.to_json())
-    assert Profile.load(path) == STORY
-    assert Profile.load(str(path)).digest == STORY.digest
+    path.write_bytes(FILE.to_json())
+    assert Profile.load(path) == FILE
+    assert Profile.load(str(path)).digest == FILE.digest
 
 
 def test_the_digest_follows_the_content_and_not_the_layout():
-    assert read().digest == STORY.digest
-    assert read(notes="another day").digest != STORY.digest
+    assert read().digest == FILE.digest
+    assert read(notes="another day").digest != FILE.digest
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_the_digest_follows_the_content_and_not_the_layout():
         ([{"batch": 1, "degree": 1, "p50": 1.0, "p99": 1.0, "mean": 1.0}], "unknown field `mean`"),
     ],
 )
-def test_points_that_cannot_be_are_refused(points, problem):
+def test_impossible_points_are_refused(points, problem):
     with pytest.raises(ConfigError, match=problem):
         read_points(*points)
 
 
 def test_infinite_seconds_are_refused_in_a_file_and_in_memory():
     for number in ("1e999", "NaN", "Infinity"):
-        content = STORY.to_json().replace(b"6.5", number.encode())
+        content = FILE.to_json().replace(b"6.5", number.encode())
         with pytest.raises(ConfigError):
             Profile.from_json(content, "story.json")
     with pytest.raises(ConfigError, match="not a duration"):
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_profile_is_refused(changes, problem):
 
 def test_a_truncated_file_is_refused():
     with pytest.raises(ConfigError, match=r"story.json cannot be read"):
-        Profile.from_json(STORY.to_json()[:200], "story.json")
+        Profile.from_json(FILE.to_json()[:200], "story.json")
 
 
 def test_unknown_names_and_paths_are_refused(tmp_path):
@@ -158,14 +158,14 @@ def test_unknown_names_and_paths_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_shipped_profiles_know_every_operation(name):
+def test_shipped_profiles_have_every_operation(name):
     shipped = Profile.load(name)
     assert shipped.name == name
     shipped.require(set(Operation) - LIKE.keys(), "any recipe")
 
 
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
-def test_trainer_on_a_gpu_takes_up_its_own_weights_sooner_than_others_fetch_them(name):
+def test_trainer_on_a_gpu_adopts_its_own_weights_sooner_than_others_fetch_them(name):
     shipped = Profile.load(name)
     assert shipped.seconds(Operation.ADOPT) < shipped.seconds(Operation.NODE_FETCH) / 8
     assert shipped.provenance(Operation.ADOPT) is not Provenance.LITERATURE
@@ -178,13 +178,13 @@ def test_checkpoint_costs_a_trainer_on_a_gpu_less_than_its_writing_takes(name):
     assert shipped.provenance(Operation.SNAPSHOT) is not Provenance.LITERATURE
 
 
-def test_trainer_of_a_profile_that_does_not_tell_fetches_like_everybody():
+def test_trainer_fetches_like_other_workers_if_the_profile_has_no_adopt_time():
     shipped = Profile.load("cpu-words")
     assert Operation.ADOPT not in shipped.operations
     assert shipped.seconds(Operation.ADOPT) == shipped.seconds(Operation.NODE_FETCH)
 
 
-def test_trainer_of_a_profile_that_does_not_tell_is_held_until_its_checkpoint_is_on_disk():
+def test_trainer_is_held_until_its_checkpoint_is_on_disk_if_the_profile_has_no_snapshot_time():
     shipped = Profile.load("cpu-words")
     assert Operation.SNAPSHOT not in shipped.operations
     assert shipped.seconds(Operation.SNAPSHOT) == shipped.seconds(Operation.CHECKPOINT)

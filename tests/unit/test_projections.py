@@ -6,7 +6,7 @@ import math
 
 import pytest
 from rich.console import Console
-from story_journal import GROUP_SIZE, GROUPS, REDONE, STEPS, Story, request, story
+from story_journal import GROUP_SIZE, GROUPS, REDONE, STEPS, RunScript, request, story
 
 from spotlight.control.ledger.audit import audit
 from spotlight.control.market.prices import PriceTable
@@ -45,8 +45,8 @@ PRICES = PriceTable.load()
 WORKER = WorkerId("spot-1.1/0.1")
 
 
-def seen(*told: tuple[float, AnyEvent]) -> RunView:
-    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(told))
+def seen(*timed: tuple[float, AnyEvent]) -> RunView:
+    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(timed))
 
 
 def joined(
@@ -76,17 +76,17 @@ def test_every_rollout_is_in_one_place_at_every_record():
 
 def test_restored_step_gives_its_samples_back_and_they_train_again():
     wanted = [request(Work.ROLLOUT, 0, 0, seed) for seed in range(2)]
-    told: list[AnyEvent] = [Issued(requests=tuple(wanted))]
+    events: list[AnyEvent] = [Issued(requests=tuple(wanted))]
     for one in wanted:
-        told += [
+        events += [
             Leased(request=one.id, attempt=1, worker=WORKER),
             Accepted(request=one.id, attempt=1, worker=WORKER, digest="d", reward=1.0),
         ]
     step = StepCommitted(
         step=0, iteration=0, update=0, requests=tuple(one.id for one in wanted), frontier=Frontier(1), digest="t"
     )
-    told += [step, Restored(step=0, reason="rank died")]
-    view = seen(*((0.0, event) for event in told))
+    events += [step, Restored(step=0, reason="rank died")]
+    view = seen(*((0.0, event) for event in events))
     assert view.samples.rollouts()["accepted"] == 2
     assert view.samples.trained == 0
     for seq, event in enumerate(
@@ -118,7 +118,7 @@ def test_waste_counts_steps_done_again_by_why_the_attempt_ended():
 # -- machines ----------------------------------------------------------------------------------------------------------
 
 
-def test_slot_row_holds_one_machine_after_another():
+def test_slot_row_holds_successive_machines():
     view = RunView.of(story())
     assert list(view.timeline.rows) == ["reserved-1/0", "spot-1/0", "spot-1/1", "spot-2/0"]
     assert [life.worker for life in view.timeline.rows["spot-2/0"].lives] == [
@@ -172,7 +172,7 @@ def test_orderly_end_and_reserved_failure_are_no_preemptions():
     assert view.timeline.failures == 1
 
 
-def test_machines_that_are_sent_away_when_a_run_stops_were_not_taken():
+def test_machines_released_when_a_run_stops_are_not_preempted():
     killed, stopped = WorkerLost(worker=WORKER, cause="killed"), RunStopped(reason="drained")
     other = WorkerLost(worker=WorkerId("spot-2.1/0.1"), cause="connection lost")
     view = seen(*joined(), *joined("spot-2.1"), (9, killed), (10, Issued(requests=())), (20, other), (21, stopped))
@@ -180,7 +180,7 @@ def test_machines_that_are_sent_away_when_a_run_stops_were_not_taken():
     assert view.timeline.rows["spot-2/0"].losses == []
 
 
-def test_restart_of_the_controller_ends_lives_but_preempts_nobody():
+def test_restart_of_the_controller_ends_workers_without_a_preemption():
     view = seen(*joined(), (50, RunResumed(attempt=2, wall=0.0)))
     assert view.timeline.preemptions == []
     assert view.timeline.rows["spot-1/0"].lives[0].end == 1.0
@@ -205,7 +205,7 @@ def test_story_counts_preemptions_with_and_without_notice():
 def test_fold_through_a_snapshot_equals_the_fold_at_once(cut: int):
     records = story()
     half = RunView.from_bytes(RunView.of(records[:cut]).to_bytes())
-    # A reader that is handed some records twice must not count them twice.
+    # A reader that receives some records twice must not count them twice.
     for record in records[max(0, cut - 20) :]:
         half.apply(record)
     assert half == RunView.of(records)
@@ -218,15 +218,15 @@ def test_previews_are_planned_finished_discarded_and_measured_per_iteration():
     assert explored.figures["spearman"] == 0.8
 
 
-def test_iteration_that_is_done_again_after_a_restore_is_told_once():
-    told = Story()
-    told.start()
-    wanted = told.roll_out(0)
-    told.train(0, wanted)
-    told.tell(Restored(step=0, reason="rank died"))
-    told.now += 1
-    told.train(0, wanted)
-    view = RunView.of(told.records())
+def test_iteration_that_is_repeated_after_a_restore_is_listed_once():
+    script = RunScript()
+    script.start()
+    wanted = script.roll_out(0)
+    script.train(0, wanted)
+    script.add(Restored(step=0, reason="rank died"))
+    script.now += 1
+    script.train(0, wanted)
+    view = RunView.of(script.records())
     assert [one.iteration for one in view.iterations] == [0]
     assert view.samples.trained == GROUPS * GROUP_SIZE
 
@@ -254,11 +254,11 @@ def test_score_that_is_no_number_is_not_shown():
 
 def test_status_json_agrees_with_the_view():
     view = RunView.of(story())
-    told = json.loads(as_json(view, PRICES))
-    assert told["samples"]["rollouts"]["trained"] == view.samples.trained == 80
-    assert told["samples"]["steps_redone"] == {"lost": 16 * REDONE, "handed_back": 0}
-    assert told["samples"]["steps_done"] == view.samples.steps_done == (80 + 24) * STEPS
-    assert told["losses"] == {
+    printed = json.loads(as_json(view, PRICES))
+    assert printed["samples"]["rollouts"]["trained"] == view.samples.trained == 80
+    assert printed["samples"]["steps_redone"] == {"lost": 16 * REDONE, "handed_back": 0}
+    assert printed["samples"]["steps_done"] == view.samples.steps_done == (80 + 24) * STEPS
+    assert printed["losses"] == {
         "preemptions": 4,
         "noticed": 1,
         "unnoticed": 3,
@@ -266,15 +266,15 @@ def test_status_json_agrees_with_the_view():
         "reserved_workers": 0,
         "restarts": 0,
     }
-    assert told["cost"]["dollars"] == pytest.approx(view.bill(PRICES).dollars)
-    assert told["cost"]["digest"] == PRICES.digest
-    spent = sum(sum(by.values()) for by in told["cost"]["seconds"].values())
+    assert printed["cost"]["dollars"] == pytest.approx(view.bill(PRICES).dollars)
+    assert printed["cost"]["digest"] == PRICES.digest
+    spent = sum(sum(by.values()) for by in printed["cost"]["seconds"].values())
     assert spent == pytest.approx(math.fsum(tally.total for tally in view.meter.tallies()))
 
 
-def test_status_of_an_unborn_run_is_empty_but_whole():
-    told = status(RunView(), PRICES)
-    assert (told.iterations, told.slots, told.headline, told.cost.dollars) == ([], [], None, 0.0)
+def test_status_of_a_run_without_records_is_empty_but_complete():
+    empty = status(RunView(), PRICES)
+    assert (empty.iterations, empty.slots, empty.headline, empty.cost.dollars) == ([], [], None, 0.0)
 
 
 def test_view_and_audit_agree_on_what_happened():
@@ -307,7 +307,7 @@ def test_panel_shows_a_letter_per_slot_score_losses_previews_and_dollars():
     assert after.count(" x ") > text.count(" x ")
 
 
-def test_panel_of_a_run_without_records_says_that_there_is_nothing_yet():
+def test_panel_of_a_run_without_records_shows_a_placeholder():
     text = drawn(RunView())
     assert "no evaluation yet" in text
     assert "0/5" in text
@@ -335,7 +335,7 @@ def test_without_a_terminal_there_is_one_line_per_iteration():
     assert lines[-1].endswith("finished: all iterations are done")
 
 
-def test_panel_of_a_run_that_has_just_started_says_what_it_waits_for():
+def test_panel_of_a_run_that_has_just_started_shows_what_it_waits_for():
     records = story()
     first = next(index for index, record in enumerate(records) if isinstance(record.event, Evaluated))
     for upto, line in ((1, "importing the modules"), (first, "first evaluation: 4 of 4 pictures")):

@@ -86,10 +86,10 @@ def test_file_with_many_bad_lines_is_refused_with_all_of_them_the_first_ten_spel
     lines = [{"prompt": f"number {number}", "text": "?"} if number % 2 else {"prompt": "x"} for number in range(30)]
     with pytest.raises(PromptError) as refused:
         load_prompts(written(tmp_path / "bad.jsonl", *lines), WORDS)
-    told = str(refused.value)
-    assert "15 bad of 30 lines" in told
-    assert [number for number in range(1, 31) if f"line {number} (" in told] == list(range(2, 21, 2))
-    assert "5 more" in told
+    message = str(refused.value)
+    assert "15 bad of 30 lines" in message
+    assert [number for number in range(1, 31) if f"line {number} (" in message] == list(range(2, 21, 2))
+    assert "5 more" in message
 
 
 def test_prompt_file_that_is_missing_empty_or_not_text_is_refused(tmp_path):
@@ -104,7 +104,7 @@ def test_prompt_file_that_is_missing_empty_or_not_text_is_refused(tmp_path):
         load_prompts(written(tmp_path / "prompts.csv", "a hat"), WORDS)
 
 
-def test_prompt_knows_its_line_and_repeated_ones_are_kept_and_counted(tmp_path):
+def test_prompt_has_its_line_and_repeated_ones_are_kept_and_counted(tmp_path):
     prompts = read_prompts(written(tmp_path / "p.txt", "a hat", "", "a cat", "a hat"), WORDS)
     assert [prompts.place(index) for index in range(3)] == ["line 1", "line 3", "line 4"]
     assert len(prompts.prompts) == 3
@@ -126,15 +126,15 @@ def test_held_out_prompts_of_the_family_are_those_of_every_other_evaluation():
 
 def test_held_out_prompts_that_are_trained_on_are_found(tmp_path):
     mine = written(tmp_path / "mine.txt", 'the word "hat"', 'the word "cat"')
-    theirs = written(tmp_path / "theirs.txt", 'the word "cat"', 'the word "dog"')
-    prompts = run_prompts(DataConfig(prompts=mine, held_out=theirs), WORDS)
+    held_out = written(tmp_path / "held_out.txt", 'the word "cat"', 'the word "dog"')
+    prompts = run_prompts(DataConfig(prompts=mine, held_out=held_out), WORDS)
     assert [prompt.target for prompt in prompts.shared(8)] == ["cat"]
 
 
 def test_text_with_one_target_to_train_on_and_another_held_out_is_refused(tmp_path):
     mine = written(tmp_path / "mine.jsonl", {"prompt": "a hat", "target": "hat"})
-    theirs = written(tmp_path / "theirs.jsonl", {"prompt": "a cat"}, {"prompt": "a hat", "target": "cap"})
+    held_out = written(tmp_path / "held_out.jsonl", {"prompt": "a cat"}, {"prompt": "a hat", "target": "cap"})
     with pytest.raises(
-        PromptError, match=r"'a hat' \(line 2 of .*theirs.jsonl\) has another target or scene in .*mine"
+        PromptError, match=r"'a hat' \(line 2 of .*held_out.jsonl\) has another target or scene in .*mine"
     ):
-        run_prompts(DataConfig(prompts=mine, held_out=theirs), WORDS)
+        run_prompts(DataConfig(prompts=mine, held_out=held_out), WORDS)

@@ -88,7 +88,7 @@ def test_encode_of_a_prompt_that_is_too_long_is_refused(folder):
         adapter.encode([Prompt(text=" image" * 8)])
 
 
-def test_adapter_without_a_text_encoder_says_so():
+def test_adapter_without_a_text_encoder_refuses_to_encode():
     adapter = QwenImageAdapter(tiny_transformer(), tiny_vae(), qwen_scheduler())
     with pytest.raises(WeightsError, match="load_text"):
         adapter.unconditional()
@@ -137,7 +137,7 @@ def test_weights_that_are_cut_short_or_lack_a_tensor_are_refused(folder, tmp_pat
 
 
 @pytest.mark.parametrize("component", ["transformer", "vae"])
-def test_weights_with_a_tensor_too_many_are_refused_in_one_sentence(folder, tmp_path, component):
+def test_weights_with_an_extra_tensor_are_refused_in_one_sentence(folder, tmp_path, component):
     broken = Path(shutil.copytree(folder, tmp_path / "model"))
     path = broken / component / "diffusion_pytorch_model.safetensors"
     save_file({**load_file(path), "another.block.weight": torch.zeros(2)}, path, metadata={"format": "pt"})
@@ -150,7 +150,7 @@ def test_weights_with_a_tensor_too_many_are_refused_in_one_sentence(folder, tmp_
 
 
 def test_weights_of_more_layers_than_the_config_has_are_refused(folder, tmp_path):
-    """A config of fewer layers would otherwise run as a shallower model, without a word."""
+    """A config of fewer layers would otherwise run silently as a shallower model."""
     broken = Path(shutil.copytree(folder, tmp_path / "model"))
     config = broken / "transformer" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "num_layers": 1}))

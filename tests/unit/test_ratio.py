@@ -76,7 +76,7 @@ def test_experience_whose_guidance_and_unconditional_batch_disagree_is_refused(g
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
 def test_normalised_ratio_before_the_first_update_is_one(kind):
-    """GRPO-Guard's ratio is made of the recorded means, which the plain one never looks at."""
+    """GRPO-Guard's ratio uses the recorded means, which the plain one never reads."""
     guard = FlowGrpoConfig(clip=2e-6, ratio_normalisation=True)
     trainer = Trainer(tiny_adapter(), TrainConfig(), guard, RUN_SEED)
     experience = windowed_experience(trainer, kind)

@@ -15,13 +15,13 @@ def test_crew_forms_only_after_every_member_is_prepared() -> None:
     formed = node.prepared(B)
     assert formed[0] == OpenStore(GroupToken(NODE, 1))
     assert orders(formed, Form) == [A, B]
-    assert node.says(A, Formed(token=node.token(A))) == []
+    assert node.receive(A, Formed(token=node.token(A))) == []
     assert node.regroup.crews == ()
-    assert reports(node.says(B, Formed(token=node.token(B)))) == [((A, B),)]
+    assert reports(node.receive(B, Formed(token=node.token(B)))) == [((A, B),)]
     assert node.regroup.is_settled
 
 
-def test_crew_with_different_weights_is_rolled_back_and_the_odd_one_kept_apart() -> None:
+def test_crew_with_different_weights_is_rolled_back_and_the_worker_that_differs_is_kept_apart() -> None:
     node = Node(A, B, C)
     node.wish((A, B, C))
     node.prepared(A)
@@ -42,7 +42,7 @@ def test_follower_without_the_leaders_weights_is_refused() -> None:
     assert orders(node.wish((A,), (B,)), Disband) == [A, B]
 
 
-def test_members_that_understood_other_members_are_refused() -> None:
+def test_members_that_prepared_for_other_members_are_refused() -> None:
     node = Node(A, B)
     node.wish((A, B))
     node.prepared(A)
@@ -57,13 +57,13 @@ def test_forward_is_relayed_to_the_followers_alone() -> None:
     assert relayed(node.forward(A, 1)) == [B, C]
 
 
-def test_forward_before_the_agent_heard_that_all_formed_is_relayed_once_it_has() -> None:
+def test_forward_sent_before_all_members_formed_is_relayed_once_they_have() -> None:
     node = Node(A, B)
     node.wish((A, B))
     node.prepare(A, B)
-    node.says(A, Formed(token=node.token(A)))
+    node.receive(A, Formed(token=node.token(A)))
     assert node.forward(A) == []
-    assert relayed(node.says(B, Formed(token=node.token(B)))) == [B]
+    assert relayed(node.receive(B, Formed(token=node.token(B)))) == [B]
 
 
 def test_forward_of_a_follower_or_out_of_turn_is_refused_and_counted() -> None:
@@ -96,7 +96,7 @@ def test_forward_announced_before_the_leader_saw_the_drain_is_still_relayed() ->
     assert relayed(node.forward(A)) == [B]
 
 
-def test_notice_drains_the_crew_at_the_boundary_and_its_member_is_in_none_afterwards() -> None:
+def test_notice_drains_the_crew_at_the_boundary_and_its_worker_is_in_no_crew_afterwards() -> None:
     node = Node(A, B, C)
     token = node.serve(A, B, C)
     noticed = node.note(node.regroup.noticed(B, node.now + 30, node.now))
@@ -166,6 +166,6 @@ def test_form_carries_store_and_members_in_order_of_rank() -> None:
     assert sent == [Form(token=GroupToken(NODE, 1), members=(B, A), store="/store")] * 2
 
 
-def test_word_of_a_stranger_is_refused() -> None:
+def test_message_of_an_unknown_worker_is_refused() -> None:
     node = Node(A)
-    assert refusals(node.says(D, a_forward(GroupToken(NODE, 1)))) == ["it is gone"]
+    assert refusals(node.receive(D, a_forward(GroupToken(NODE, 1)))) == ["it is gone"]

@@ -1,4 +1,4 @@
-"""Every wait has a bound, and whoever is blamed for it is named; the leader last."""
+"""Every wait has a bound, and the worker blamed for it is named; the leader last."""
 
 import pytest
 from regroup_stories import A, B, C, D, Node, kills, orders, replans
@@ -64,7 +64,7 @@ def test_between_forwards_nothing_is_due() -> None:
     assert node.regroup.next_deadline() is None
 
 
-def test_follower_that_alone_said_nothing_is_killed_for_a_hanging_forward() -> None:
+def test_only_follower_that_sent_nothing_is_killed_for_a_hanging_forward() -> None:
     node = Node(A, B, C, config=QUICK)
     token = node.serve(A, B, C)
     node.forward(A)
@@ -75,7 +75,7 @@ def test_follower_that_alone_said_nothing_is_killed_for_a_hanging_forward() -> N
     assert replans(late)
 
 
-def test_follower_without_signs_of_life_is_blamed_before_those_that_show_some() -> None:
+def test_follower_without_signs_of_life_is_blamed_first() -> None:
     node = Node(A, B, C, config=QUICK)
     node.serve(A, B, C)
     node.forward(A)
@@ -84,7 +84,7 @@ def test_follower_without_signs_of_life_is_blamed_before_those_that_show_some() 
     assert kills(node.later(0.5)) == [C]
 
 
-def test_follower_whom_another_named_is_blamed_before_other_silent_ones() -> None:
+def test_follower_that_another_member_named_is_blamed_before_other_silent_ones() -> None:
     node = Node(A, B, C, D, config=QUICK)
     token = node.serve(A, B, C, D)
     node.forward(A)
@@ -113,7 +113,7 @@ def test_leader_that_hangs_alone_is_found_after_its_followers() -> None:
     assert node.regroup.alive == ()
 
 
-def test_leader_that_speaks_within_the_grace_goes_on_alone() -> None:
+def test_leader_that_reports_within_the_grace_goes_on_alone() -> None:
     node = Node(A, B, config=QUICK)
     token = node.serve(A, B)
     node.forward(A)
@@ -162,7 +162,7 @@ def test_follower_that_never_drains_is_killed_after_the_time_for_a_boundary() ->
     assert node.regroup.alive == (A,)
 
 
-def test_old_word_is_no_sign_of_life() -> None:
+def test_message_of_an_old_token_is_no_sign_of_life() -> None:
     node = Node(A, B, C, D, config=QUICK)
     old = node.serve(A, B, C, D)
     node.gone(D)
@@ -170,5 +170,5 @@ def test_old_word_is_no_sign_of_life() -> None:
     node.forward(A)
     node.now += 4.5
     node.regroup.seen(B, node.now)
-    node.says(C, Formed(token=old))
+    node.receive(C, Formed(token=old))
     assert kills(node.later(0.5)) == [C]

@@ -1,4 +1,4 @@
-"""Losses and errors at every stage: survivors are told one thing each, and soon; nothing old comes back."""
+"""Losses and errors at every stage: each survivor gets one order, soon; nothing of an old crew comes back."""
 
 import pytest
 from regroup_stories import A, B, C, D, Node, a_forward, kills, orders, refusals, replans, reports
@@ -32,7 +32,7 @@ def test_loss_of_the_leader_frees_its_followers_for_the_next_layout() -> None:
     assert orders(node.wish((B, C)), Prepare) == [B, C]
 
 
-def test_error_that_shows_before_the_death_keeps_nobody_apart() -> None:
+def test_error_seen_before_the_death_keeps_no_worker_apart() -> None:
     node = Node(A, B, C)
     token = node.serve(A, B, C)
     node.forward(A)
@@ -71,7 +71,7 @@ def test_pair_that_keeps_failing_is_tried_ever_more_rarely() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
-def test_pair_that_worked_long_enough_is_forgiven() -> None:
+def test_pair_that_worked_long_enough_is_trusted_again() -> None:
     node = Node(A, B)
     token = node.serve(A, B)
     node.broke(A, token)
@@ -106,10 +106,10 @@ def test_death_while_connecting_reforms_without_it_and_the_old_store_is_closed()
     node.wish((A, B, C))
     node.prepare(A, B, C)
     token = node.token(A)
-    node.says(A, Formed(token=token))
+    node.receive(A, Formed(token=token))
     assert CloseStore(token) in node.gone(C)
     assert orders(node.wish((A, B)), Prepare) == [A, B]
-    assert refusals(node.says(B, Formed(token=token)))
+    assert refusals(node.receive(B, Formed(token=token)))
 
 
 def test_two_deaths_at_once_leave_the_others_a_crew() -> None:
@@ -127,8 +127,8 @@ def test_second_death_during_the_reform_is_survived() -> None:
     node.wish((A, B))
     node.prepared(A)
     node.gone(B)
-    told = node.wish((A,))
-    assert set(orders(told, Disband)) == {A}
+    actions = node.wish((A,))
+    assert set(orders(actions, Disband)) == {A}
     assert node.regroup.is_settled
 
 
@@ -143,7 +143,7 @@ def test_death_of_the_last_member_leaves_an_empty_node() -> None:
     assert node.regroup.next_deadline() is None
 
 
-def test_survivor_without_a_wish_is_told_to_stand_alone_at_the_next_tick() -> None:
+def test_survivor_without_a_wish_is_disbanded_at_the_next_tick() -> None:
     node = Node(A, B)
     node.serve(A, B)
     node.gone(B)
@@ -189,7 +189,7 @@ def test_member_that_reports_late_but_in_time_is_not_killed() -> None:
     assert kills(node.later(5.0)) == []
 
 
-def test_zombies_words_of_an_old_token_change_nothing() -> None:
+def test_messages_of_an_old_token_change_nothing() -> None:
     node = Node(A, B, C)
     old = node.serve(A, B, C)
     node.gone(C)
@@ -197,10 +197,10 @@ def test_zombies_words_of_an_old_token_change_nothing() -> None:
     node.prepare(A, B)
     node.connect(A, B)
     before = node.regroup.layout
-    assert refusals(node.says(A, a_forward(old)))
-    assert refusals(node.says(B, Formed(token=old)))
+    assert refusals(node.receive(A, a_forward(old)))
+    assert refusals(node.receive(B, Formed(token=old)))
     assert refusals(node.broke(B, old))
-    assert refusals(node.says(C, a_forward(old))) == ["it is gone"]
+    assert refusals(node.receive(C, a_forward(old))) == ["it is gone"]
     assert node.regroup.layout == before
     assert node.regroup.refused == 4
 
@@ -221,7 +221,7 @@ def test_follower_that_leaves_of_its_own_accord_breaks_the_crew() -> None:
     assert node.regroup.crews == ()
 
 
-def test_gone_after_a_kill_says_nothing_new() -> None:
+def test_loss_after_a_kill_causes_no_further_action() -> None:
     node = Node(A, B)
     node.serve(A, B)
     node.forward(A)

@@ -1,4 +1,4 @@
-"""The page: one file, nothing fetched, everything escaped, whatever the run looks like."""
+"""The page: one file, nothing fetched, everything escaped, for every kind of run."""
 
 import base64
 import re
@@ -22,7 +22,7 @@ VOID = {"meta", "img", "link", "br", "hr", "input", "rect", "line", "circle", "p
 
 
 class Page(HTMLParser):
-    """Checks that elements nest, and collects what a reader and a browser see."""
+    """Checks that elements nest, and collects the text and the resources of the page."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -80,14 +80,14 @@ class CleanVerdict:
         return ["each of 80 rollouts is in exactly one step <ok>"]
 
 
-def test_page_of_a_run_tells_the_story_in_words(tmp_path: Path):
+def test_page_of_a_run_has_all_sections(tmp_path: Path):
     made = page(story(), tmp_path, verdict=CleanVerdict())
     assert (
         "Held-out exact match rose from 0.40 to 0.67 in 5 iterations and 1 min 24 s, through 4 preemptions "
         "(3 without notice); no sample was lost or trained twice."
     ) in made.text
-    for said in ("Timeline of the slots", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
-        assert said in made.text
+    for text in ("Timeline of the slots", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
+        assert text in made.text
     assert "list-2026-08, 2026-08, digest" in made.text
     assert "each of 80 rollouts is in exactly one step <ok>" in made.text
 
@@ -151,12 +151,12 @@ def test_run_that_has_just_started_has_a_page(tmp_path: Path):
     assert "No machine has joined yet" in page([], tmp_path).text
 
 
-def test_change_within_the_error_is_called_so(tmp_path: Path):
+def test_change_within_the_error_is_marked(tmp_path: Path):
     made = page(story(iterations=1), tmp_path)
     assert "went from 0.40 to 0.48, a change within the error" in made.text
 
 
-def test_run_that_stopped_early_says_why(tmp_path: Path):
+def test_page_of_a_run_that_stopped_early_has_the_reason(tmp_path: Path):
     records = story(finished=False)
     records.append(Record(len(records), records[-1].at, RunStopped(reason="budget of $5 is spent")))
     assert "Stopped: budget of $5 is spent" in page(records, tmp_path).text
@@ -203,7 +203,7 @@ def test_score_with_the_curve_of_another_is_drawn_once(tmp_path: Path):
     assert scored({"reward": 0.5, "graded": 0.51}) == ["Reward", "Graded"]
 
 
-def test_held_out_prompts_that_are_trained_on_are_told(tmp_path: Path):
+def test_held_out_prompts_that_are_trained_on_are_reported(tmp_path: Path):
     assert "seeds that are never trained on" in page(story(), tmp_path).text
     made = page(story(), tmp_path, trained_on=3)
     assert "3 of the prompts are also trained on" in made.text
@@ -229,7 +229,7 @@ def test_crowded_rows_stack_shares_where_roomy_ones_have_full_height(tmp_path: P
     assert len(heights(300)) > 20
 
 
-def test_row_never_has_more_runs_than_pixels_and_keeps_what_dominates():
+def test_row_never_has_more_runs_than_pixels_and_keeps_the_dominant_activity():
     view = RunView.of(story(iterations=120))
     x = Scale(0.0, view.at, LEFT, RIGHT)
     for row in view.timeline.ordered():
@@ -248,7 +248,7 @@ def test_page_and_status_agree_on_cost_and_counts(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (0, "0.0 s"),
         (9.96, "10 s"),
@@ -258,15 +258,15 @@ def test_page_and_status_agree_on_cost_and_counts(tmp_path: Path):
         (270000, "3 d 3 h"),
     ],
 )
-def test_durations_are_written_for_people(seconds: float, said: str):
-    assert words.duration(seconds) == said
+def test_durations_are_formatted(seconds: float, text: str):
+    assert words.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"), [(0, "$0.00"), (0.0421, "$0.042"), (12.3, "$12.30"), (12345.6, "$12,346"), (None, "–")]
+    ("amount", "text"), [(0, "$0.00"), (0.0421, "$0.042"), (12.3, "$12.30"), (12345.6, "$12,346"), (None, "–")]
 )
-def test_dollars_are_written_for_people(amount: float | None, said: str):
-    assert words.dollars(amount) == said
+def test_dollars_are_formatted(amount: float | None, text: str):
+    assert words.dollars(amount) == text
 
 
 def test_ticks_are_round_numbers_inside_the_range():

@@ -1,4 +1,4 @@
-"""The page tells where slot time went: idle first, and shares that add up."""
+"""The page shows slot time by activity: idle first, and shares that add up."""
 
 import re
 
@@ -15,8 +15,8 @@ from spotlight.surface.report.timeline_chart import LABELS
 TRAINS, SPOT = "reserved-1.1/0.1", "spot-1.1/0.1"
 
 
-def seen(*told: tuple[float, AnyEvent]) -> RunView:
-    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(told))
+def seen(*timed: tuple[float, AnyEvent]) -> RunView:
+    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(timed))
 
 
 def pipelined() -> RunView:
@@ -36,14 +36,14 @@ def pipelined() -> RunView:
 
 
 def rows(html: str) -> dict[str, list[str]]:
-    told = re.findall(r"<tr><th>(.*?)</th>(.*?)</tr>", html)
-    return {head: re.findall(r"<td>(.*?)</td>", cells) for head, cells in told if "<td>" in cells}
+    found = re.findall(r"<tr><th>(.*?)</th>(.*?)</tr>", html)
+    return {head: re.findall(r"<td>(.*?)</td>", cells) for head, cells in found if "<td>" in cells}
 
 
 def test_table_begins_with_what_was_idle_and_names_every_kind_by_class():
-    told = rows(bubbles_section(pipelined()))
-    assert next(iter(told)) == "idle"
-    assert {kind: shares for kind, shares in told.items() if kind != "GPU-hours held"} == {
+    table = rows(bubbles_section(pipelined()))
+    assert next(iter(table)) == "idle"
+    assert {kind: shares for kind, shares in table.items() if kind != "GPU-hours held"} == {
         "idle": ["5.0 %", "25 %"],
         "train": ["58 %", "0 %"],
         "roll out": ["0 %", "60 %"],
@@ -52,7 +52,7 @@ def test_table_begins_with_what_was_idle_and_names_every_kind_by_class():
         "write weights": ["5.0 %", "0 %"],
         "change role": ["2.0 %", "0 %"],
     }
-    assert told["GPU-hours held"] == ["0.028", "0.028"]
+    assert table["GPU-hours held"] == ["0.028", "0.028"]
 
 
 def test_bar_of_a_class_has_one_block_per_kind_as_wide_as_its_share():
@@ -62,16 +62,16 @@ def test_bar_of_a_class_has_one_block_per_kind_as_wide_as_its_share():
     assert dict(widths[1]) == {"rollout": "0.60000", "preview": "0.15000", "idle": "0.25000"}
 
 
-def test_idle_of_each_iteration_is_told_once_there_are_two():
+def test_idle_of_each_iteration_is_shown_once_there_are_two():
     done = [(at, IterationDone(iteration=n, rollout_s=0, train_s=0, reward=0)) for n, at in enumerate((40.0, 90.0))]
-    told = seen(
+    view = seen(
         (0, node("spot-1.1")),
         (0, worker(SPOT, trains=False)),
         (10, worked(Activity.ROLLOUT, 0, 10, SPOT)),
         *done,
         (100, worked(Activity.ROLLOUT, 40, 90, SPOT)),
     )
-    assert rows(bubbles_section(told).partition("<details")[2]) == {"0": ["40 s", "75 %"], "1": ["50 s", "0 %"]}
+    assert rows(bubbles_section(view).partition("<details")[2]) == {"0": ["40 s", "75 %"], "1": ["50 s", "0 %"]}
 
 
 @pytest.mark.parametrize("kind", list(Activity))
@@ -80,5 +80,5 @@ def test_every_kind_has_a_label_and_a_swatch(kind: Activity):
     assert f".act-{kind.value} {{" in STYLE.read_text()
 
 
-def test_run_without_machines_has_nothing_to_tell():
+def test_run_without_machines_has_no_slot_time_section():
     assert bubbles_section(seen()) == ""

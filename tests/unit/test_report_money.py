@@ -18,8 +18,8 @@ ONE, TWO = WorkerId("n.1/0.1"), WorkerId("n.1/1.1")
 HOUR = 3600.0
 
 
-def seen(*told: tuple[float, AnyEvent]) -> RunView:
-    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(told))
+def seen(*timed: tuple[float, AnyEvent]) -> RunView:
+    return RunView.of(Record(seq, at, event) for seq, (at, event) in enumerate(timed))
 
 
 def regrouped_and_lost() -> RunView:
@@ -46,18 +46,18 @@ def test_every_state_has_a_name_and_a_colour(activity: Activity):
     assert f".bg-{activity.value} {{" in STYLE.read_text()
 
 
-def test_cost_section_tells_what_regrouping_and_lost_work_cost():
-    said = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("into GPU-hours cost")[2]
-    told = {
-        label: (float(hours), float(cost)) for label, hours, cost in re.findall(r"([a-z ]+) ([\d.]+) \$([\d.]+)", said)
+def test_cost_section_has_the_cost_of_regrouping_and_lost_work():
+    text = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("into GPU-hours cost")[2]
+    parts = {
+        label: (float(hours), float(cost)) for label, hours, cost in re.findall(r"([a-z ]+) ([\d.]+) \$([\d.]+)", text)
     }
-    assert {label.strip(): hours for label, (hours, _) in told.items()} == {
+    assert {label.strip(): hours for label, (hours, _) in parts.items()} == {
         "roll out": 0.25,
         "lost work": 0.25,
         "regroup": 0.2,
         "idle": 1.3,
     }
-    assert sum(cost for _, cost in told.values()) == pytest.approx(round(2 * 20.63 / 8, 2))
+    assert sum(cost for _, cost in parts.values()) == pytest.approx(round(2 * 20.63 / 8, 2))
 
 
 def test_waiting_for_a_crew_and_lost_work_are_not_busy():
@@ -66,13 +66,13 @@ def test_waiting_for_a_crew_and_lost_work_are_not_busy():
 
 
 def test_timeline_names_no_state_that_it_cannot_show():
-    said = text_of(timeline_section(regrouped_and_lost()))
-    assert "roll out" in said
-    assert "regroup" not in said
-    assert "lost work" not in said
+    text = text_of(timeline_section(regrouped_and_lost()))
+    assert "roll out" in text
+    assert "regroup" not in text
+    assert "lost work" not in text
 
 
-def test_nodes_that_stood_in_have_their_own_line_and_do_not_count_as_reserved():
+def test_stand_ins_have_their_own_line_and_do_not_count_as_reserved():
     view = seen(
         (0, node("reserved-1.1", slot_class=SlotClass.RESERVED)),
         (0, worker("reserved-1.1/0.1")),
@@ -80,6 +80,6 @@ def test_nodes_that_stood_in_have_their_own_line_and_do_not_count_as_reserved():
         (HOUR, worked(Activity.TRAIN, 0, HOUR, "reserved-1.1/0.1")),
         (HOUR, NodeLost(node=NodeId("stand-in-1.1"), cause="given back")),
     )
-    said = text_of(cost_section(view, PriceTable.load()))
-    assert re.search(r"stand-in AWS p5\.48xlarge, H100 \$6\.88 1\.000", said)
+    text = text_of(cost_section(view, PriceTable.load()))
+    assert re.search(r"stand-in AWS p5\.48xlarge, H100 \$6\.88 1\.000", text)
     assert view.bill(PriceTable.load()).reserved_only_hours == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Scoring in the calling process gives the pool's answers, and refuses what the pool refuses."""
+"""Scoring in the calling process gives the pool's scores, and refuses what the pool refuses."""
 
 import numpy as np
 import pytest
@@ -42,17 +42,17 @@ def test_in_process_scores_equal_the_pools(pool, batch):
     assert here.version(name) == pool.version(name)
 
 
-def test_every_image_is_scored_in_order_and_progress_is_told():
+def test_every_image_is_scored_in_order_and_progress_is_reported():
     images = [np.full((4, 4, 3), index % 256, np.uint8) for index in range(1100)]
-    heard = []
-    scores = InProcessScorer().score(f"{__name__}:Brightness", images, [Prompt(text="x")] * 1100, heard.append)
+    progress = []
+    scores = InProcessScorer().score(f"{__name__}:Brightness", images, [Prompt(text="x")] * 1100, progress.append)
     np.testing.assert_array_equal(scores.total, np.arange(1100) % 256)
-    assert heard == sorted(heard)
-    assert heard[-1] == 1100
+    assert progress == sorted(progress)
+    assert progress[-1] == 1100
     assert InProcessScorer().score(f"{__name__}:Brightness", [], []).total.shape == (0,)
 
 
-def test_reward_that_can_use_a_device_is_told_which():
+def test_reward_that_can_use_a_device_receives_it():
     scores = InProcessScorer("cuda:3").score(f"{__name__}:Mobile", [np.zeros((4, 4, 3), np.uint8)], [Prompt(text="x")])
     assert scores.total == [3.0]
 

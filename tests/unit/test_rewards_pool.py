@@ -100,7 +100,7 @@ def test_entry_points_are_rewards_by_name(installed):
         ("third_party:nothing", "returned a object without score"),
     ],
 )
-def test_what_is_not_a_reward_is_refused(installed, name, message):
+def test_object_that_is_not_a_reward_is_refused(installed, name, message):
     with pytest.raises(RewardError, match=message):
         registry.create(name)
 
@@ -115,14 +115,14 @@ def test_listing_of_rewards_goes_on_after_one_that_is_broken(installed):
 def test_pool_scores_in_order_in_other_processes(installed, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     images, prompts = pictures(2 * SHARD + 5)
-    heard = []
+    progress = []
     with RewardPool(2) as pool:
-        scores = pool.score("brightness", images, prompts, heard.append)
+        scores = pool.score("brightness", images, prompts, progress.append)
         assert pool.version("brightness") == "1"
     np.testing.assert_array_equal(scores.total, registry.create("brightness").score(images, prompts).total)
     assert os.getpid() not in scores.components["process"]
     assert set(scores.components["threads"]) == {1.0}
-    assert heard == [SHARD, 2 * SHARD, 2 * SHARD + 5]
+    assert progress == [SHARD, 2 * SHARD, 2 * SHARD + 5]
 
 
 def test_pool_refuses_an_unequal_number_of_prompts():
@@ -164,12 +164,12 @@ def test_jpeg_prefers_flat_pictures_to_noise():
     assert scores[0] < scores[1] < 0.0
 
 
-def test_exception_class_of_the_rewards_own_module_is_reported_with_its_words_and_its_traceback(installed):
-    """The parent could not import the class: a pool that sends it as it is breaks."""
-    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"NoFace .found 0 faces in the picture") as told:
+def test_exception_class_of_the_rewards_own_module_is_reported_with_its_text_and_its_traceback(installed):
+    """The parent cannot import the class, so a pool that sent the exception itself would break."""
+    with RewardPool(1) as pool, pytest.raises(RewardError, match=r"NoFace .found 0 faces in the picture") as refusal:
         pool.score("third_party:Picky", *pictures(1))
-    assert not isinstance(told.value, RewardProcessDied)
-    assert "third_party.py" in str(told.value.__cause__)
+    assert not isinstance(refusal.value, RewardProcessDied)
+    assert "third_party.py" in str(refusal.value.__cause__)
 
 
 def test_reward_that_ends_its_process_by_sys_exit_is_an_error_and_ends_nothing_else(installed):
@@ -186,7 +186,7 @@ def test_module_that_exits_when_it_is_imported_is_an_error(tmp_path, monkeypatch
         pool.version("exiting:f")
 
 
-def test_what_a_reward_prints_is_not_on_standard_output(installed, capfd):
+def test_output_of_a_reward_is_not_on_standard_output(installed, capfd):
     with RewardPool(1) as pool, pytest.raises(RewardError):
         pool.score("third_party:Picky", *pictures(1))
     printed = capfd.readouterr()

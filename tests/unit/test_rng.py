@@ -1,4 +1,4 @@
-"""Keys of randomness: what is told apart, and what is no part of a key."""
+"""Keys of randomness: which parts give different keys, and what is refused as a part."""
 
 import numpy as np
 import pytest
@@ -17,11 +17,11 @@ def test_part_that_is_neither_a_number_nor_a_name_is_refused(part: object, after
         derive_key(Purpose.SDE, part, *after)
 
 
-def test_number_and_name_of_the_same_figures_have_keys_of_their_own() -> None:
+def test_number_and_name_with_the_same_digits_have_different_keys() -> None:
     parts = [(5,), ("5",), ("i5",), (5, 5), (55,), ("5", "5"), ("55",)]
     assert len({derive_key(Purpose.SDE, 1, *each) for each in parts}) == len(parts)
 
 
 def test_key_does_not_change() -> None:
-    """Every sample of every run that was made depends on it."""
+    """Every sample of every past run depends on it."""
     assert derive_key(Purpose.INITIAL, 1, "prompt", 2, 3) == 0x524FDEF6C81B55B15C90D91ABDE82BB

@@ -1,4 +1,4 @@
-"""Requests made from settings: seeds that never meet, and one start for a whole group where a recipe shares it."""
+"""Requests made from settings: disjoint seeds, and one start for a whole group where a recipe shares it."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def samples(recipe: str, *overrides: str, candidates: int | None = None) -> Samp
     return Samples(config.rollout, config.explore.noise, words.size, order, 0, config.explore.solver, candidates)
 
 
-def test_seeds_of_two_places_never_meet():
+def test_seeds_of_two_positions_are_disjoint():
     assert not set(seeds_at(3, 1000)) & set(seeds_at(4, 1000))
     assert seeds_at(3, 2, skip=5) == seeds_at(3, 7)[5:]
 

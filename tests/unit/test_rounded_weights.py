@@ -73,7 +73,7 @@ def test_a_set_that_is_loaded_anew_is_rounded_anew(tmp_path):
 
 
 class Watched(Resident):
-    """Says that rounding would change something, and remembers which way the model was used."""
+    """Reports that rounding changes the weights, and records how the model was used."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module, BASE_DIGEST)

@@ -1,4 +1,4 @@
-"""`cluster.rows: auto`: how many rows a worker finds to suit its device, and that the next one takes its word."""
+"""`cluster.rows: auto`: the rows that a worker measures for its device, and that the next worker reuses them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 MOST = 171
 HELD = 1000
-"""Bytes that are allocated before the search."""
+"""Bytes allocated before the search."""
 
 
 @dataclass
-class ToldDevice:
-    """A model whose forwards take as long, and as much memory, as it is told; it is its own clock and meter."""
+class ScriptedDevice:
+    """A model whose forwards take the given seconds and memory; it is its own clock and meter."""
 
     seconds: Callable[[int], float]
     row_bytes: int = 0
@@ -84,20 +84,20 @@ def latent_bytes() -> int:
 
 @pytest.mark.parametrize("most", [1, 43, 171])
 def test_launch_bound_device_takes_a_slots_share_of_the_iteration(most):
-    assert ToldDevice(lambda rows: 1e-4).rows(most=most) == most
+    assert ScriptedDevice(lambda rows: 1e-4).rows(most=most) == most
 
 
 @pytest.mark.parametrize(("full", "expected"), [(1, 4), (8, 8), (64, 64)])
 def test_device_that_is_bound_by_arithmetic_takes_no_more_rows_than_fill_it(full, expected):
-    assert ToldDevice(lambda rows: 1e-4 * max(rows, full)).rows() == expected
+    assert ScriptedDevice(lambda rows: 1e-4 * max(rows, full)).rows() == expected
 
 
 def test_size_that_was_timed_while_others_computed_does_not_end_the_search():
-    assert ToldDevice(lambda rows: 3e-4 if rows == 4 else 1e-4).rows() == MOST
+    assert ScriptedDevice(lambda rows: 3e-4 if rows == 4 else 1e-4).rows() == MOST
 
 
 def test_rows_fit_what_is_spare_with_samples_in_flight_and_a_picture_beside():
-    device = ToldDevice(lambda rows: 1e-4, row_bytes=100)
+    device = ScriptedDevice(lambda rows: 1e-4, row_bytes=100)
     row = 100 + 3 * latent_bytes()
     assert device.rows(spare=16 * row) == 16
     assert device.rows(spare=16 * row - 1) == 8
@@ -105,39 +105,39 @@ def test_rows_fit_what_is_spare_with_samples_in_flight_and_a_picture_beside():
     wide = 100 + 9 * latent_bytes()
     assert device.rows(spare=16 * wide, window=3) == 16
     assert device.rows(spare=16 * wide - 1, window=3) == 8
-    decoding = ToldDevice(lambda rows: 1e-4, row_bytes=100, decode_bytes=5000)
+    decoding = ScriptedDevice(lambda rows: 1e-4, row_bytes=100, decode_bytes=5000)
     assert decoding.rows(spare=16 * row) == 8
     assert decoding.rows(spare=16 * row + 5000) == 16
 
 
 def test_forward_that_runs_out_of_memory_ends_the_search_at_the_size_before():
-    assert ToldDevice(lambda rows: 1e-4, fits=100).rows() == 64
+    assert ScriptedDevice(lambda rows: 1e-4, fits=100).rows() == 64
 
 
 def test_device_without_room_for_one_row_is_refused():
     with pytest.raises(EnvironmentProblem, match="too little free memory for a forward of 1 row at 16x24"):
-        ToldDevice(lambda rows: 1e-4, fits=0).rows()
+        ScriptedDevice(lambda rows: 1e-4, fits=0).rows()
 
 
 def test_slow_model_is_measured_for_no_longer_than_the_limit(monkeypatch):
     monkeypatch.setitem(row_search.SEARCH_S, "cpu", 10.0)
-    slow = ToldDevice(lambda rows: 0.5)
+    slow = ScriptedDevice(lambda rows: 0.5)
     chosen = slow.rows()
     assert chosen == max(slow.tried) < MOST
     assert slow.now < 12.0
     monkeypatch.setitem(row_search.SEARCH_S, "cpu", 100.0)
-    assert ToldDevice(lambda rows: 0.5).rows() == MOST
+    assert ScriptedDevice(lambda rows: 0.5).rows() == MOST
 
 
 def test_guidance_is_measured_where_the_recipe_guides():
-    plain, guided = ToldDevice(lambda rows: 1e-4), ToldDevice(lambda rows: 1e-4)
+    plain, guided = ScriptedDevice(lambda rows: 1e-4), ScriptedDevice(lambda rows: 1e-4)
     plain.rows()
     guided.rows(guidance=2.0)
     assert (plain.guided, guided.guided) == (False, True)
 
 
-def test_prompt_that_the_model_cannot_take_is_not_the_searchs_business():
-    assert ToldDevice(lambda rows: 1e-4).rows(prompt=Prompt(text="no word in quotes")) == MOST
+def test_prompt_that_the_model_cannot_take_does_not_fail_the_search():
+    assert ScriptedDevice(lambda rows: 1e-4).rows(prompt=Prompt(text="no word in quotes")) == MOST
 
 
 def launch(shared: Path, rows: int | None = None, trains: bool = False, processes: int = 1) -> WorkerLaunch:
@@ -150,9 +150,9 @@ def launch(shared: Path, rows: int | None = None, trains: bool = False, processe
 ROWS = RowsSettings(most=MOST, height=SIZE.height, width=SIZE.width, guidance=1.0, window=0, prompt=PROMPTS[0].text)
 
 
-def test_worker_that_comes_back_takes_the_rows_that_were_measured_before(tmp_path, monkeypatch):
+def test_worker_that_comes_back_reuses_the_measured_rows(tmp_path, monkeypatch):
     found = iter([24, 12, 6])
-    monkeypatch.setattr(equipment, "search_rows", lambda *told: next(found))
+    monkeypatch.setattr(equipment, "search_rows", lambda *args: next(found))
     adapter = tiny_adapter()
     assert equipment.rows_of(launch(tmp_path), ROWS, adapter) == 24
     assert equipment.rows_of(launch(tmp_path), ROWS, adapter) == 24
@@ -162,7 +162,7 @@ def test_worker_that_comes_back_takes_the_rows_that_were_measured_before(tmp_pat
     assert equipment.rows_of(launch(tmp_path, trains=True), ROWS, adapter) == 12
 
 
-def test_each_device_is_measured_for_itself_since_another_program_may_use_one_of_them(tmp_path):
+def test_each_device_is_measured_separately_since_another_program_may_use_one_of_them(tmp_path):
     assert MeasuredRows(tmp_path, "cuda:0").of("H200, rolls out", lambda: 128) == 128
     assert MeasuredRows(tmp_path, "cuda:1").of("H200, rolls out", lambda: 16) == 16
     assert MeasuredRows(tmp_path, "cuda:0").of("H200, rolls out", lambda: 1) == 128
@@ -171,7 +171,7 @@ def test_each_device_is_measured_for_itself_since_another_program_may_use_one_of
 def test_measurement_that_fails_leaves_nothing_and_is_made_by_the_next(tmp_path):
     measured = MeasuredRows(tmp_path, "cuda:0")
     with pytest.raises(EnvironmentProblem):
-        measured.of("gpu", lambda: ToldDevice(lambda rows: 1e-4, fits=0).rows())
+        measured.of("gpu", lambda: ScriptedDevice(lambda rows: 1e-4, fits=0).rows())
     assert measured.of("gpu", lambda: 8) == 8
 
 

@@ -1,4 +1,4 @@
-"""`cluster.rows: auto` as a setting: what it means where rows are measured, and where they must not be."""
+"""`cluster.rows: auto` as a setting: its meaning where rows are measured, and where they must not be."""
 
 import pytest
 
@@ -15,19 +15,19 @@ from spotlight.surface.cli.train import resumed_config
 PACE = "h200-qwen-image-512"
 
 
-def told_to_workers(tmp_path, *overrides: str) -> WorkerSettings:
+def worker_settings(tmp_path, *overrides: str) -> WorkerSettings:
     config = load_config("words-nft", [*overrides, f"output.folder={tmp_path}"])
     return WorkerSettings.model_validate_json(Run.start(config, "words-nft", PriceTable.load(None))._worker_settings())
 
 
-def test_workers_measure_by_default_and_are_told_what_for(tmp_path):
+def test_workers_measure_by_default_and_receive_the_workload(tmp_path):
     cluster = load_config("words-nft").cluster
     assert cluster.rows == "auto"
     nodes = (*cluster.reserved_nodes(), *cluster.spot_nodes(), *cluster.stand_ins())
     assert {spec.rows for spec in nodes} == {None}
     prompts = tmp_path / "mine.txt"
     prompts.write_text('the word "cat"\nplease draw the word "house"\nthe word "tree"\n')
-    rows = told_to_workers(tmp_path, "rollout.guidance=2", f"data.prompts={prompts}").rows
+    rows = worker_settings(tmp_path, "rollout.guidance=2", f"data.prompts={prompts}").rows
     assert rows is not None
     assert (rows.height, rows.width, rows.guidance, rows.window) == (32, 96, 2.0, 0)
     assert rows.prompt == 'please draw the word "house"'
@@ -36,7 +36,7 @@ def test_workers_measure_by_default_and_are_told_what_for(tmp_path):
 
 
 def test_fixed_rows_are_not_measured(tmp_path):
-    assert told_to_workers(tmp_path, "cluster.rows=16").rows is None
+    assert worker_settings(tmp_path, "cluster.rows=16").rows is None
     assert load_config("words-nft", ["cluster.rows=16"]).cluster.spot_nodes()[0].rows == 16
 
 
@@ -85,6 +85,6 @@ def test_simulated_nodes_have_rows_whatever_the_recipe_says():
         assert load_config("words-nft").cluster.spot_nodes()[0].fixed_rows
 
 
-def test_word_that_is_no_row_count_is_refused():
+def test_value_that_is_no_row_count_is_refused():
     with pytest.raises(ConfigError, match=r"rows to 'many', but .* a whole number of rows, at least 1, or auto"):
         load_config("words-nft", ["cluster.rows=many"])

@@ -1,4 +1,4 @@
-"""`spotlight train`, `resume`, `status`, `audit`, `report`, `drain` on what is there before any machine starts."""
+"""`spotlight train`, `resume`, `status`, `audit`, `report`, `drain` before any machine starts."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,8 @@ OWN_PRICES = """name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour
 
 
 @pytest.fixture
-def told_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A run that was told long ago, as its folder."""
+def recorded_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The folder of a recorded run."""
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(OutputConfig(), "words-nft")
     config = load_config("words-nft")
@@ -44,7 +44,7 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (["train", "words-nft", "--train.lrr", "1"], "'train.lrr', which does not exist: did you mean 'lr'?"),
         (["train", "words-nft", "--fast"], "'--fast' is not an option here"),
@@ -64,56 +64,56 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2_and_changes_nothing(
-    told_run: RunFolder, arguments: list[str], says: str
+    recorded_run: RunFolder, arguments: list[str], sentence: str
 ) -> None:
     Path("own.csv").write_text(OWN_PRICES.format(name="lab-gpu"))
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    told = spotlight(*arguments)
-    assert told.code == 2
-    assert says in told.err
-    assert len(told.err.strip().splitlines()) == 1
+    outcome = spotlight(*arguments)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
-def test_own_price_table_prices_status_and_report(told_run: RunFolder) -> None:
+def test_own_price_table_prices_status_and_report(recorded_run: RunFolder) -> None:
     Path("own.csv").write_text(OWN_PRICES.format(name="aws-p5-h100"))
     shipped, own = (
-        json.loads(spotlight("status", told_run.name, "--json", *prices).out)["cost"]
+        json.loads(spotlight("status", recorded_run.name, "--json", *prices).out)["cost"]
         for prices in ((), ("--prices", "own.csv"))
     )
     assert (shipped["priced_as_if"], own["priced_as_if"]) == ("list-2026-08", "own")
     hours = sum(sum(seconds.values()) for seconds in own["seconds"].values()) / 3600
     assert own["dollars"] == pytest.approx(10 * hours) != 0
     assert sum(own["cents"].values()) == round(own["dollars"] * 100)
-    assert spotlight("report", told_run.name, "--prices", "own.csv").code == 0
-    assert "Price list own, 2026-11" in told_run.report.read_text()
+    assert spotlight("report", recorded_run.name, "--prices", "own.csv").code == 0
+    assert "Price list own, 2026-11" in recorded_run.report.read_text()
 
 
-def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(told_run: RunFolder) -> None:
-    (segment,) = told_run.journal.glob("segment-*.log")
+def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(recorded_run: RunFolder) -> None:
+    (segment,) = recorded_run.journal.glob("segment-*.log")
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 0xFF
     segment.write_bytes(content)
     for verb in ("audit", "resume"):
-        told = spotlight(verb, told_run.name)
-        assert told.code == 2
-        assert "is damaged" in told.err
-        assert "no file was changed" in told.err
+        outcome = spotlight(verb, recorded_run.name)
+        assert outcome.code == 2
+        assert "is damaged" in outcome.err
+        assert "no file was changed" in outcome.err
     assert segment.read_bytes() == content
 
 
-def test_status_report_and_audit_read_the_same_journal(told_run: RunFolder) -> None:
-    status = spotlight("status", told_run.name, "--json")
+def test_status_report_and_audit_read_the_same_journal(recorded_run: RunFolder) -> None:
+    status = spotlight("status", recorded_run.name, "--json")
     assert status.code == 0, status.err
     assert json.loads(status.out)
-    assert spotlight("report", told_run.name).code == 0
-    assert told_run.report.read_text().startswith("<!doctype html>")
-    told = json.loads(spotlight("report", told_run.name, "--json").out)
-    assert told["report"] == str(told_run.report)
-    assert told["idle_share"] == pytest.approx(json.loads(status.out)["idle_share"])
-    done = [one["iteration"] for one in told["iterations"] if one["end"] is not None]
+    assert spotlight("report", recorded_run.name).code == 0
+    assert recorded_run.report.read_text().startswith("<!doctype html>")
+    outcome = json.loads(spotlight("report", recorded_run.name, "--json").out)
+    assert outcome["report"] == str(recorded_run.report)
+    assert outcome["idle_share"] == pytest.approx(json.loads(status.out)["idle_share"])
+    done = [one["iteration"] for one in outcome["iterations"] if one["end"] is not None]
     assert done == [one["iteration"] for one in json.loads(status.out)["iterations"]]
-    audited = spotlight("audit", told_run.name, "--json")
+    audited = spotlight("audit", recorded_run.name, "--json")
     assert json.loads(audited.out)["clean"] is (audited.code == 0)
 
 
@@ -123,32 +123,32 @@ def with_reward(run: RunFolder, name: str, folder: Path) -> None:
     run.write_config(settings)
 
 
-def test_resume_of_a_finished_run_does_not_ask_for_a_reward_that_is_gone(told_run: RunFolder) -> None:
-    with_reward(told_run, "gone:reward", Path.cwd())
-    assert "No module named 'gone'" in spotlight("resume", told_run.name).err
-    assert "gone" not in spotlight("resume", told_run.name, "--set", "iterations=5").err
+def test_resume_of_a_finished_run_does_not_need_its_reward(recorded_run: RunFolder) -> None:
+    with_reward(recorded_run, "gone:reward", Path.cwd())
+    assert "No module named 'gone'" in spotlight("resume", recorded_run.name).err
+    assert "gone" not in spotlight("resume", recorded_run.name, "--set", "iterations=5").err
 
 
-def test_resume_runs_no_code_that_only_the_run_folder_names(told_run: RunFolder, tmp_path_factory) -> None:
-    """Not from another folder, and not from inside the run folder, whatever its settings say."""
+def test_resume_runs_no_code_that_only_the_run_folder_names(recorded_run: RunFolder, tmp_path_factory) -> None:
+    """Neither from another folder nor from inside the run folder, whatever its settings are."""
     theirs = tmp_path_factory.mktemp("theirs")
-    for folder in (theirs, told_run.path):
+    for folder in (theirs, recorded_run.path):
         (folder / "planted_reward.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n\ndef f(a, b): return [0.0]\n")
-        with_reward(told_run, "planted_reward:f", folder)
-        told = spotlight("resume", told_run.name)
-        assert told.code == 2
-        assert f"imported from {folder}, which is not the working folder" in told.err
-        assert f"--set reward.folder={folder}." in told.err
+        with_reward(recorded_run, "planted_reward:f", folder)
+        outcome = spotlight("resume", recorded_run.name)
+        assert outcome.code == 2
+        assert f"imported from {folder}, which is not the working folder" in outcome.err
+        assert f"--set reward.folder={folder}." in outcome.err
         assert not (folder / "ran").exists()
-    told = spotlight("resume", told_run.name, "--set", f"reward.folder={told_run.path}")
-    assert "in the run folder, and no code is run from there" in told.err
-    assert not (told_run.path / "ran").exists()
-    spotlight("resume", told_run.name, "--set", f"reward.folder={theirs}")
+    outcome = spotlight("resume", recorded_run.name, "--set", f"reward.folder={recorded_run.path}")
+    assert "in the run folder, and no code is run from there" in outcome.err
+    assert not (recorded_run.path / "ran").exists()
+    spotlight("resume", recorded_run.name, "--set", f"reward.folder={theirs}")
     assert (theirs / "ran").exists()
 
 
-def test_resume_with_fewer_iterations_than_are_done_is_refused(told_run: RunFolder) -> None:
-    done = len(json.loads(spotlight("status", told_run.name, "--json").out)["iterations"])
-    told = spotlight("resume", told_run.name, "--set", f"iterations={done - 1}")
-    assert told.code == 2
-    assert f"but the run has done {done}, which cannot be undone" in told.err
+def test_resume_with_fewer_iterations_than_are_done_is_refused(recorded_run: RunFolder) -> None:
+    done = len(json.loads(spotlight("status", recorded_run.name, "--json").out)["iterations"])
+    outcome = spotlight("resume", recorded_run.name, "--set", f"iterations={done - 1}")
+    assert outcome.code == 2
+    assert f"but the run has done {done}, which cannot be undone" in outcome.err

@@ -249,7 +249,7 @@ def test_last_step() -> None:
     assert not samplers.trainable(CPS, -1, 10)
 
 
-def test_requests_without_an_answer_are_refused() -> None:
+def test_impossible_sampler_inputs_are_refused() -> None:
     x, v, _, sigma_B, next_B, second = random_rows()
     given = samplers.transition(DANCE, x, v, sigma_B, next_B, second, 0.3)
     for kind in (ODE, ODE2):
@@ -275,7 +275,7 @@ def test_requests_without_an_answer_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("kind", "level"), STOCHASTIC)
-def test_rows_do_not_know_their_neighbours(kind: SamplerKind, level: float, dtype: torch.dtype) -> None:
+def test_rows_do_not_depend_on_their_neighbours(kind: SamplerKind, level: float, dtype: torch.dtype) -> None:
     x, v, noise, sigma_B, next_B, second = random_rows(dtype)
     together = samplers.transition(kind, x, v, sigma_B, next_B, second, level)
     ode = samplers.ode_step(x, v, sigma_B, next_B)

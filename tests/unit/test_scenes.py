@@ -1,4 +1,4 @@
-"""Synthetic scenes: the prompt lists and their split, and pictures that hold exactly what the prompt says."""
+"""Synthetic scenes: the prompt lists and their split, and pictures that show exactly what the prompt describes."""
 
 import itertools
 from collections import Counter
@@ -216,6 +216,6 @@ def test_edges_are_anti_aliased():
         (SceneSpec(tag="counting", include=(Clause(class_name="circle", count=40),)), "40 objects"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_one_sentence(scene, words):
+def test_scene_that_cannot_be_drawn_is_refused_in_one_sentence(scene, words):
     with pytest.raises(PromptError, match=words):
         scenes.render(Prompt(text="a photo of a thing", scene=scene), np.random.default_rng(0))

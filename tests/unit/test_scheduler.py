@@ -1,4 +1,4 @@
-"""Stories of the pull scheduler: who is given what, and what becomes of it."""
+"""The pull scheduler: which worker is given what, and the requests' further course."""
 
 from math import inf
 
@@ -52,7 +52,7 @@ def test_audits_that_advantages_wait_for_are_served_after_the_rollouts_of_their_
     assert not any(world.scheduler.unfinished(work) for work in Work)
 
 
-def test_previews_are_served_in_the_order_of_issue_so_that_no_group_goes_without(world):
+def test_previews_are_served_in_the_order_of_issue_so_that_every_group_gets_some(world):
     """Training may end at any time; group by group, the last groups would have had none."""
     issued = [
         *world.issue(request(0, group=0, work=Work.PREVIEW)),
@@ -137,7 +137,7 @@ def test_a_pull_stands_until_there_is_work(world):
     assert given_to(worker, world.assign()) == wanted
 
 
-def test_a_pull_is_answered_once_and_never_with_more_rows_than_asked(world):
+def test_a_pull_is_answered_once_and_never_with_more_rows_than_offered(world):
     world.issue(*requests(8))
     worker = world.join("a")
     assert len(world.give(worker, 3)) == 3
@@ -154,7 +154,7 @@ def test_a_pull_answered_in_part_is_answered(world):
     assert world.scheduler.seconds_left(CURRENT) == 40.0
     for name in given:
         world.finish(worker, name)
-    assert world.scheduler.seconds_left(CURRENT) == inf, "nobody asks and nobody is at work"
+    assert world.scheduler.seconds_left(CURRENT) == inf, "no worker pulls and none is at work"
     assert len(world.give(worker, 8)) == 2
 
 
@@ -186,7 +186,7 @@ def test_a_worker_that_never_joined_or_was_lost_is_given_nothing(world):
     assert world.scheduler.workers() == []
 
 
-def test_a_greeting_that_comes_twice_keeps_what_the_worker_holds(world):
+def test_a_hello_that_comes_twice_keeps_what_the_worker_holds(world):
     wanted = world.issue(*requests(2))
     worker = world.join("a")
     world.give(worker)
@@ -223,7 +223,7 @@ def test_a_worker_three_times_as_fast_finishes_within_one_row_of_the_slow_one(wo
     engines.run()
     assert world.count(SampleState.ACCEPTED) == count
     one_row_s = 10 / 1.0
-    # What a worker has done is known at its step boundaries only.
+    # A worker's progress is known at its step boundaries only.
     one_step_s = (rows - 1) / 1.0
     assert abs(engines.ended[fast] - engines.ended[slow]) <= one_row_s + one_step_s
     assert max(engines.ended.values()) <= count * 10 / 4.0 + one_row_s
@@ -240,8 +240,8 @@ def test_a_slow_worker_is_not_given_the_last_row_that_a_faster_one_finishes_soon
     assert len(world.give(fast, 1, speed=10.0)) == 1
 
 
-def test_the_last_row_is_not_left_to_one_that_would_have_to_begin_it_later():
-    """Up to four rows a step takes a second: ten steps, of whoever begins them."""
+def test_the_last_row_is_not_left_to_a_worker_that_would_begin_it_later():
+    """With up to four rows a step takes one second: ten steps, whichever worker begins them."""
     world = World(EXACT.model_copy(update={"saturating_rows": 4}))
     busy, free = world.join("busy", rows=4), world.join("free", rows=4)
     world.issue(*requests(4))
@@ -253,7 +253,7 @@ def test_the_last_row_is_not_left_to_one_that_would_have_to_begin_it_later():
     assert world.give(free, 1, speed=4.0) == last[3:], "the other is busy for another second"
 
 
-def test_a_refused_worker_gets_the_row_once_the_faster_one_broke_the_promise(world):
+def test_a_refused_worker_gets_the_row_once_the_faster_one_is_later_than_predicted(world):
     fast, slow = world.join("fast", rows=1), world.join("slow", rows=1)
     world.issue(*requests(2))
     world.give(fast, 1, speed=10.0)
@@ -276,14 +276,14 @@ def test_a_refused_worker_gets_the_row_when_the_faster_one_is_lost(world):
     assert given_to(slow, world.assign()) == [held]
 
 
-def test_a_fast_worker_that_neither_asks_nor_works_keeps_nobody_waiting(world):
+def test_a_fast_worker_that_neither_pulls_nor_works_delays_no_other_worker(world):
     world.give(world.join("trainer"), 0, speed=100.0)
     slow = world.join("slow")
     world.issue(request(0))
     assert len(world.give(slow, 1, speed=1.0)) == 1
 
 
-def test_the_fastest_of_those_who_left_is_no_measure_for_those_who_stay(world):
+def test_speed_of_a_worker_that_withdrew_its_pull_does_not_limit_the_others(world):
     trainer = world.join("trainer")
     world.pull(trainer, 8, 100.0)
     world.pull(trainer, 0, 100.0)
@@ -303,7 +303,7 @@ def test_an_unmeasured_worker_counts_as_the_median_of_the_measured(world):
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_speed_that_is_none_counts_as_unmeasured(world, nonsense):
+def test_an_impossible_speed_counts_as_unmeasured(world, nonsense):
     worker = world.join("a")
     world.pull(worker, 1, 5.0)
     world.pull(worker, 1, nonsense)
@@ -313,7 +313,7 @@ def test_a_speed_that_is_none_counts_as_unmeasured(world, nonsense):
 # -- work comes and goes -----------------------------------------------------------------------------------------------
 
 
-def test_cancelled_previews_are_gone_and_their_holders_are_told(world):
+def test_cancelled_previews_are_dropped_and_their_holders_are_returned(world):
     previews = world.issue(*requests(3, work=Work.PREVIEW))
     (rollout,) = world.issue(request(9, version=PREVIOUS.version))
     a, b = world.join("a"), world.join("b", weights=[PREVIOUS])
@@ -353,14 +353,14 @@ def test_a_request_is_scheduled_once(world):
         world.scheduler.add([wanted])
 
 
-def test_waiting_counts_what_nobody_holds(world):
+def test_waiting_counts_requests_without_a_holder(world):
     world.issue(*requests(3), request(0, work=Work.PREVIEW))
     world.give(world.join("a"), 2)
     assert world.scheduler.waiting(Work.ROLLOUT) == 1
     assert world.scheduler.waiting(Work.PREVIEW) == 1
 
 
-def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_told_of(world):
+def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_reported(world):
     world.issue(*requests(3, work=Work.PREVIEW, steps=6), request(9))
     a, b = world.join("a"), world.join("b")
     world.give(a, 3)
@@ -368,8 +368,8 @@ def test_steps_under_way_are_those_that_live_attempts_of_a_kind_have_told_of(wor
     for worker, step in ((a, 4), (b, 2)):
         world.progress(worker, step)
     held = {worker: len(world.ledger.leases_of(worker)) for worker in (a, b)}
-    told = 4 * held[a] + 2 * held[b]
-    assert world.scheduler.steps_under_way(Work.PREVIEW) + world.scheduler.steps_under_way(Work.ROLLOUT) == told
+    expected = 4 * held[a] + 2 * held[b]
+    assert world.scheduler.steps_under_way(Work.PREVIEW) + world.scheduler.steps_under_way(Work.ROLLOUT) == expected
     world.scheduler.cancel(Work.PREVIEW)
     assert world.scheduler.steps_under_way(Work.PREVIEW) == 0
 

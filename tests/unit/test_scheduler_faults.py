@@ -1,4 +1,4 @@
-"""Stories of the pull scheduler when workers are lost, silent, warned or slow."""
+"""The pull scheduler when workers are lost, silent, warned or slow."""
 
 import pytest
 from scheduled_world import EXACT, PREVIOUS, World, given_to, request, requests
@@ -31,7 +31,7 @@ def test_a_lost_workers_requests_go_on_from_their_last_commit(world):
     ]
 
 
-def test_a_silent_worker_is_named_fenced_and_its_late_words_are_refused(world):
+def test_a_silent_worker_is_named_and_fenced_and_its_late_messages_are_refused(world):
     (wanted,) = world.issue(request(0))
     mute, other = world.join("mute"), world.join("other")
     world.give(mute)
@@ -49,7 +49,7 @@ def test_a_silent_worker_is_named_fenced_and_its_late_words_are_refused(world):
     assert world.finish(other, wanted) is None
 
 
-def test_any_word_of_a_worker_puts_silence_off(world):
+def test_any_message_of_a_worker_counts_as_a_sign_of_life(world):
     worker = world.join("a")
     for _ in range(5):
         world.now += 9.0
@@ -57,7 +57,7 @@ def test_any_word_of_a_worker_puts_silence_off(world):
         assert world.scheduler.silent(world.now) == []
 
 
-def test_a_silent_worker_is_named_again_if_nobody_acted(world):
+def test_a_silent_worker_is_named_again_if_it_is_not_lost(world):
     worker = world.join("a")
     assert world.scheduler.silent(15.0) == [worker]
     assert world.scheduler.silent(16.0) == []
@@ -77,7 +77,7 @@ def test_a_worker_that_comes_back_under_its_name_does_not_own_its_old_leases(wor
     assert world.finish(worker, wanted, attempt=2) is None
 
 
-def test_a_word_about_somebody_elses_attempt_is_refused(world):
+def test_a_message_about_another_workers_attempt_is_refused(world):
     (wanted,) = world.issue(request(0))
     holder, other = world.join("holder"), world.join("other")
     world.give(holder)
@@ -183,7 +183,7 @@ def test_under_an_advisory_notice_previews_only(world):
     assert world.give(other) == [rollout]
 
 
-def test_an_advisory_notice_does_not_soften_an_imminent_one(world):
+def test_an_advisory_notice_does_not_replace_an_imminent_one(world):
     (wanted,) = world.issue(request(0))
     worker = world.join("a")
     world.give(worker, 1, speed=1.0)
@@ -287,7 +287,7 @@ def test_nothing_is_recalled_while_work_waits_that_the_idle_could_take(world):
     assert world.scheduler.recalls(world.now) == []
 
 
-def test_a_worker_that_makes_no_progress_is_a_straggler_however_fast_it_said_it_was(world):
+def test_a_worker_that_makes_no_progress_is_a_straggler_whatever_speed_it_reported(world):
     stuck, slow = world.join("stuck"), world.join("slow")
     (wanted,) = world.issue(request(0))
     world.give(stuck, 1, speed=100.0)
@@ -308,7 +308,7 @@ def test_nothing_is_recalled_to_be_given_to_the_same_worker(world):
     assert world.scheduler.recalls(world.now) == []
 
 
-def test_a_worker_that_ignores_a_recall_counts_as_silent_though_its_heart_beats(world):
+def test_a_worker_that_ignores_a_recall_counts_as_silent_despite_its_heartbeats(world):
     slow, fast = world.join("slow"), world.join("fast")
     (wanted,) = world.issue(request(0))
     world.give(slow, 1, speed=1.0)
@@ -324,7 +324,7 @@ def test_a_worker_that_ignores_a_recall_counts_as_silent_though_its_heart_beats(
     assert given_to(fast, world.assign()) == [wanted]
 
 
-def test_a_recalled_request_whose_result_is_being_scored_makes_nobody_silent(world):
+def test_a_recalled_request_whose_result_is_being_scored_does_not_make_its_worker_silent(world):
     slow, fast = world.join("slow"), world.join("fast")
     (wanted,) = world.issue(request(0))
     world.give(slow, 1, speed=1.0)
@@ -349,7 +349,7 @@ def test_a_result_that_is_long_in_scoring_is_no_stalled_attempt(world):
         assert world.scheduler.recalls(world.now) == []
 
 
-def test_a_recalled_request_that_finished_first_is_done_with(world):
+def test_a_recalled_request_that_finished_first_needs_no_further_action(world):
     slow, fast = world.join("slow"), world.join("fast")
     (wanted,) = world.issue(request(0))
     world.give(slow, 1, speed=1.0)

@@ -1,4 +1,4 @@
-"""Rounds in which many ask and little waits: nearly all are refused, and who gets what is as if each had been asked."""
+"""Rounds with many pulls and few waiting requests: nearly all are refused, and the outcome is that of one-by-one."""
 
 import pytest
 from scheduled_world import EXACT, World, given_to, request, requests
@@ -15,14 +15,14 @@ def world() -> World:
 
 
 def crowd(world: World, count: int = CROWD) -> list[WorkerId]:
-    """All have measured speeds, the same, and ask for a row."""
+    """Workers with the same measured speed, each with a pull of one row."""
     workers = [world.join(f"w{number:03}", rows=1) for number in range(count)]
     for worker in workers:
         world.pull(worker, 1, 1.0)
     return workers
 
 
-def test_request_that_comes_back_to_an_idle_crowd_goes_to_who_asked_first_and_then_to_the_next(world):
+def test_request_that_comes_back_to_an_idle_crowd_goes_to_the_oldest_pull_and_then_to_the_next(world):
     (wanted,) = world.issue(request(0))
     busy, *idle = crowd(world)
     assert given_to(busy, world.assign()) == [wanted]

@@ -1,4 +1,4 @@
-"""The second-order ODE: its steps by hand, its order, and that it is what the denoising loop takes."""
+"""The second-order ODE: its steps by hand, its order, and that the denoising loop takes these steps."""
 
 import math
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_halved_steps_divide_the_error_by_two_to_the_order(order, factor, shift)
     assert error(40) / error(80) == pytest.approx(factor, rel=0.2)
 
 
-def test_rows_do_not_know_their_neighbours():
+def test_rows_do_not_depend_on_their_neighbours():
     sigmas = schedules.qwen_image(1024, 10)
     x, v, before = torch.randn(3, 9, 5, 4, generator=torch.Generator().manual_seed(7))
     given = (x, v, sigmas[1:-1], sigmas[2:], before, sigmas[:-2])
@@ -91,7 +91,7 @@ def test_second_order_takes_its_first_step_as_the_ode_does_and_no_other():
     assert not torch.isclose(*two).all(-1).any()
 
 
-def test_place_without_the_velocity_it_looks_back_at_is_refused():
+def test_step_without_the_previous_velocity_is_refused():
     (second, *_), (first, *_) = group(ODE2), group(ODE)
     velocity_SC = torch.zeros(ADAPTER.latent_shape(SIZE))
     for sample, step, velocity in ((second, 1, None), (second, 0, velocity_SC), (first, 1, velocity_SC)):

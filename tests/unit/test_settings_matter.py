@@ -207,7 +207,7 @@ def test_every_key_of_the_configuration_has_a_line_and_every_line_a_key():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a market, and a reward that is found only from there."""
+    """A folder with a market, and a reward that can be imported only from there."""
     here = tmp_path_factory.mktemp("settings")
     (here / "market.csv").write_text(TRACE)
     (here / "setting_rewards.py").write_text(REWARD)

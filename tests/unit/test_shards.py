@@ -1,4 +1,4 @@
-"""Checkpoints in pieces: read as they were written, whatever the writers and readers cut, and refused when damaged."""
+"""Checkpoints in pieces: read as written whatever the numbers of writers and readers, and refused when damaged."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def written(folder: Path, tensors: dict[str, Tensor], dimension: int = 0, ranks:
     described=st.dictionaries(st.text(min_size=1, max_size=6), st.tuples(SHAPES, DTYPES), max_size=4),
     cuts=st.tuples(st.integers(0, 2), RANKS, st.integers(0, 2), RANKS),
 )
-def test_any_number_of_readers_finds_the_bits_of_any_number_of_writers(tmp_path_factory, described, cuts):
+def test_any_number_of_readers_reads_the_bits_of_any_number_of_writers(tmp_path_factory, described, cuts):
     folder = tmp_path_factory.mktemp("checkpoint")
     tensors = {
         name: (torch.randn(shape) * 100).to(dtype)
@@ -91,7 +91,7 @@ def test_altered_byte_is_found_before_any_tensor_is_changed(tmp_path, place):
 
 
 @pytest.mark.parametrize("damage", [b"", b"half", None], ids=["empty", "not safetensors", "gone"])
-def test_file_that_is_gone_or_no_file_of_ours_is_named(tmp_path, damage):
+def test_file_that_is_missing_or_of_another_format_is_named(tmp_path, damage):
     index = written(tmp_path, {"a": torch.ones(4)}, ranks=2)
     path = tmp_path / shards.file_of(1)
     path.unlink() if damage is None else path.write_bytes(damage)
@@ -107,7 +107,7 @@ def test_tensor_of_another_shape_or_type_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         (lambda tensor: tensor["pieces"].pop(), "a piece missing"),
         (lambda tensor: tensor["pieces"].append(tensor["pieces"][0]), "two pieces for one place"),
@@ -118,13 +118,13 @@ def test_tensor_of_another_shape_or_type_is_refused(tmp_path):
         (lambda tensor: tensor.update(more=1), "unknown field"),
     ],
 )
-def test_index_that_does_not_add_up_is_refused(tmp_path, change, told):
-    """It may come from somebody else."""
+def test_index_that_does_not_add_up_is_refused(tmp_path, change, problem):
+    """The index may come from another party."""
     written(tmp_path, {"a": torch.ones(4)}, ranks=2)
     index = json.loads((tmp_path / FILE).read_text())
     change(index["tensors"]["a"])
     (tmp_path / FILE).write_text(json.dumps(index))
-    with pytest.raises(WeightsError, match=rf"cannot be read .*{told}.*damaged or of another version"):
+    with pytest.raises(WeightsError, match=rf"cannot be read .*{problem}.*damaged or of another version"):
         read_index(tmp_path)
 
 

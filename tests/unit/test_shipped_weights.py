@@ -1,4 +1,4 @@
-"""The shipped base weights: what their card says they are, small enough to ship, and able to draw."""
+"""The shipped base weights: equal to their card, small enough to ship, and able to draw."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Slots that come and go one by one: who is told of them, and what fixed crews make of those that are left."""
+"""Slots that come and go one by one: how they are replayed, and what fixed crews do with the remaining ones."""
 
 import asyncio
 
@@ -22,9 +22,9 @@ UP, NOTICE, KILL = Happening.UP, Happening.NOTICE, Happening.KILL
 
 
 def crews_after(kind, *changes, size=SIZE):
-    """A crew policy after these slots of one node went (-n) and came (+n), all of them there before."""
+    """A crew policy after these slots of one node were lost and came back; all were up before."""
 
-    async def story():
+    async def scenario():
         crews = kind(SimWorld(NoFaults(), SimStorage(), MessageTrace(), is_exact=True), size, LEGAL)
         for number in range(size):
             crews.lost(CrewSlot("spot-1", number))
@@ -34,14 +34,14 @@ def crews_after(kind, *changes, size=SIZE):
             (crews.back if happening is UP else crews.lost)(CrewSlot("spot-1", number))
         return crews
 
-    return run_virtually(story())
+    return run_virtually(scenario())
 
 
 def used(crews: FixedCrews):
     return [slot.number for slot in crews.slots_used()]
 
 
-class Diary:
+class SlotLog:
     def __init__(self):
         self.lines = []
 
@@ -52,11 +52,11 @@ class Diary:
         self.lines.append((asyncio.get_running_loop().time(), "back", *slot))
 
 
-def test_replay_of_slots_tells_each_in_its_time_and_all_as_away_before():
-    diary = Diary()
+def test_replay_reports_each_slot_at_its_time_and_all_as_lost_before():
+    log = SlotLog()
     events = [(5.0, "n/0", UP), (5.0, "n/1", UP), (7.0, "n/1", NOTICE), (9.0, "n/1", KILL), (30.0, "n/1", UP)]
-    run_virtually(replay(Trace("t", tuple(TraceEvent(*event) for event in events)), diary))
-    assert diary.lines == [
+    run_virtually(replay(Trace("t", tuple(TraceEvent(*event) for event in events)), log))
+    assert log.lines == [
         (0.0, "lost", "n", 0),
         (0.0, "lost", "n", 1),
         (5.0, "back", "n", 0),
@@ -69,7 +69,7 @@ def test_replay_of_slots_tells_each_in_its_time_and_all_as_away_before():
 @pytest.mark.parametrize("name", ["spot-1", "spot-1/", "/3", "spot-1/x"])
 def test_replay_of_a_name_without_a_slot_is_refused(name):
     with pytest.raises(ConfigError, match="names no slot"):
-        run_virtually(replay(Trace("t", (TraceEvent(0.0, name, UP),)), Diary()))
+        run_virtually(replay(Trace("t", (TraceEvent(0.0, name, UP),)), SlotLog()))
 
 
 def test_slot_of_a_worker_is_the_same_in_every_life():
@@ -77,7 +77,7 @@ def test_slot_of_a_worker_is_the_same_in_every_life():
     assert {CrewSlot.of_worker(worker) for worker in lives} == {CrewSlot("spot-1", 3)}
 
 
-def test_relaunched_crew_that_loses_a_member_starts_on_as_many_as_are_legal():
+def test_relaunched_crew_that_loses_a_member_restarts_at_the_largest_legal_degree():
     assert used(crews_after(Relaunched, (KILL, 1))) == [0, 2]
 
 
@@ -118,10 +118,10 @@ def test_slow_rendezvous_connects_members_together_after_its_delay():
     members = (WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1"))
     token = GroupToken(NodeId("spot-1.1"), 1)
 
-    async def story():
+    async def scenario():
         rendezvous = SlowRendezvous(0.25)
         rendezvous.open(token)
         await asyncio.gather(*(rendezvous.connect(token, member, members, bound_s=0.1) for member in members))
         return asyncio.get_running_loop().time()
 
-    assert run_virtually(story()) == pytest.approx(0.25)
+    assert run_virtually(scenario()) == pytest.approx(0.25)

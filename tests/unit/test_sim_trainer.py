@@ -46,7 +46,7 @@ def statistical() -> ModelNumerics:
     return ModelNumerics(LearningModel.load("words-nft"), 0, 4)
 
 
-def test_parts_that_come_otherwise_have_another_name_where_bits_count_and_the_same_elsewhere():
+def test_other_parts_change_the_digest_where_bits_count_and_not_elsewhere():
     whole, parted, turned = [[*range(8)]], [[0, 1, 2, 3], [4, 5, 6, 7]], [[4, 5, 6, 7], [0, 1, 2, 3]]
     assert len({theta_of(parts) for parts in (whole, parted, turned)}) == 3
     assert len({theta_of(parts, statistical()) for parts in (whole, parted, turned)}) == 1
@@ -62,7 +62,7 @@ def test_part_0_begins_the_step_anew():
 
 
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("second", "problem"),
     [
         (ordered([4, 5], 2, 8), "part 2 of step 0 was ordered after 1 parts"),
         (ordered([1, 2], 1, 8, is_final=False), "a sample that the step already has"),
@@ -70,14 +70,14 @@ def test_part_0_begins_the_step_anew():
         (ordered([4, 5], 1, 6), "says that the step has 6 samples, but it has 4"),
     ],
 )
-def test_part_that_does_not_fit_is_refused(second, told):
+def test_part_that_does_not_fit_is_refused(second, problem):
     role = trainer()
     role.train(ordered([0, 1], 0, 8, is_final=False))
-    with pytest.raises(Stopped, match=told):
+    with pytest.raises(Stopped, match=problem):
         role.train(second)
 
 
-def test_restored_trainer_has_nothing_of_a_step_that_was_under_way():
+def test_restored_trainer_drops_the_step_that_was_under_way():
     role = trainer()
     role.train(ordered([0, 1], 0, 4, is_final=False))
     role.restore(m.Restore(step=0, path=""))

@@ -1,4 +1,4 @@
-"""A simulated worker that runs ahead: what it says on the way, and what it does when orders come."""
+"""A simulated worker that runs ahead: its messages on the way, and how it applies orders."""
 
 import asyncio
 import weakref
@@ -28,13 +28,13 @@ WEIGHTS = WeightsId(Version(0))
 
 
 class Node:
-    """Hears one worker, and when it spoke."""
+    """Records the messages of one worker with their times."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[float, m.AnyMessage]] = []
+        self.sent: list[tuple[float, m.AnyMessage]] = []
 
     def send_from(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
-        self.said.append((asyncio.get_running_loop().time(), message))
+        self.sent.append((asyncio.get_running_loop().time(), message))
 
     def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
         result = m.Result(
@@ -57,8 +57,8 @@ class Node:
     def digest_used(self, digest: str, worker: WorkerId) -> str:
         return digest
 
-    def heard(self, kind: type) -> list[tuple[float, m.AnyMessage]]:
-        return [(when, message) for when, message in self.said if isinstance(message, kind)]
+    def received(self, kind: type) -> list[tuple[float, m.AnyMessage]]:
+        return [(when, message) for when, message in self.sent if isinstance(message, kind)]
 
 
 def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
@@ -76,8 +76,8 @@ def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
     )
 
 
-def heard_of(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: float = 1000.0) -> Node:
-    """What one worker says that is given one sample at 0 s, and `orders` after 100 s."""
+def messages_after(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: float = 1000.0) -> Node:
+    """Run a worker that is given one sample at 0 s, and `orders` after 100 s; return the node with its messages."""
 
     async def main() -> Node:
         node = Node()
@@ -94,27 +94,27 @@ def heard_of(orders: Callable[[SimWorker], None], seconds: float, heartbeat_s: f
     return run_virtually(main())
 
 
-def test_worker_that_runs_ahead_tells_the_step_that_it_is_at_not_the_one_it_set_out_from():
-    node = heard_of(lambda worker: None, 1000.0, heartbeat_s=95.0)
-    told = [(when, message.progress[0].step) for when, message in node.heard(m.Alive)]
-    assert told[:3] == [(95.0, 3), (190.0, 6), (285.0, 9)]
+def test_worker_that_runs_ahead_reports_its_current_step_and_not_its_first():
+    node = messages_after(lambda worker: None, 1000.0, heartbeat_s=95.0)
+    reported = [(when, message.progress[0].step) for when, message in node.received(m.Alive)]
+    assert reported[:3] == [(95.0, 3), (190.0, 6), (285.0, 9)]
 
 
 def test_worker_that_runs_ahead_finishes_when_all_steps_are_done():
-    ((when, result),) = heard_of(lambda worker: None, 2000.0).heard(m.Result)
+    ((when, result),) = messages_after(lambda worker: None, 2000.0).received(m.Result)
     assert when == pytest.approx(40 * STEP_S)
     assert result.steps == 40
 
 
 def test_recalled_worker_that_runs_ahead_hands_back_at_the_next_boundary():
-    node = heard_of(lambda worker: worker.deliver(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
-    ((when, back),) = node.heard(m.HandBack)
+    node = messages_after(lambda worker: worker.deliver(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
+    ((when, back),) = node.received(m.HandBack)
     assert when == pytest.approx(4 * STEP_S)
     assert back.step == 4
-    assert not node.heard(m.Result)
+    assert not node.received(m.Result)
 
 
-def test_worker_that_dies_at_the_instant_of_a_heartbeat_is_gone_and_beats_no_more():
+def test_worker_that_dies_at_the_instant_of_a_heartbeat_sends_no_more():
     async def main() -> tuple[Node, bool]:
         node, loop = Node(), asyncio.get_running_loop()
         lives = [asyncio.create_task((worker := worker_on(node, 95.0)).live())]
@@ -127,15 +127,15 @@ def test_worker_that_dies_at_the_instant_of_a_heartbeat_is_gone_and_beats_no_mor
 
     node, is_freed = run_virtually(main())
     assert is_freed
-    assert [when for when, _ in node.heard(m.Alive)][:1] == [95.0]
-    assert len(node.heard(m.Alive)) <= 2
+    assert [when for when, _ in node.received(m.Alive)][:1] == [95.0]
+    assert len(node.received(m.Alive)) <= 2
 
 
 SAVE = m.Save(step=0, path="checkpoints/step_0")
 
 
 def saved_by(orders: list[m.AnyMessage], seconds: float) -> tuple[Node, SimStorage]:
-    """What a trainer says whose checkpoints hold it for 1 s and are on disk after 10, killed after so many seconds."""
+    """Run a trainer whose checkpoints hold it for 1 s and are on disk after 10; it is killed after `seconds`."""
 
     async def main() -> tuple[Node, SimStorage]:
         node, storage = Node(), SimStorage()
@@ -153,21 +153,21 @@ def saved_by(orders: list[m.AnyMessage], seconds: float) -> tuple[Node, SimStora
     return run_virtually(main())
 
 
-def test_trainer_is_held_for_the_snapshot_and_obeys_while_its_checkpoint_is_written():
+def test_trainer_is_held_for_the_snapshot_and_applies_orders_while_its_checkpoint_is_written():
     node, storage = saved_by([SAVE, m.Publish(weights=(WEIGHTS,))], 100.0)
-    assert [when for when, _ in node.heard(m.PublishedWeights)] == [2.0]
-    assert node.heard(m.Saved) == [(10.0, m.Saved(step=0, path=SAVE.path))]
+    assert [when for when, _ in node.received(m.PublishedWeights)] == [2.0]
+    assert node.received(m.Saved) == [(10.0, m.Saved(step=0, path=SAVE.path))]
     assert list(storage.checkpoints) == [SAVE.path]
 
 
 def test_checkpoint_of_a_trainer_that_is_killed_is_never_finished():
     node, storage = saved_by([SAVE, m.Publish(weights=(WEIGHTS,))], 9.0)
-    assert node.heard(m.PublishedWeights)
-    assert not node.heard(m.Saved)
+    assert node.received(m.PublishedWeights)
+    assert not node.received(m.Saved)
     assert list(storage.checkpoints) == [f"{SAVE.path}.part"]
 
 
-def test_trainer_that_is_restored_or_saves_again_tells_first_of_the_checkpoint_under_way():
+def test_trainer_that_is_restored_or_saves_again_first_reports_the_checkpoint_under_way():
     node, _ = saved_by([SAVE, m.Save(step=0, path="checkpoints/again"), m.Restore(step=0, path=SAVE.path)], 100.0)
-    told = [(when, message.path, message.restored) for when, message in node.heard(m.Saved)]
-    assert told == [(10.0, SAVE.path, False), (20.0, "checkpoints/again", False), (21.0, SAVE.path, True)]
+    reported = [(when, message.path, message.restored) for when, message in node.received(m.Saved)]
+    assert reported == [(10.0, SAVE.path, False), (20.0, "checkpoints/again", False), (21.0, SAVE.path, True)]

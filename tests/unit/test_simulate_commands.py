@@ -1,4 +1,4 @@
-"""`spotlight sim` and `spotlight compare` as people call them."""
+"""`spotlight sim` and `spotlight compare` as users call them."""
 
 import json
 from pathlib import Path
@@ -34,14 +34,14 @@ def refused(kind: type[Exception], words: str, *arguments: str) -> None:
 
 
 def test_sim_leaves_a_run_folder_with_a_clean_audit_and_a_report():
-    told = called("sim", "words-large-nft+spotlight", *PROFILE, "--trace", "calm", *SMALL)
-    assert "audit: Clean" in told
+    printed = called("sim", "words-large-nft+spotlight", *PROFILE, "--trace", "calm", *SMALL)
+    assert "audit: Clean" in printed
     assert Path("runs/sim-words-large-nft+spotlight-1/report.html").is_file()
 
 
 def test_audit_allows_samples_one_version_old_with_asynchrony_and_only_then():
-    told = called("sim", "words-large-nft+pipelined", *PROFILE, *SMALL)
-    assert "audit: Clean" in told
+    printed = called("sim", "words-large-nft+pipelined", *PROFILE, *SMALL)
+    assert "audit: Clean" in printed
     run = Path("runs/sim-words-large-nft+pipelined-1")
     assert "Samples one version old" in run.joinpath("report.html").read_text()
     settings = json.loads(run.joinpath("config.json").read_text())
@@ -52,10 +52,10 @@ def test_audit_allows_samples_one_version_old_with_asynchrony_and_only_then():
     assert "1 versions behind" in audited.output
 
 
-def test_sim_as_json_tells_outcome_and_status():
-    told = json.loads(called("sim", "words-large-nft+reserved-only", *PROFILE, "--json", *SMALL))
-    assert told["outcome"]["iterations"] == 2
-    assert told["status"]["cost"]["dollars"] > 0
+def test_sim_as_json_has_outcome_and_status():
+    printed = json.loads(called("sim", "words-large-nft+reserved-only", *PROFILE, "--json", *SMALL))
+    assert printed["outcome"]["iterations"] == 2
+    assert printed["status"]["cost"]["dollars"] > 0
 
 
 def test_sim_refuses_what_it_cannot_simulate_before_anything_is_written(tmp_path):
@@ -88,7 +88,7 @@ def test_compare_shows_every_setup_draws_the_curves_and_runs_nothing_twice():
     assert {path: path.stat().st_mtime_ns for path in Path("out").glob("*/journal/*")} == journals
 
 
-def test_compare_does_not_take_runs_with_other_numbers_for_its_own():
+def test_compare_does_not_reuse_runs_with_other_numbers():
     compare("--seeds", "1", "--out", "out")
     with pytest.raises(InputError, match="other settings"):
         compare("--seeds", "1", "--out", "out", "--learning", "scenes-nft")

@@ -1,4 +1,4 @@
-"""The benchmark of solvers: what it concludes from hand-made rewards."""
+"""The benchmark of solvers, on hand-made rewards."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from spotlight.core.types import SamplerKind
 
 
 def audited(previews: np.ndarray, exact: np.ndarray) -> list[AuditedGroup]:
-    """What a run would know of these prompts, were no seed left out of its audit."""
+    """The audit of these prompts in a run whose audit leaves out no seed."""
     groups = []
     for row in zip(previews, exact, strict=True):
         pairs = [AuditedSeed(*pair) for pair in zip(*row, strict=True)]
@@ -33,7 +33,7 @@ def test_solver_that_ranks_as_the_exact_rewards_do_captures_all_of_their_varianc
     found = solvers.figures(solvers.Ranked(family="words", steps=4, exact=exact, previews=previews))
     assert found["words_4_captured_ode2"].value == pytest.approx(1.0)
     assert found["words_4_pearson_ode2"].value == pytest.approx(1.0)
-    # A choice that knows nothing is a random one.
+    # An uninformed choice is a random one.
     assert found["words_4_payoff_ode"].value == pytest.approx(1.0, abs=0.2)
     assert abs(found["words_4_pearson_ode"].value) < 0.15
     gain = found["words_4_gain"]
@@ -41,13 +41,13 @@ def test_solver_that_ranks_as_the_exact_rewards_do_captures_all_of_their_varianc
     assert 0 < gain.low < gain.value < gain.high
 
 
-def test_figures_are_those_that_a_run_with_a_full_audit_would_tell():
+def test_figures_are_those_of_a_run_with_a_full_audit():
     draw = np.random.default_rng(2)
     exact = draw.random((12, 16)) * draw.random((12, 1))
     previews = {solver: exact + draw.normal(0, scale, exact.shape) for solver, scale in (("ode", 0.3), ("ode2", 0.1))}
     by_kind = {SamplerKind(solver): rewards for solver, rewards in previews.items()}
     found = solvers.figures(solvers.Ranked(family="scenes", steps=5, exact=exact, previews=by_kind))
     for solver, rewards in previews.items():
-        told = fidelity(audited(rewards, exact))
+        expected = fidelity(audited(rewards, exact))
         for short, name in (("payoff", "payoff"), ("captured", "captured_variance"), ("pearson", "pearson")):
-            assert found[f"scenes_5_{short}_{solver}"].value == pytest.approx(told[name])
+            assert found[f"scenes_5_{short}_{solver}"].value == pytest.approx(expected[name])

@@ -1,4 +1,4 @@
-"""What a name of a model stands for: what a run made is found, verified and whole, or refused with a sentence."""
+"""Model names: the result of a run is found, verified and whole, or refused with a sentence."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def run(request, tmp_path_factory) -> MadeRun:
 
 @pytest.fixture
 def copied(run, tmp_path, monkeypatch) -> MadeRun:
-    """In a folder of runs below the working folder, to be changed."""
+    """A copy that may be changed, in a folder of runs below the working folder."""
     monkeypatch.chdir(tmp_path)
     path = Path(shutil.copytree(run.folder.path, tmp_path / "runs" / "mine"))
     return MadeRun(RunFolder(path), run.trainer)
@@ -55,7 +55,7 @@ def test_file_run_and_checkpoint_name_the_same_weights_and_behaviour_names_other
 def test_named_result_draws_what_the_trainer_draws_with_that_set(run, name, which):
     drawn = velocity(families.load(str(getattr(run, name))))
     with run.trainer.sets.using(which):
-        # Adapters that are merged round otherwise than adapters beside the weights.
+        # Merged adapters round differently from adapters beside the weights.
         atol = 1e-4 if run.trainer.train_config.lora else 0.0
         torch.testing.assert_close(drawn, velocity(run.trainer.adapter), rtol=0, atol=atol)
     assert (drawn - velocity(families.load("words"))).abs().max() > 1e-2
@@ -63,7 +63,7 @@ def test_named_result_draws_what_the_trainer_draws_with_that_set(run, name, whic
 
 def test_facts_of_every_name_are_known_without_torch(copied):
     names = [str(copied.average), "mine", str(copied.checkpoint), "words"]
-    told = subprocess.run(
+    outcome = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -72,16 +72,16 @@ def test_facts_of_every_name_are_known_without_torch(copied):
         ],
         check=True, capture_output=True, text=True, cwd=Path.cwd(),
     )  # fmt: skip
-    assert told.stdout.strip() == f"{['words'] * 4} False"
+    assert outcome.stdout.strip() == f"{['words'] * 4} False"
 
 
-def test_digest_in_the_facts_tells_sets_and_checkpoints_of_other_weights_apart(run, tmp_path):
+def test_digest_in_the_facts_differs_for_sets_and_checkpoints_of_other_weights(run, tmp_path):
     other = made_run(tmp_path / "other", "train.lora.rank=3")
     results = (run.average, run.behaviour, run.checkpoint, other.average, other.checkpoint)
     assert len({facts_of(str(path)).digest for path in results}) == len(results)
 
 
-def test_config_takes_a_run_as_its_model_and_a_name_that_is_nothing_is_refused_before_anything_starts(copied):
+def test_config_takes_a_run_as_its_model_and_an_unknown_name_is_refused_before_anything_starts(copied):
     assert load_config("words-nft", ["model.name=mine"]).model.name == "mine"
     with pytest.raises(InputError, match=r"'mien' is neither .* did you mean 'mine'"):
         load_config("words-nft", ["model.name=mien"])
@@ -89,21 +89,21 @@ def test_config_takes_a_run_as_its_model_and_a_name_that_is_nothing_is_refused_b
         load_config("words-nft", ["model.name=Qwen/Qwen-Image"])
 
 
-def test_older_set_that_its_run_has_deleted_is_told_with_what_is_kept(copied):
+def test_older_set_that_its_run_has_deleted_is_refused_with_the_kept_ones(copied):
     with pytest.raises(WeightsError, match=r"average-0\.safetensors does not exist, and its run keeps average-1"):
         resolve(str(copied.average.with_name("average-0.safetensors")))
     with pytest.raises(InputError, match=r"no checkpoint .*step_000009, and its run keeps step_000002"):
         resolve(str(copied.checkpoint.with_name("step_000009")))
 
 
-def test_set_that_its_run_deletes_while_it_is_read_is_told_like_one_that_is_gone(copied):
+def test_set_that_its_run_deletes_while_it_is_read_is_refused_like_a_missing_one(copied):
     source = resolve("mine")
     copied.average.unlink()
     with pytest.raises(WeightsError, match=r"average-1\.safetensors does not exist"):
         read(source)
 
 
-def test_run_without_averaged_weights_says_what_it_has(copied):
+def test_run_without_averaged_weights_is_refused_with_the_sets_it_has(copied):
     copied.average.unlink()
     with pytest.raises(InputError, match=r"no averaged weights yet \(it has step_000002\)"):
         resolve("mine")
@@ -125,7 +125,7 @@ def flip(path: Path, place: int = -1) -> None:
 
 
 def test_altered_set_and_altered_checkpoint_are_refused(copied):
-    """Each by the check of its own kind, whatever byte it is."""
+    """Each is refused by the check of its own kind, whichever byte is altered."""
     for place in (-1, -4097):
         flip(copied.average, place)
         with pytest.raises(WeightsError, match=r"have fingerprint .* so it was altered"):
@@ -141,7 +141,7 @@ def test_altered_set_and_altered_checkpoint_are_refused(copied):
 
 
 def test_set_whose_fingerprint_is_written_as_a_digest_is_no_weights_file(copied):
-    """Published by an earlier version: used as what it is, and refused where it is altered."""
+    """Published by an earlier version: used as it is, and refused if altered."""
     with safe_open(copied.average, framework="pt") as file:
         metadata = file.metadata()
     metadata["digest"] = metadata.pop("fingerprint")
@@ -183,7 +183,7 @@ def test_adapters_are_merged_into_the_copy_that_their_run_began_from(adapters):
 
 
 @pytest.mark.parametrize("name", ["average", "checkpoint"])
-def test_adapters_whose_base_differs_or_is_gone_say_so(adapters, name, tmp_path):
+def test_adapters_whose_base_differs_or_is_gone_are_refused(adapters, name, tmp_path):
     path = str(getattr(adapters, name))
     first = files.read(adapters.folder.base)
     files.write(adapters.folder.base, "words", {**first.weights, "proj_out.bias": first.weights["proj_out.bias"] + 1})
@@ -194,16 +194,16 @@ def test_adapters_whose_base_differs_or_is_gone_say_so(adapters, name, tmp_path)
         families.read_weights(path)
 
 
-def test_adapters_without_the_settings_of_their_run_say_so(adapters, tmp_path):
+def test_adapters_without_the_settings_of_their_run_are_refused(adapters, tmp_path):
     alone = tmp_path / "alone" / "weights" / "average-1.safetensors"
     alone.parent.mkdir(parents=True)
     shutil.copy(adapters.average, alone)
     with pytest.raises(WeightsError, match=r"settings of the run .*alone cannot be read .* restore its config\.json"):
         families.read_weights(str(alone))
     settings = adapters.folder.read_config()
-    for lora, told in (({"rank": 3, "alpha": 6.0}, "do not fit the .* of rank 3"), (None, "no valid train.lora")):
+    for lora, problem in (({"rank": 3, "alpha": 6.0}, "do not fit the .* of rank 3"), (None, "no valid train.lora")):
         adapters.folder.write_config({**settings, "train": {**settings["train"], "lora": lora}})
-        with pytest.raises(WeightsError, match=told):
+        with pytest.raises(WeightsError, match=problem):
             families.read_weights("mine")
 
 
@@ -218,7 +218,7 @@ def test_run_that_names_its_own_adapters_as_its_base_is_refused(adapters):
 # --- a new run from a result ---
 
 
-def test_copy_for_a_new_run_is_a_weights_file_of_the_very_weights_and_says_where_they_came_from(copied, tmp_path):
+def test_copy_for_a_new_run_is_a_weights_file_of_the_same_weights_and_names_their_origin(copied, tmp_path):
     written = write_base("mine", tmp_path / "new" / "base.safetensors")
     content = files.read(tmp_path / "new" / "base.safetensors")
     assert content.digest == written == families.read_weights(str(copied.checkpoint)).digest
@@ -234,9 +234,9 @@ def test_settings_of_a_moved_run_name_its_own_copy_where_it_is_now(adapters):
 
 def test_new_run_from_altered_weights_is_refused_and_leaves_no_folder(copied):
     flip(copied.average)
-    told = spotlight("train", "words-nft", "--model.name", "mine", "--output.name", "new")
-    assert told.code == 2
-    assert "so it was altered" in told.err
+    outcome = spotlight("train", "words-nft", "--model.name", "mine", "--output.name", "new")
+    assert outcome.code == 2
+    assert "so it was altered" in outcome.err
     assert not Path("runs/new").exists()
 
 
@@ -260,12 +260,12 @@ def test_evaluate_of_another_family_in_diffusers_layout_names_it_and_those_that_
     if pipeline is not None:
         (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
     (tmp_path / "mine.txt").write_text("a red boat\n")
-    told = spotlight("evaluate", folder, "--prompts", tmp_path / "mine.txt", "--reward", "jpeg")
-    assert told.code == 2
-    assert f"is a {pipeline or transformer}, which is not supported" in told.err
-    assert "Qwen-Image" in told.err
-    assert "words, words-large, scenes" in told.err
-    assert len(told.err.strip().splitlines()) == 1
+    outcome = spotlight("evaluate", folder, "--prompts", tmp_path / "mine.txt", "--reward", "jpeg")
+    assert outcome.code == 2
+    assert f"is a {pipeline or transformer}, which is not supported" in outcome.err
+    assert "Qwen-Image" in outcome.err
+    assert "words, words-large, scenes" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
 
 
 def test_folder_in_diffusers_layout_is_no_run(tmp_path):

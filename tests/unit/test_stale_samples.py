@@ -1,4 +1,4 @@
-"""Samples of the version before: what they are compared with, what they are weighed by, and when."""
+"""Samples of the previous version: what they are compared with, how they are weighted, and when."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ def trainer_of(algorithm: AlgorithmConfig, keeps_before: bool = True, **train) -
 
 
 def experience_of(trainer: Trainer, stale: Sequence[int] = STALE_SAMPLES) -> Experience:
-    """Of iteration 1: version 1, and 0 for the stale ones."""
+    """Samples of iteration 1: version 1, and 0 for the stale ones."""
     stochastic = isinstance(trainer.algorithm, FlowGrpoConfig)
     sampling = tiny_sampling(SamplerKind.FLOW_SDE, Window(0, 2)) if stochastic else tiny_sampling()
     samples = [
@@ -49,7 +49,7 @@ def experience_of(trainer: Trainer, stale: Sequence[int] = STALE_SAMPLES) -> Exp
 
 
 def stir(trainer: Trainer, *sets: WeightSet | None, by: float = 0.02, seed: int = 1) -> None:
-    """Move these sets away from where they are; None is theta."""
+    """Move these weight sets away from their values; None is theta."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for which in sets:
@@ -58,7 +58,7 @@ def stir(trainer: Trainer, *sets: WeightSet | None, by: float = 0.02, seed: int 
 
 
 def decoupled(trainer: Trainer) -> Trainer:
-    """As after steps in which stale rows were beyond the clip, and fresh ones hardly ever."""
+    """The state after steps in which stale rows were beyond the clip, and fresh ones hardly ever."""
     trainer.objective_state["clip_fractions"].copy_(torch.tensor([0.1, 0.9]))
     return trainer
 
@@ -148,7 +148,7 @@ def test_trainer_refuses_samples_two_versions_old(algorithm):
 def test_stale_rows_beyond_the_clip_too_often_are_decoupled_from_the_next_step_on():
     trainer = trainer_of(FLOW)
     experience = experience_of(trainer)
-    # What drew the stale samples is now another policy; the fresh ones were drawn by theta itself.
+    # The policy that drew the stale samples now differs; the fresh ones were drawn by theta itself.
     strange = experience.rollout.log_prob_BK.clone()
     strange[list(STALE_SAMPLES)] -= torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1)
     experience = replace(experience, rollout=replace(experience.rollout, log_prob_BK=strange))
@@ -159,7 +159,7 @@ def test_stale_rows_beyond_the_clip_too_often_are_decoupled_from_the_next_step_o
     assert first["clip_fraction_stale"] == first["clip_fraction"] * 2 == 1
     assert first["decoupled_share"] == 0
     assert second["decoupled_share"] == second["stale_share"] == 0.5
-    # Still told around the policy that drew them, though that clip stops nothing any more.
+    # Still reported around the policy that drew them, though that clip no longer stops anything.
     assert second["clip_fraction_stale"] == 1
     assert second["clip_fraction"] == second["clip_fraction_fresh"] / 2
 

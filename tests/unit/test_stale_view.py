@@ -1,4 +1,4 @@
-"""What report and panel know of samples that were one version old."""
+"""Samples one version old in the report and the panel."""
 
 from pathlib import Path
 
@@ -57,14 +57,14 @@ def test_steps_that_were_undone_do_not_count():
 
 
 def test_page_of_an_asynchronous_run_shows_clip_fractions_by_staleness(tmp_path: Path):
-    said = page(ASYNCHRONOUS, tmp_path)
-    assert "Samples one version old" in said
-    assert "2 rollouts, 33 %" in said
-    row = said.partition("Rows beyond the clip range")[2].partition("</tr>")[0]
+    text = page(ASYNCHRONOUS, tmp_path)
+    assert "Samples one version old" in text
+    assert "2 rollouts, 33 %" in text
+    row = text.partition("Rows beyond the clip range")[2].partition("</tr>")[0]
     assert row.index("25 %") < row.index("50 %")
-    assert "Drift" not in said
+    assert "Drift" not in text
 
 
 @pytest.mark.parametrize("events", [ASYNCHRONOUS[:3], [*ASYNCHRONOUS[:3], published(1, 1)]])
-def test_page_of_a_synchronous_run_says_nothing_of_staleness(events: list[AnyEvent], tmp_path: Path):
+def test_page_of_a_synchronous_run_does_not_mention_staleness(events: list[AnyEvent], tmp_path: Path):
     assert "one version old" not in page(events, tmp_path)

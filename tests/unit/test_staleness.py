@@ -29,7 +29,7 @@ def test_rank_correlations_of_one_swapped_pair_are_those_of_the_textbook():
 
 
 def test_rank_correlations_with_ties_use_midranks_and_tau_b():
-    # Midranks 1.5, 1.5, 3.5, 3.5 against 1, 2, 3, 4; four of six pairs are told apart and agree.
+    # Midranks 1.5, 1.5, 3.5, 3.5 against 1, 2, 3, 4; four of six pairs differ and agree.
     assert spearman(RISING, TIED) == pytest.approx(4 / np.sqrt(5 * 4))
     assert kendall(RISING, TIED) == pytest.approx(4 / np.sqrt(6 * 4))
 
@@ -46,21 +46,21 @@ def test_hit_rate_counts_each_end_by_itself():
     assert hit_rate(-RISING, RISING, kept=2) == 0
 
 
-def test_hit_rate_takes_seeds_that_tie_with_the_best_for_right():
+def test_hit_rate_counts_seeds_that_tie_with_the_best():
     assert hit_rate(np.array([2.0, 1.0, 4.0, 3.0]), TIED, kept=2) == 1
     assert hit_rate(np.array([4.0, 1.0, 2.0, 3.0]), TIED, kept=2) == 0.5
 
 
 def test_captured_variance_is_of_the_kept_seeds_exact_rewards_over_the_best_choice():
     misled = np.array([2.0, 1.0, 3.0, 4.0])
-    # Kept are exact 2 and 3 (variance 0.25), best are 0 and 3 (2.25).
+    # The kept seeds have exact 2 and 3 (variance 0.25), the best choice 0 and 3 (2.25).
     assert ranking([misled], [SWAPPED], kept=2).captured_variance == pytest.approx(0.25 / 2.25)
-    # A prompt that is ranked well weighs by its variance, one without contrast not at all.
+    # A well-ranked prompt weighs by its variance, one without contrast not at all.
     well = ranking([misled, RISING, RISING], [SWAPPED, 10 * RISING, FLAT], kept=2)
     assert well.captured_variance == pytest.approx((0.25 + 225.0) / (2.25 + 225.0))
 
 
-def test_prompts_whose_exact_rewards_do_not_vary_have_no_say_in_correlations():
+def test_prompts_whose_exact_rewards_do_not_vary_do_not_count_in_correlations():
     both = ranking([RISING, RISING, FLAT], [SWAPPED, FLAT, RISING], kept=2)
     assert both.spearman == pytest.approx((0.8 + 0.0) / 2)
     assert both.kendall == pytest.approx((4 / 6 + 0.0) / 2)
@@ -170,7 +170,7 @@ def test_repeating_runs_nothing_again(finished):
     assert again.stdout.splitlines()[-1] == first.stdout.splitlines()[-1]
 
 
-def test_settings_that_cannot_work_are_told_in_a_sentence():
+def test_impossible_settings_are_refused_in_a_sentence():
     good = {"checkpoints": (8, 16, 32), "lags": (1, 8), "prompts": 2, "candidates": 8, "kept": 4, "preview_steps": 6}
     for changes, reason in (
         ({"checkpoints": (4, 16, 32)}, "no weights before the base"),

@@ -1,4 +1,4 @@
-"""A run without progress says so, then stops; the bound follows from what it was seen to need."""
+"""A run without progress is noted, then stopped; the bound follows from the durations seen before."""
 
 from dataclasses import replace
 
@@ -11,18 +11,21 @@ ALLOWED_S = 100.0
 
 
 class Watched:
-    """A watch whose sights the test chooses; ticks once a second."""
+    """A stall watch whose context the test chooses; ticks once a second."""
 
     def __init__(self) -> None:
-        self.sight = StallContext(signs=0, is_bounded_elsewhere=False, allowed_s=ALLOWED_S)
+        self.context = StallContext(signs=0, is_bounded_elsewhere=False, allowed_s=ALLOWED_S)
         self.notes: list[str] = []
         self.now = 0.0
         self.watch = StallWatch(
-            lambda: self.sight, lambda: "3 rollouts", lambda source, problem: self.notes.append(problem), "runs/a/logs"
+            lambda: self.context,
+            lambda: "3 rollouts",
+            lambda source, problem: self.notes.append(problem),
+            "runs/a/logs",
         )
 
     def sign(self) -> None:
-        self.sight = replace(self.sight, signs=self.sight.signs + 1)
+        self.context = replace(self.context, signs=self.context.signs + 1)
 
     def quiet(self, seconds: int) -> Stopped | None:
         for _ in range(seconds):
@@ -52,7 +55,7 @@ def test_run_that_never_progresses_is_noted_at_half_the_bound_and_stopped_at_it(
     assert run.watch.state is Movement.STALLED
 
 
-def test_any_sign_begins_the_wait_anew(run: Watched) -> None:
+def test_any_sign_of_progress_restarts_the_wait(run: Watched) -> None:
     for _ in range(5):
         assert run.quiet(90) is None
         run.sign()
@@ -69,14 +72,14 @@ def test_run_that_was_slow_before_may_be_slow_again(run: Watched) -> None:
 
 
 def test_order_with_a_limit_of_its_own_is_no_stall_however_long(run: Watched) -> None:
-    run.sight = replace(run.sight, is_bounded_elsewhere=True)
+    run.context = replace(run.context, is_bounded_elsewhere=True)
     assert run.quiet(10_000) is None
-    run.sight = replace(run.sight, is_bounded_elsewhere=False)
+    run.context = replace(run.context, is_bounded_elsewhere=False)
     assert run.watch.since_sign_s > 9_000, "people are shown that nothing was reported"
     assert run.quiet(int(ALLOWED_S) - 1) is None, "what was waited for the order does not count"
 
 
-def test_controller_that_stood_still_itself_blames_no_worker(run: Watched) -> None:
+def test_controller_that_was_itself_suspended_does_not_stop_the_run(run: Watched) -> None:
     run.now += 100 * ALLOWED_S
     assert run.watch.tick(run.now) is None
     assert run.quiet(int(ALLOWED_S) // 4) is None

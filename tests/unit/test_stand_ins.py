@@ -1,4 +1,4 @@
-"""Nodes that stand in for spot nodes, over a pool that only remembers: in virtual time, told by records."""
+"""Stand-ins for spot nodes over a recording pool, in virtual time, driven by records."""
 
 import asyncio
 from itertools import count
@@ -16,8 +16,8 @@ from spotlight.sim.virtual_loop import run_virtually
 DRAIN_S = 5.0
 
 
-class RememberingPool:
-    """A pool without machines: says who is up, and what was done when."""
+class RecordingPool:
+    """A pool without machines: records which nodes are up, and its operations with their times."""
 
     def __init__(self) -> None:
         self.up: dict[str, NodeId] = {}
@@ -43,15 +43,15 @@ class RememberingPool:
         self._note("gone", self.up.pop(node.rpartition(".")[0]))
 
     def restart(self, name: str) -> None:
-        """Its agent crashed, and the next incarnation is up already."""
+        """Crash the agent of this node; the next incarnation is up already."""
         self.up[name] = NodeId(f"{name}.2")
 
     def _note(self, what: str, node: NodeId) -> None:
         self.done.append((asyncio.get_running_loop().time(), what, node))
 
 
-class Told:
-    """Records of spot nodes that come and go."""
+class SpotRecords:
+    """Emits records of spot nodes that come and go."""
 
     def __init__(self, stand_ins: StandIns) -> None:
         self._stand_ins = stand_ins
@@ -61,27 +61,27 @@ class Told:
         for node in nodes:
             for slot in range(slots):
                 worker = WorkerId(f"{node}/{slot}.1")
-                self._say(WorkerJoined(worker=worker, node=NodeId(node), slot_class=slot_class, rows=4))
+                self._emit(WorkerJoined(worker=worker, node=NodeId(node), slot_class=slot_class, rows=4))
 
     def loses(self, worker: str) -> None:
-        self._say(WorkerLost(worker=WorkerId(worker), cause="killed"))
+        self._emit(WorkerLost(worker=WorkerId(worker), cause="killed"))
 
     def goes(self, *nodes: str) -> None:
         for node in nodes:
-            self._say(NodeLost(node=NodeId(node), cause="killed"))
+            self._emit(NodeLost(node=NodeId(node), cause="killed"))
 
-    def _say(self, event: WorkerJoined | WorkerLost | NodeLost) -> None:
+    def _emit(self, event: WorkerJoined | WorkerLost | NodeLost) -> None:
         self._stand_ins.observe(Record(next(self._seq), 0.0, event))
 
 
-def told(story, spot: int = 2, haste: float = 1.0, **market: float) -> RememberingPool:
-    """The pool after a story of a run that asks for so many spot nodes."""
-    pool = RememberingPool()
+def run_scenario(scenario, spot: int = 2, haste: float = 1.0, **market: float) -> RecordingPool:
+    """Run the scenario for a run with `spot` spot nodes; return the pool."""
+    pool = RecordingPool()
 
     async def run() -> None:
         stand_ins = StandIns.of(ClusterConfig(spot=spot), MarketConfig(**market), pool, haste)
         keeping = asyncio.create_task(stand_ins.keep())
-        await story(Told(stand_ins), pool)
+        await scenario(SpotRecords(stand_ins), pool)
         keeping.cancel()
 
     run_virtually(run())
@@ -89,7 +89,7 @@ def told(story, spot: int = 2, haste: float = 1.0, **market: float) -> Rememberi
 
 
 def test_stand_ins_come_after_the_bound_and_go_when_spot_works_again():
-    async def story(spot: Told, pool: RememberingPool) -> None:
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         spot.comes("spot-1.1", "spot-2.1")
         await asyncio.sleep(100)
         spot.goes("spot-1.1", "spot-2.1")
@@ -99,7 +99,7 @@ def test_stand_ins_come_after_the_bound_and_go_when_spot_works_again():
         spot.comes("spot-2.2")
         await asyncio.sleep(100)
 
-    pool = told(story, fallback_s=600)
+    pool = run_scenario(scenario, fallback_s=600)
     assert pool.done == [
         (700, "rented", "stand-in-1.1"),
         (700, "rented", "stand-in-2.1"),
@@ -111,10 +111,10 @@ def test_stand_ins_come_after_the_bound_and_go_when_spot_works_again():
 
 
 def test_stand_in_is_a_reserved_node_that_does_not_train_and_is_billed_on_demand():
-    async def story(spot: Told, pool: RememberingPool) -> None:
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         await asyncio.sleep(60)
 
-    pool = told(story, spot=1, fallback_s=60, boot_s=40, haste=2)
+    pool = run_scenario(scenario, spot=1, fallback_s=60, boot_s=40, haste=2)
     spec = pool.specs["stand-in-1"]
     assert (spec.slot_class, spec.trains, spec.price) == (SlotClass.RESERVED, False, MarketConfig().reserved_price)
     assert spec.boot_s == 20
@@ -122,17 +122,17 @@ def test_stand_in_is_a_reserved_node_that_does_not_train_and_is_billed_on_demand
 
 
 @pytest.mark.parametrize("bound", [None, 600])
-def test_nobody_stands_in_without_a_bound_or_before_it(bound):
-    async def story(spot: Told, pool: RememberingPool) -> None:
+def test_no_stand_in_is_rented_without_a_bound_or_before_it(bound):
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         await asyncio.sleep(599)
         spot.comes("spot-1.1", "spot-2.1")
         await asyncio.sleep(10_000)
 
-    assert told(story, fallback_s=bound).done == []
+    assert run_scenario(scenario, fallback_s=bound).done == []
 
 
-def test_node_counts_as_missing_until_one_of_its_workers_is_there_and_once_none_is():
-    async def story(spot: Told, pool: RememberingPool) -> None:
+def test_node_counts_as_missing_while_none_of_its_workers_is_up():
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         spot.comes("reserved-1.1", slot_class=SlotClass.RESERVED)
         spot.comes("spot-1.1", slots=2)
         spot.loses("spot-1.1/0.1")
@@ -141,29 +141,29 @@ def test_node_counts_as_missing_until_one_of_its_workers_is_there_and_once_none_
         spot.loses("spot-1.1/1.1")
         await asyncio.sleep(50)
 
-    assert told(story, spot=1, fallback_s=10).done == [(60, "rented", "stand-in-1.1")]
+    assert run_scenario(scenario, spot=1, fallback_s=10).done == [(60, "rented", "stand-in-1.1")]
 
 
 def test_stand_in_that_was_restarted_is_given_back_by_its_newest_incarnation():
-    async def story(spot: Told, pool: RememberingPool) -> None:
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         await asyncio.sleep(20)
         pool.restart("stand-in-1")
         spot.comes("spot-1.1")
         await asyncio.sleep(20)
 
-    pool = told(story, spot=1, fallback_s=10)
+    pool = run_scenario(scenario, spot=1, fallback_s=10)
     assert pool.nodes() == ()
     assert pool.done[-1] == (25, "gone", "stand-in-1.2")
 
 
-def test_spot_that_goes_while_its_stand_in_leaves_is_waited_for_anew():
-    async def story(spot: Told, pool: RememberingPool) -> None:
+def test_spot_that_is_lost_while_its_stand_in_leaves_gets_a_new_bound():
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
         await asyncio.sleep(20)
         spot.comes("spot-1.1")
         await asyncio.sleep(2)
         spot.goes("spot-1.1")
         await asyncio.sleep(100)
 
-    pool = told(story, spot=1, fallback_s=10)
+    pool = run_scenario(scenario, spot=1, fallback_s=10)
     # Gone at 25; the shortage is seen then, and its bound passes at 35.
     assert pool.done[-1] == (35, "rented", "stand-in-1.2")

@@ -1,4 +1,4 @@
-"""Which step trains on what, and that it was trained with what the journal says."""
+"""The groups of each step, and that a step was trained with what the journal has."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def taken(advantage: float, kept: bool = True) -> Taken:
 
 
 @pytest.mark.parametrize(("advantage", "kept"), [(0.5, False), (0.25, True)])
-def test_step_that_was_trained_with_other_advantages_than_were_compared_is_not_committed(advantage, kept):
+def test_step_trained_with_other_advantages_than_compared_is_not_committed(advantage, kept):
     compared = Compared(iteration=1, rewards=((), (1.0,)), advantages=((), (0.5,)), kept=((), (True,)), problems=())
     taken(0.5).check(compared)
     with pytest.raises(InvariantBroken, match="step 3 trained rollout/0/1/0 with advantage"):

@@ -1,4 +1,4 @@
-"""What follows theta by the number of optimizer steps: the average that is evaluated, and NFT's behaviour policy."""
+"""Schedules by the number of optimizer steps: the average that is evaluated, and NFT's behaviour policy."""
 
 from dataclasses import replace
 

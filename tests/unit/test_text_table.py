@@ -33,7 +33,7 @@ def test_null_is_a_token_that_no_prompt_has():
 
 
 def test_prompts_that_differ_in_order_only_are_encoded_differently():
-    """As sets of rows, not only as sequences: attention over the text does not see the order of rows by itself."""
+    """As sets of rows, not only as sequences: attention over the text does not see the order of its rows."""
     one, other = ({tuple(row) for row in TEXT.encode(quoted(word)).embeds.tolist()} for word in ("ab", "ba"))
     assert one & other == set()
 
@@ -52,7 +52,7 @@ def test_prompt_longer_than_the_pictures_hold_is_refused_though_the_table_is_wid
         WORDS.text.encode(quoted("eightish"))
 
 
-def test_table_that_would_take_more_tokens_than_it_is_wide_is_refused():
+def test_table_with_more_tokens_than_its_width_is_refused():
     with pytest.raises(ValueError, match="no positions"):
         TextTable(tokens=("a",), width=3, longest=4, tokenise=lambda prompt: prompt.text.split())
 

@@ -1,4 +1,4 @@
-"""The trainer: which weights move, which copy follows when, and what never enters a gradient."""
+"""The trainer: which weights move, which copy follows when, and what never contributes to a gradient."""
 
 from dataclasses import replace
 
@@ -171,7 +171,7 @@ def test_gradient_that_is_not_finite_is_refused_and_changes_nothing():
     broken = replace(experience, advantage_B=experience.advantage_B.index_fill(0, torch.tensor([3]), float("nan")))
     with pytest.raises(Diverged, match="iteration 0 is nan") as refusal:
         trainer.run_iteration(broken, [list(range(8))])
-    # A loop without checkpoints raises this too, so it must not send anybody to one.
+    # A loop without checkpoints raises this too, so the text must not name one.
     assert "checkpoint" not in str(refusal.value)
     assert digest(theta_of(trainer)) == digest(trainer.sets[WeightSet.EMA]) == before
     assert trainer.update(experience, list(range(8))).grad_norm > 0
@@ -219,7 +219,7 @@ def test_updates_take_disjoint_groups_that_cover_all_samples(updates, expected, 
 
 
 def test_updates_of_another_iteration_mix_other_groups(monkeypatch):
-    """Prompts come with tasks in turns; fixed halves would train the same tasks first for ever."""
+    """Prompts alternate between tasks; fixed halves would always train the same tasks first."""
     trainer = tiny_trainer(updates_per_iteration=2)
     taken: list[tuple[int, ...]] = []
     monkeypatch.setattr(trainer, "update", lambda experience, samples: taken.append(tuple(samples)))
@@ -324,7 +324,7 @@ def test_update_in_parts_of_whole_micro_batches_is_the_update_in_one_bit_for_bit
 
 
 def test_part_that_fails_half_way_drops_the_update(monkeypatch):
-    """The gradient holds some of its rows, and nobody knows which."""
+    """The gradient holds an unknown part of its rows."""
     trainer, straight = tiny_trainer(), tiny_trainer()
     experience = experience_for(trainer)
     real, forwards = trainer.adapter.velocity, iter([True, True, True, False])

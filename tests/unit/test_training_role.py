@@ -1,4 +1,4 @@
-"""A step in parts: what follows what, what is refused, and what may happen between two parts."""
+"""A step in parts: the order of parts, refusals, and other orders between two parts."""
 
 import threading
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ BASE = "base"
 
 
 @dataclass
-class Story:
-    """A role, and what it is told."""
+class RoleHarness:
+    """A training role, its trainer, and the messages that it sends."""
 
     role: TrainingRole
     trainer: Trainer
     folder: Path
-    said: list[m.AnyMessage]
-    """By the thread that writes checkpoints."""
+    sent: list[m.AnyMessage]
+    """Messages sent by the thread that writes checkpoints."""
 
     def items(self, numbers: Sequence[int], iteration: int = 0, lag: int = 0) -> tuple[m.TrainItem, ...]:
-        """Of eight samples in four groups of two, whose tensors are written where an order finds them."""
+        """Items of eight samples in four groups of two; their tensors are written where an order finds them."""
         samples = [self._drawn(sample, iteration, lag) for sample in self._samples()]
         made = []
         for number in numbers:
@@ -83,20 +83,20 @@ class Story:
         return digest({name: p.detach() for name, p in self.trainer.sets.theta.items()})
 
 
-def story(
+def harness_in(
     folder: Path, algorithm: AlgorithmConfig = NFT, keeps_before: bool = False, write: Write = checkpoint.write
-) -> Story:
+) -> RoleHarness:
     # Batches of 4 rows: on a CPU the same rows then give the same bits whatever surrounds them.
     train = TrainConfig(lr=1e-3, micro_batch=4)
     trainer = Trainer(tiny_adapter(), train, algorithm, RUN_SEED, keeps_before)
     folder.mkdir(exist_ok=True)
-    said: list[m.AnyMessage] = []
-    return Story(TrainingRole(trainer, trainer.adapter, BASE, folder, said.append, write), trainer, folder, said)
+    sent: list[m.AnyMessage] = []
+    return RoleHarness(TrainingRole(trainer, trainer.adapter, BASE, folder, sent.append, write), trainer, folder, sent)
 
 
 @pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
 def test_step_in_parts_gives_the_weights_and_figures_of_the_step_in_one(algorithm, tmp_path):
-    whole, parted = story(tmp_path / "a", algorithm), story(tmp_path / "b", algorithm)
+    whole, parted = harness_in(tmp_path / "a", algorithm), harness_in(tmp_path / "b", algorithm)
     wanted = whole.train(range(8))
     assert parted.train([0, 1, 2, 3], part=0, samples=8, is_final=False) == m.Accumulated(step=0, part=0)
     assert parted.role.steps == 0
@@ -112,7 +112,7 @@ def test_step_in_parts_gives_the_weights_and_figures_of_the_step_in_one(algorith
 
 
 def test_orders_without_parts_are_taken_as_before(tmp_path):
-    one, named = story(tmp_path / "a"), story(tmp_path / "b")
+    one, named = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
     assert one.train(range(8)) == named.train(range(8), part=0, samples=8, is_final=True)
     assert one.theta == named.theta
 
@@ -120,101 +120,101 @@ def test_orders_without_parts_are_taken_as_before(tmp_path):
 def test_rollouts_publication_and_checkpoint_between_parts_change_no_bit(tmp_path):
     """The rollout is of published weights, swapped into the very module whose gradient is half made."""
 
-    def told(folder: Path, disturbed: bool) -> Story:
-        tale = story(folder)
-        resident = Resident(tale.trainer.adapter.transformer, BASE)
-        tale.train(range(8))
-        tale.role.obey(m.Publish(weights=(WeightsId(Version(1)),)))
+    def trained_in(folder: Path, disturbed: bool) -> RoleHarness:
+        harness = harness_in(folder)
+        resident = Resident(harness.trainer.adapter.transformer, BASE)
+        harness.train(range(8))
+        harness.role.obey(m.Publish(weights=(WeightsId(Version(1)),)))
         resident.load(NodeStore(folder / "weights").open(WeightsId(Version(1))))
-        tale.train(range(4), step=1, iteration=1, last=False)
-        later = tale.items(range(8), iteration=1)
+        harness.train(range(4), step=1, iteration=1, last=False)
+        later = harness.items(range(8), iteration=1)
         order = m.Train(step=2, iteration=1, items=later[:4], last=True, samples=8, is_final=False)
-        tale.role.obey(order)
-        before = tale.theta
+        harness.role.obey(order)
+        before = harness.theta
         if disturbed:
             with resident.use(WeightsId(Version(1))):
-                assert tale.theta != before
-                drawn = rolled_out(tale.trainer.adapter, grouped_samples(tiny_sampling()))
+                assert harness.theta != before
+                drawn = rolled_out(harness.trainer.adapter, grouped_samples(tiny_sampling()))
             assert drawn.x0_BSC.isfinite().all()
-            tale.role.obey(m.Publish(weights=(WeightsId(Version(2), Policy.AVERAGE),)))
-            tale.role.obey(m.Save(step=2, path="checkpoints/step_2"))
-        tale.role.obey(msgspec.structs.replace(order, items=later[4:], part=1, is_final=True))
-        assert tale.theta != before
-        return tale
+            harness.role.obey(m.Publish(weights=(WeightsId(Version(2), Policy.AVERAGE),)))
+            harness.role.obey(m.Save(step=2, path="checkpoints/step_2"))
+        harness.role.obey(msgspec.structs.replace(order, items=later[4:], part=1, is_final=True))
+        assert harness.theta != before
+        return harness
 
-    assert told(tmp_path / "a", disturbed=True).theta == told(tmp_path / "b", disturbed=False).theta
+    assert trained_in(tmp_path / "a", disturbed=True).theta == trained_in(tmp_path / "b", disturbed=False).theta
 
 
 def test_part_0_drops_what_was_accumulated(tmp_path):
-    straight, restarted = story(tmp_path / "a"), story(tmp_path / "b")
+    straight, restarted = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
     restarted.train([0, 1, 6, 7], part=0, samples=8, is_final=False)
     restarted.train([4, 5], part=1, samples=8, is_final=False)
-    for tale in (straight, restarted):
-        tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
-        tale.train([4, 5, 6, 7], part=1, samples=8)
+    for harness in (straight, restarted):
+        harness.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+        harness.train([4, 5, 6, 7], part=1, samples=8)
     assert straight.theta == restarted.theta
 
 
 @pytest.mark.parametrize(("part", "taken"), [(1, 0), (2, 1), (3, 1)])
 def test_part_that_does_not_follow_is_refused(part, taken, tmp_path):
-    tale = story(tmp_path)
+    harness = harness_in(tmp_path)
     if taken:
-        tale.train([0, 1], part=0, samples=8, is_final=False)
-    start = tale.theta
+        harness.train([0, 1], part=0, samples=8, is_final=False)
+    start = harness.theta
     with pytest.raises(Stopped, match=rf"part {part} of step 0 .* accumulated {taken} parts .* from part 0"):
-        tale.train([2, 3], part=part, samples=8)
-    assert tale.theta == start
-    assert tale.role.steps == 0
+        harness.train([2, 3], part=part, samples=8)
+    assert harness.theta == start
+    assert harness.role.steps == 0
 
 
 def test_part_of_another_step_is_refused(tmp_path):
-    tale = story(tmp_path)
-    tale.train([0, 1], part=0, samples=4, is_final=False)
+    harness = harness_in(tmp_path)
+    harness.train([0, 1], part=0, samples=4, is_final=False)
     with pytest.raises(Stopped, match="holds 0 steps but step 1 was ordered"):
-        tale.train([2, 3], step=1, part=1, samples=4)
+        harness.train([2, 3], step=1, part=1, samples=4)
 
 
 def test_parts_after_a_restore_begin_with_part_0(tmp_path):
-    tale = story(tmp_path)
-    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
-    tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
-    tale.role.obey(m.Restore(step=0, path="checkpoints/step_0"))
+    harness = harness_in(tmp_path)
+    harness.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    harness.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    harness.role.obey(m.Restore(step=0, path="checkpoints/step_0"))
     with pytest.raises(Stopped, match=r"part 1 of step 0 .* accumulated 0 parts"):
-        tale.train([4, 5, 6, 7], part=1, samples=8)
+        harness.train([4, 5, 6, 7], part=1, samples=8)
 
 
 def test_sample_that_comes_twice_is_refused_and_the_right_part_may_still_come(tmp_path):
-    straight, tale = story(tmp_path / "a"), story(tmp_path / "b")
-    for each in (straight, tale):
+    straight, harness = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
+    for each in (straight, harness):
         each.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
     with pytest.raises(Stopped, match="part 1 of step 0 has a sample that the step already has"):
-        tale.train([3, 4, 5, 6], part=1, samples=8)
-    for each in (straight, tale):
+        harness.train([3, 4, 5, 6], part=1, samples=8)
+    for each in (straight, harness):
         each.train([4, 5, 6, 7], part=1, samples=8)
-    assert straight.theta == tale.theta
+    assert straight.theta == harness.theta
 
 
 def test_final_part_that_does_not_add_up_is_refused(tmp_path):
-    tale = story(tmp_path)
-    tale.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
-    start = tale.theta
+    harness = harness_in(tmp_path)
+    harness.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
+    start = harness.theta
     with pytest.raises(Stopped, match="8 samples, but its parts have 6"):
-        tale.train([4, 5], part=1, samples=8)
-    assert tale.theta == start
+        harness.train([4, 5], part=1, samples=8)
+    assert harness.theta == start
 
 
-def test_part_that_does_not_say_how_many_samples_there_are_is_refused(tmp_path):
-    tale = story(tmp_path)
+def test_part_without_the_number_of_samples_is_refused(tmp_path):
+    harness = harness_in(tmp_path)
     with pytest.raises(Stopped, match="part 0 of step 0 has no sample count"):
-        tale.train([0, 1], part=0, is_final=False)
-    tale.train([0, 1], part=0, samples=4, is_final=False)
+        harness.train([0, 1], part=0, is_final=False)
+    harness.train([0, 1], part=0, samples=4, is_final=False)
     with pytest.raises(Stopped, match="part 1 of step 0 has no sample count"):
-        tale.train([2, 3], part=1)
+        harness.train([2, 3], part=1)
 
 
 def test_samples_given_up_on_the_way_are_left_out_of_the_mean(tmp_path):
     """The first part announced eight; two of them never came."""
-    wanted, made = story(tmp_path / "a"), story(tmp_path / "b")
+    wanted, made = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
     whole = wanted.train(range(6))
     made.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
     stepped = made.train([4, 5], part=1, samples=6)
@@ -224,41 +224,41 @@ def test_samples_given_up_on_the_way_are_left_out_of_the_mean(tmp_path):
 
 
 def test_final_part_may_be_empty_but_a_step_may_not(tmp_path):
-    tale = story(tmp_path)
+    harness = harness_in(tmp_path)
     with pytest.raises(Stopped, match="step 0 has no sample"):
-        tale.train([])
-    tale.train([0, 1, 2, 3], part=0, samples=4, is_final=False)
-    assert isinstance(tale.train([], part=1, samples=4), m.Stepped)
+        harness.train([])
+    harness.train([0, 1, 2, 3], part=0, samples=4, is_final=False)
+    assert isinstance(harness.train([], part=1, samples=4), m.Stepped)
 
 
 def test_part_whose_tensors_are_lost_can_be_ordered_again(tmp_path):
-    straight, tale = story(tmp_path / "a"), story(tmp_path / "b")
-    for each in (straight, tale):
+    straight, harness = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
+    for each in (straight, harness):
         each.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
-    items = tale.items([4, 5, 6, 7])
+    items = harness.items([4, 5, 6, 7])
     (tmp_path / "b" / items[2].payload).unlink()
     with pytest.raises(InputError, match="cannot be read"):
-        tale.role.obey(m.Train(step=0, iteration=0, items=items, last=True, part=1, samples=8))
-    for each in (straight, tale):
+        harness.role.obey(m.Train(step=0, iteration=0, items=items, last=True, part=1, samples=8))
+    for each in (straight, harness):
         each.train([4, 5, 6, 7], part=1, samples=8)
-    assert straight.theta == tale.theta
+    assert straight.theta == harness.theta
 
 
 @pytest.mark.parametrize(("lag", "keeps_before"), [(1, False), (2, True), (3, True), (-1, True)])
 @pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
 def test_sample_of_a_version_that_must_not_be_trained_on_is_refused(algorithm, lag, keeps_before, tmp_path):
-    tale = story(tmp_path, algorithm, keeps_before)
-    start = tale.theta
+    harness = harness_in(tmp_path, algorithm, keeps_before)
+    start = harness.theta
     with pytest.raises(Stopped, match=rf"is of version {5 - lag} but iteration 5 .*; roll it out again"):
-        tale.train(range(4), iteration=5, lag=lag)
-    assert tale.theta == start
+        harness.train(range(4), iteration=5, lag=lag)
+    assert harness.theta == start
 
 
 @pytest.mark.parametrize("algorithm", [NFT, FLOW], ids=["nft", "flow_grpo"])
 def test_samples_one_version_old_are_trained_on_where_they_are_expected(algorithm, tmp_path):
-    tale = story(tmp_path, algorithm, keeps_before=True)
-    tale.train([0, 1, 2, 3], iteration=5, lag=1, part=0, samples=8, is_final=False)
-    stepped = tale.train([4, 5, 6, 7], iteration=5, part=1, samples=8)
+    harness = harness_in(tmp_path, algorithm, keeps_before=True)
+    harness.train([0, 1, 2, 3], iteration=5, lag=1, part=0, samples=8, is_final=False)
+    stepped = harness.train([4, 5, 6, 7], iteration=5, part=1, samples=8)
     assert isinstance(stepped, m.Stepped)
     assert stepped.figures["stale_share"] == pytest.approx(0.5 if algorithm is NFT else 8 / 14)
 
@@ -267,7 +267,7 @@ STEP_1 = m.Save(step=1, path="checkpoints/step_1")
 
 
 class Disk:
-    """Writes when it is let go."""
+    """A disk that writes when the test permits it."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -282,69 +282,69 @@ class Disk:
 
 def test_steps_are_taken_while_a_checkpoint_is_written_and_it_is_of_the_step_of_its_order(tmp_path):
     disk = Disk()
-    tale = story(tmp_path, write=disk.write)
-    tale.train(range(8))
-    kept = tale.theta
-    assert tale.role.obey(STEP_1) is None
-    tale.train(range(8), step=1, iteration=1)
-    assert tale.theta != kept
-    assert tale.said == []
+    harness = harness_in(tmp_path, write=disk.write)
+    harness.train(range(8))
+    kept = harness.theta
+    assert harness.role.obey(STEP_1) is None
+    harness.train(range(8), step=1, iteration=1)
+    assert harness.theta != kept
+    assert harness.sent == []
     assert not (tmp_path / STEP_1.path).exists()
     disk.free.set()
-    restored = tale.role.obey(m.Restore(step=1, path=STEP_1.path))
-    assert tale.said == [m.Saved(step=1, path=STEP_1.path)], "told before the restore, which waits for it"
+    restored = harness.role.obey(m.Restore(step=1, path=STEP_1.path))
+    assert harness.sent == [m.Saved(step=1, path=STEP_1.path)], "sent before the restore, which waits for it"
     assert restored == m.Saved(step=1, path=STEP_1.path, restored=True)
-    assert tale.theta == kept
+    assert harness.theta == kept
 
 
 def test_second_checkpoint_waits_for_the_first(tmp_path):
     disk = Disk()
-    tale = story(tmp_path, write=disk.write)
-    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
-    tale.train(range(8))
+    harness = harness_in(tmp_path, write=disk.write)
+    harness.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    harness.train(range(8))
     threading.Timer(0.05, disk.free.set).start()
-    tale.role.obey(STEP_1)
-    tale.role.settle()
-    assert tale.said == [m.Saved(step=step, path=f"checkpoints/step_{step}") for step in (0, 1)]
+    harness.role.obey(STEP_1)
+    harness.role.settle()
+    assert harness.sent == [m.Saved(step=step, path=f"checkpoints/step_{step}") for step in (0, 1)]
 
 
-def test_checkpoint_that_cannot_be_written_is_told_by_its_thread_and_the_trainer_lives_on(tmp_path, monkeypatch):
+def test_checkpoint_that_cannot_be_written_is_reported_by_its_thread_and_the_trainer_continues(tmp_path, monkeypatch):
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint.shards, "write", full)
-    tale = story(tmp_path)
-    tale.role.obey(m.Save(step=0, path="checkpoints/step_0"))
-    tale.train(range(8))
-    tale.role.settle()
-    (failed,) = tale.said
+    harness = harness_in(tmp_path)
+    harness.role.obey(m.Save(step=0, path="checkpoints/step_0"))
+    harness.train(range(8))
+    harness.role.settle()
+    (failed,) = harness.sent
     assert isinstance(failed, m.Failed)
     assert "step_0 cannot be written" in failed.problem
     assert "free some space" in failed.problem
     assert list((tmp_path / "checkpoints").iterdir()) == []
-    assert tale.role.steps == 1
+    assert harness.role.steps == 1
 
 
 def test_steps_that_are_undone_and_taken_again_leave_the_same_average(tmp_path):
     """Its decay depends on the number of the step, which a restored trainer takes from the checkpoint."""
-    tale = story(tmp_path)
-    tale.train(range(8))
-    tale.role.obey(STEP_1)
-    tale.role.settle()
+    harness = harness_in(tmp_path)
+    harness.train(range(8))
+    harness.role.obey(STEP_1)
+    harness.role.settle()
     averages = []
     for _ in range(2):
-        tale.train(range(8), step=1, iteration=1)
-        tale.train(range(8), step=2, iteration=2)
-        averages.append(digest(tale.role.state(Policy.AVERAGE)))
-        tale.role.obey(m.Restore(step=1, path=STEP_1.path))
+        harness.train(range(8), step=1, iteration=1)
+        harness.train(range(8), step=2, iteration=2)
+        averages.append(digest(harness.role.state(Policy.AVERAGE)))
+        harness.role.obey(m.Restore(step=1, path=STEP_1.path))
     assert averages[0] == averages[1]
-    assert averages[0] != digest(tale.role.state(Policy.AVERAGE))
+    assert averages[0] != digest(harness.role.state(Policy.AVERAGE))
 
 
-def test_checkpoint_of_other_steps_than_were_asked_for_is_refused(tmp_path):
-    tale = story(tmp_path)
-    tale.train(range(8))
-    tale.role.obey(STEP_1)
-    tale.role.settle()
+def test_checkpoint_of_other_steps_than_ordered_is_refused(tmp_path):
+    harness = harness_in(tmp_path)
+    harness.train(range(8))
+    harness.role.obey(STEP_1)
+    harness.role.settle()
     with pytest.raises(Stopped, match="step_1 contains 1 steps but 2 were ordered"):
-        tale.role.obey(m.Restore(step=2, path=STEP_1.path))
+        harness.role.obey(m.Restore(step=2, path=STEP_1.path))

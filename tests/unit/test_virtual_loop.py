@@ -1,4 +1,4 @@
-"""Virtual time: timers in order, none that was cancelled, and an end to waiting for nothing."""
+"""Virtual time: timers in order, none that was cancelled, and an error if nothing can end a wait."""
 
 import asyncio
 import gc
@@ -9,7 +9,7 @@ import pytest
 from spotlight.sim.virtual_loop import NothingLeft, run_virtually
 
 
-def test_timers_run_when_they_are_due_and_time_is_theirs():
+def test_timers_run_when_they_are_due_and_set_the_time():
     async def main() -> list[tuple[float, str]]:
         loop, seen = asyncio.get_running_loop(), []
         for delay, name in ((3.0, "late"), (1.0, "early"), (2.0, "between")):
@@ -20,7 +20,7 @@ def test_timers_run_when_they_are_due_and_time_is_theirs():
     assert run_virtually(main()) == [(1.0, "early"), (2.0, "between"), (3.0, "late"), (86_400.0, "end")]
 
 
-def test_cancelled_timers_never_run_however_many_they_are():
+def test_cancelled_timers_never_run_whatever_their_number():
     async def main() -> list[int]:
         loop, seen = asyncio.get_running_loop(), []
         timers = [loop.call_later(1 + number % 7, seen.append, number) for number in range(1000)]
@@ -46,7 +46,7 @@ def test_timer_cancelled_by_another_of_its_instant_does_not_run():
     assert run_virtually(main()) == ["first"]
 
 
-def test_waiting_for_what_nobody_can_bring_is_an_error():
+def test_wait_that_no_timer_can_end_is_an_error():
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -69,7 +69,7 @@ def test_exception_that_a_timer_lets_escape_is_raised_at_the_end_and_others_stil
 
 
 class Owned:
-    """Something that a run makes, in a cycle as nearly everything there is."""
+    """An object that a run makes, in a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -78,7 +78,7 @@ class Owned:
         pass
 
 
-def test_what_a_finished_run_owned_is_gone_though_its_timers_were_never_due():
+def test_objects_of_a_finished_run_are_freed_though_its_timers_were_never_due():
     kept: list[object] = []
 
     async def main() -> weakref.ref[Owned]:
@@ -94,7 +94,7 @@ def test_what_a_finished_run_owned_is_gone_though_its_timers_were_never_due():
     assert gc.get_threshold() == usual
 
 
-def test_what_a_finished_run_owned_in_a_cycle_is_gone_before_the_next_run():
+def test_objects_of_a_finished_run_in_a_cycle_are_freed_before_the_next_run():
     async def main() -> weakref.ref[Owned]:
         return weakref.ref(Owned())
 

@@ -181,7 +181,7 @@ def test_digest_of_other_weights_is_another(name_of, other):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])
-def test_fingerprint_knows_every_bit_and_every_place(dtype):
+def test_fingerprint_depends_on_every_bit_and_every_position(dtype):
     fixed = torch.arange(1, 8).to(dtype)
     name = fingerprint({"w": fixed})
     assert fingerprint({"w": fixed.clone()}) == name

@@ -1,4 +1,4 @@
-"""Published weights: written once per node, mapped by all, and never anything but what was published."""
+"""Published weights: written once per node, mapped by all workers, and never anything but what was published."""
 
 import os
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_publishing_other_weights_under_a_taken_version_is_refused(tmp_path):
     assert store.open(numbered(1)).fingerprint == fingerprint(state())
 
 
-def test_weights_that_are_not_there_are_told_with_what_is(tmp_path):
+def test_missing_weights_are_refused_with_the_existing_ones(tmp_path):
     store = published(tmp_path, version=4)
     with pytest.raises(WeightsError, match=r"behaviour-5 are not in the store .* holds behaviour-4; publish or fetch"):
         store.open(numbered(5))
@@ -115,7 +115,7 @@ def test_opened_weights_are_pages_of_the_file_and_not_a_copy(tmp_path):
     assert any(low <= address < high for low, high in bounds)
 
 
-def test_altered_weights_are_refused_before_anybody_computes_with_them(tmp_path):
+def test_altered_weights_are_refused_before_they_are_used(tmp_path):
     """Also where the file was good when it was loaded before."""
     module = tiny_adapter().transformer
     store = NodeStore(tmp_path)
@@ -147,14 +147,14 @@ def test_renamed_weights_are_refused(tmp_path):
         store.open(numbered(2))
 
 
-def test_file_that_nobody_published_is_refused(tmp_path):
+def test_file_that_was_not_published_is_refused(tmp_path):
     save_file(state(), tmp_path / "behaviour-1.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="has no base_digest, family, fingerprint, policy, version"):
         NodeStore(tmp_path).open(numbered(1))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
-def test_publishing_again_heals_a_damaged_file(tmp_path, damage):
+def test_publishing_again_replaces_a_damaged_file(tmp_path, damage):
     store = published(tmp_path)
     path = tmp_path / "behaviour-1.safetensors"
     data = path.read_bytes()
@@ -163,7 +163,7 @@ def test_publishing_again_heals_a_damaged_file(tmp_path, damage):
     assert fingerprint(store.open(numbered(1)).tensors) == fingerprint(state())
 
 
-def test_store_without_room_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+def test_store_without_room_raises_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_given, **_named):
         raise OSError(28, "No space left on device")
 
@@ -286,7 +286,7 @@ def test_set_with_lost_lora_keys_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         pytest.param(lambda name, tensor: {f"{name}.x": tensor}, "1 missing .* 1 unexpected", id="renamed"),
         pytest.param(lambda name, tensor: {name: tensor, f"{name}.x": tensor.clone()}, "1 unexpected", id="surplus"),
@@ -294,12 +294,12 @@ def test_set_with_lost_lora_keys_is_refused_by_name(tmp_path):
         pytest.param(lambda name, tensor: {name: tensor.bfloat16()}, "1 of another shape or type", id="type"),
     ],
 )
-def test_set_that_does_not_fit_the_module_is_refused(tmp_path, change, told):
+def test_set_that_does_not_fit_the_module_is_refused(tmp_path, change, problem):
     module = tiny_adapter().transformer
     tensors = trained(module)
     name = sorted(tensors)[0]
     tensors |= change(name, tensors.pop(name))
-    with pytest.raises(WeightsError, match=told) as refusal:
+    with pytest.raises(WeightsError, match=problem) as refusal:
         Resident(module, BASE_DIGEST).load(stored_set(tmp_path, tensors))
     assert name in str(refusal.value)
 

@@ -51,7 +51,7 @@ def encoded(*pairs: tuple[Envelope, bytes]) -> bytes:
 
 
 def decoded(pieces: list[bytes]) -> list[tuple[Envelope, bytes]]:
-    """What `read` makes of bytes that arrive in these pieces before the peer is gone."""
+    """The frames that `read` returns for bytes that arrive in these pieces before the peer is gone."""
 
     async def read_all():
         reader = asyncio.StreamReader(limit=wire.STREAM_LIMIT)
@@ -73,7 +73,7 @@ def decoded(pieces: list[bytes]) -> list[tuple[Envelope, bytes]]:
 
 
 def over_a_socket(data: bytes) -> list[tuple[Envelope, bytes]]:
-    """What a worker's connection makes of them."""
+    """The frames that a worker's connection reads from these bytes."""
     here, there = socket.socketpair()
     with here, there:
         here.sendall(data)
@@ -149,7 +149,7 @@ def test_threads_that_send_at_once_do_not_mix_their_frames():
     receiver.close()
 
 
-def test_send_to_a_peer_that_is_gone_says_so():
+def test_send_to_a_peer_that_is_gone_raises():
     here, there = socket.socketpair()
     connection = wire.Connection(here)
     there.close()
@@ -161,13 +161,13 @@ def test_send_to_a_peer_that_is_gone_says_so():
 def test_close_wakes_the_thread_that_waits_for_a_frame():
     here, there = socket.socketpair()
     connection = wire.Connection(here)
-    heard = []
-    waiting = threading.Thread(target=lambda: heard.append(connection.recv()))
+    received = []
+    waiting = threading.Thread(target=lambda: received.append(connection.recv()))
     waiting.start()
     connection.close()
     waiting.join(timeout=10)
     there.close()
-    assert heard == [None]
+    assert received == [None]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_close_wakes_the_thread_that_waits_for_a_frame():
     ],
     ids=["foreign", "schema", "message-length", "blob-length", "unknown-field", "unknown-message"],
 )
-def test_bytes_that_are_no_frame_of_ours_are_refused_with_a_sentence(data, sentence):
+def test_bytes_that_are_no_valid_frame_are_refused_with_a_sentence(data, sentence):
     with pytest.raises(wire.WireError, match=sentence):
         decoded([data])
     with pytest.raises(wire.WireError, match=sentence):

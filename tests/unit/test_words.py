@@ -1,4 +1,4 @@
-"""The words world: a split that cannot leak, pictures that depend on nothing but the seed, and the letters' encoder."""
+"""The words world: a split that cannot leak, pictures that depend on the seed alone, and the letters' encoder."""
 
 import hashlib
 
@@ -102,7 +102,7 @@ def test_render_shows_each_letter_in_its_cell_with_contrast(word):
 
 
 @pytest.mark.parametrize("target", [None, "", "eightish", "Ab", "naïve", "a b"])
-def test_render_of_what_cannot_be_drawn_is_refused(target):
+def test_word_that_cannot_be_drawn_is_refused(target):
     with pytest.raises(PromptError, match="cannot be drawn"):
         words.render(Prompt(text="anything", target=target), rng_of(0))
 

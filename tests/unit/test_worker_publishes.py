@@ -1,4 +1,4 @@
-"""The worker's own loop from an order to publish to the weights that it holds, with a stand-in for its device."""
+"""The worker's own loop from an order to publish until it holds the weights, with a stand-in for its device."""
 
 import queue
 from pathlib import Path
@@ -25,32 +25,32 @@ BEHAVIOUR, UNKNOWN = WeightsId(Version(1)), WeightsId(Version(9))
 FOR_EVER_S = 1e6
 
 
-class TaleOver(BaseException):
-    """The last order was answered."""
+class ScenarioOver(BaseException):
+    """Ends the worker's loop after the last order."""
 
 
 class Agent:
-    """The other end: orders to publish, announces what was published, and asks for something else in the end."""
+    """The agent's end: orders to publish, announces what was published, and requests another set at the end."""
 
     def __init__(self, announced: list[type[m.AnyMessage]]) -> None:
         self._announced = announced
         self._orders: queue.SimpleQueue[m.AnyMessage] = queue.SimpleQueue()
         self._orders.put(m.Publish(weights=(BEHAVIOUR,)))
-        self.heard: list[m.AnyMessage] = []
+        self.received: list[m.AnyMessage] = []
 
     def recv(self) -> tuple[m.Envelope, bytes]:
         return m.Envelope(ME, self._orders.get()), b""
 
     def send(self, envelope: m.Envelope, blob: bytes = b"") -> None:
         message = envelope.message
-        self.heard.append(message)
+        self.received.append(message)
         if isinstance(message, m.PublishedWeights):
             for kind in self._announced:
                 where = {"path": "nowhere"} if kind is m.Load else {}
                 self._orders.put(kind(weights=message.weights, digest=message.digest, keep=(message.weights,), **where))
             self._orders.put(AskNeighbour(weights=UNKNOWN, newcomer=ME))
         if isinstance(message, Offered):
-            raise TaleOver
+            raise ScenarioOver
 
 
 def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipment:
@@ -63,8 +63,8 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     return Equipment(adapter, shared, resident, engine, role, "gpu")
 
 
-def told(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
-    """What it says of weights, from the order to publish on; the store of its node stays empty."""
+def messages_of(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
+    """Messages about weights after the order to publish; the store of its node stays empty."""
     settings = WorkerSettings(
         run_seed=RUN_SEED,
         run_folder=str(folder / "run"),
@@ -86,13 +86,13 @@ def told(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
     agent = Agent(list(announced))
     try:
         Worker(ME, agent, launch, settings, equip).run()
-    except TaleOver:
-        return [message for message in agent.heard if not isinstance(message, m.Hello | m.Pull | Offered)]
-    raise AssertionError("a worker ended without having been told to")
+    except ScenarioOver:
+        return [message for message in agent.received if not isinstance(message, m.Hello | m.Pull | Offered)]
+    raise AssertionError("the worker ended without an order to")
 
 
 def test_worker_that_published_holds_what_it_wrote_without_asking_a_neighbour_or_the_store(tmp_path):
     for number, announced in enumerate(([m.Load], [Adopt], [Adopt, m.Load])):
-        published, *held = told(tmp_path / str(number), *announced)
+        published, *held = messages_of(tmp_path / str(number), *announced)
         assert isinstance(published, m.PublishedWeights)
         assert held == [m.Held(weights=BEHAVIOUR, digest=published.digest)] * len(announced)

@@ -18,13 +18,13 @@ RUN_SEED = 7
 SIZE = Size(16, 24)
 TEXT = TextTable(tokens=tuple("abcdefgh"), width=6, longest=6, tokenise=letters_of)
 SPEC = PixelSpec(family="tiny", size=SIZE, patch=8, layers=2, head_dim=4, rope_axes=(0, 2, 2), text=TEXT)
-# Of different lengths, so that every batch has padding.
+# Prompts of different lengths, so that every batch has padding.
 PROMPTS = tuple(Prompt(text=f'the word "{word}"', target=word) for word in ("a", "badge", "fed", "cabbed"))
 NOISE_LEVELS = {SamplerKind.FLOW_SDE: 0.7, SamplerKind.DANCE_SDE: 0.3, SamplerKind.CPS: 0.8}
 
 
 class OnDevice(Resident):
-    """Whose sets would have to be copied to where it computes; there is no such device here."""
+    """A resident whose sets would be copied to a device, which does not exist here."""
 
     @property
     def device(self) -> torch.device:
@@ -35,7 +35,7 @@ class OnDevice(Resident):
 
 
 def tiny_adapter(seed: int = 0) -> PixelAdapter:
-    """The same random weights for the same seed, whatever was drawn before."""
+    """A model whose random weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return PixelAdapter(SPEC, SPEC.build().eval())

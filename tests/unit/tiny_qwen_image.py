@@ -90,12 +90,12 @@ def empty_pipeline(**components) -> QwenImagePipeline:
 
 
 def conditioning(tokens: int, seed: int) -> Conditioning:
-    """What a text encoder might have made of a prompt."""
+    """A random conditioning, as of a text encoder."""
     return Conditioning(torch.randn(tokens, TEXT_DIM, generator=torch.Generator().manual_seed(seed)))
 
 
 def tiny_qwen_adapter(seed: int = 0) -> QwenImageAdapter:
-    """The same random weights for the same seed, whatever was drawn before; without a text encoder."""
+    """A model without a text encoder whose random weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return QwenImageAdapter(tiny_transformer().eval(), tiny_vae(), qwen_scheduler())

@@ -11,7 +11,7 @@ Weights never come directly from another machine's trainer: the agent copies the
 sends Load (`weight_cache.py`). A worker that publishes a set keeps a copy, because the trained weights change, and
 applies it on Adopt while the agent still copies; the Load that follows finds it held. On a CPU the pages of the store
 are the weights, so no copy is made. In every case the digest is read back from the model, compared with the announced
-one and reported by Held; the model's results are bit-identical (tests/unit/test_loading.py,
+one and reported by Held; the model's results are bit-identical (tests/unit/test_neighbours_copy.py,
 tests/unit/test_own_weights.py). `Loading` is owned by the model's thread and never waits.
 
 A copy from device to device is offered as handles, copied and released:

@@ -1,7 +1,7 @@
 """Measured step speed of a worker, alone and as the leader of a crew; the scheduler sizes shares by it.
 
-Invariant (tests/unit/test_pace.py): the reported speed comes only from batches at least half full; a crew's gain is the
-ratio of step times alone and in the crew at equal row counts.
+Invariant (tests/unit/test_step_speed.py): the reported speed comes only from batches at least half full; a crew's gain
+is the ratio of step times alone and in the crew at equal row counts.
 """
 
 from statistics import fmean

@@ -16,8 +16,8 @@ Free of torch: the agent only copies bytes.
     PublishedWeights --> written --Load arrives, no other set is pending--> Adopt, to the worker that wrote them
                             `--a newer version is written, or its writer is gone--> forgotten
 
-Invariant (tests/unit/test_written.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to keep, so
-a late one would make the worker drop a set that it has just applied and reported.
+Invariant (tests/unit/test_weight_cache.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to
+keep, so a late one would make the worker drop a set that it has just applied and reported.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The chronicle's meter: the same whoever asks for it, and whenever."""
+"""The run log's meter is the same whichever reader requests it, and whenever."""
 
 from pathlib import Path
 
@@ -17,19 +17,19 @@ EVENTS = [record.event for record in story()][1:]
 
 
 @pytest.mark.parametrize("kind", [IterationDone, NodeJoined, NodeLost, Issued])
-@pytest.mark.parametrize("asks", ["watchers", "observers"])
-def test_meter_first_asked_for_while_a_record_is_told_counts_every_record_once(
-    tmp_path: Path, asks: str, kind: type[AnyEvent]
+@pytest.mark.parametrize("reader", ["watchers", "observers"])
+def test_meter_first_read_while_a_record_is_observed_counts_every_record_once(
+    tmp_path: Path, reader: str, kind: type[AnyEvent]
 ) -> None:
     config = load_config("words-nft", ["output.journal.sync=never"])
     run_log = RunLog.begin(config, "words-nft", RunFolder(tmp_path), RealClock())
     seen: list[CostMeter] = []
 
-    def ask(record: Record) -> None:
+    def read_meter(record: Record) -> None:
         if isinstance(record.event, kind):
             seen.append(run_log.meter)
 
-    {"watchers": run_log.watchers, "observers": run_log.observers}[asks].append(ask)
+    {"watchers": run_log.watchers, "observers": run_log.observers}[reader].append(read_meter)
     for event in EVENTS:
         run_log.emit(event)
     run_log.close()

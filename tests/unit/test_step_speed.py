@@ -1,0 +1,36 @@
+"""The speed that a worker reports, alone and with a crew."""
+
+import pytest
+
+from spotlight.node.step_speed import StepSpeed
+
+
+def test_part_filled_batch_does_not_measure_the_speed():
+    step_speed = StepSpeed()
+    step_speed.record(rows=1, capacity=8, degree=1, seconds=0.1)
+    assert step_speed.row_steps_per_s(1) is None
+    step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
+    assert step_speed.row_steps_per_s(1) == pytest.approx(20.0)
+
+
+def test_gain_of_a_crew_is_the_ratio_of_steps_with_the_same_rows():
+    step_speed = StepSpeed()
+    step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
+    step_speed.record(rows=2, capacity=8, degree=1, seconds=0.3)
+    step_speed.record(rows=2, capacity=8, degree=3, seconds=0.15)
+    assert step_speed.gain(3) == pytest.approx(2.0)
+    assert step_speed.row_steps_per_s(3) == pytest.approx(40.0)
+
+
+def test_crew_without_a_comparison_counts_as_no_faster_than_one_worker():
+    step_speed = StepSpeed()
+    step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
+    step_speed.record(rows=1, capacity=8, degree=2, seconds=0.01)
+    assert step_speed.row_steps_per_s(2) == step_speed.row_steps_per_s(1)
+
+
+def test_steps_of_a_crew_do_not_change_the_speed_of_the_worker_alone():
+    step_speed = StepSpeed()
+    step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
+    step_speed.record(rows=8, capacity=8, degree=4, seconds=0.1)
+    assert step_speed.row_steps_per_s(1) == pytest.approx(20.0)
