@@ -52,7 +52,7 @@ def test_checkpoint_in_the_pickled_format_is_refused_unopened_and_the_sentence_s
     (step / "__0_0.distcp").write_bytes(saved_bomb(marker))
     with pytest.raises(WeightsError, match="is a pickle, and a pickle can run any code when it is opened") as refused:
         checkpoint.restore(tiny_trainer(), step)
-    assert f"`spotlight train RECIPE --model.name {tmp_path / 'runs' / 'foreign_run'}`." in str(refused.value)
+    assert f"`spotlight train RECIPE --model.name {tmp_path / 'runs' / 'theirs'}`." in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not marker.exists()
 

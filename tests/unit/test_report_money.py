@@ -47,7 +47,7 @@ def test_every_state_has_a_name_and_a_colour(activity: Activity):
 
 
 def test_cost_section_has_the_cost_of_regrouping_and_lost_work():
-    text = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("into GPU-hours cost")[2]
+    text = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("activity GPU-hours cost")[2]
     parts = {
         label: (float(hours), float(cost)) for label, hours, cost in re.findall(r"([a-z ]+) ([\d.]+) \$([\d.]+)", text)
     }
