@@ -371,6 +371,7 @@ def test_a_leaving_worker_that_was_too_late_for_long_work_is_given_short_work_th
     world.scheduler.warn(leaving, NoticeKind.IMMINENT, world.now + 5, world.now)
     assert world.give(leaving, 1, speed=1.0) == [], "20 steps do not fit into 5 seconds"
     world.hand_back(busy, short, step=18)
+    world.scheduler.heartbeat(leaving, [], world.now)
     assert given_to(leaving, world.assign()) == [short], "2 steps do"
     assert set(long).isdisjoint(world.ledger.leases_of(leaving))
 
@@ -383,6 +384,7 @@ def test_a_leaving_worker_that_was_too_late_stays_so_when_nothing_short_comes_ba
     world.scheduler.warn(leaving, NoticeKind.IMMINENT, world.now + 5, world.now)
     assert world.give(leaving, 1, speed=1.0) == []
     world.hand_back(busy, own, step=4)
+    world.scheduler.heartbeat(leaving, [], world.now)
     assert given_to(leaving, world.assign()) == []
 
 

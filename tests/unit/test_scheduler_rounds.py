@@ -45,6 +45,7 @@ def test_leaving_crowd_with_time_for_little_takes_what_is_short_one_after_the_ot
     world.progress(slow, 7)
     for wanted, taker in zip(short, leaving, strict=False):
         world.hand_back(slow, wanted, 7)
+        world.scheduler.heartbeat(taker, [], world.now)
         assert given_to(taker, world.assign()) == [wanted]
 
 
@@ -55,4 +56,5 @@ def test_leaving_crowd_is_served_from_a_queue_whose_next_is_short_enough(world):
     world.issue(*requests(50, steps=100))
     assert world.assign() == []
     (short,) = world.issue(request(0, group=0, iteration=-1, steps=4))
+    world.scheduler.heartbeat(leaving[0], [], world.now)
     assert given_to(leaving[0], world.assign()) == [short]

@@ -235,6 +235,9 @@ class Standing(StrEnum):
     """No work."""
 
 
+LEAVING = Standing.LEAVING
+
+
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
     """One worker; the scheduler is the only writer."""
@@ -320,15 +323,22 @@ class PullQueue:
             self.push(worker)
 
     def wake_all(self) -> None:
-        """Reconsider all refused pulls, because work or shares have changed."""
+        """Consider every pull again: requests or shares have changed.
+
+        A worker about to leave rarely finishes a request in time, so its pull waits for its next message: with
+        thousands of workers these refusals would cost more than all other decisions (benchmarks/scale/).
+        """
+        aside, self._aside = self._aside, {}
         entries, heap, entry = self.entries, self._heap, self._entry
-        for worker in self._aside.values():
+        for worker in aside.values():
+            if worker.standing is LEAVING:
+                self._aside[worker.id] = worker
+                continue
             entry += 1
             entries[worker.id] = entry
             heap.append((-worker.speed, entry, worker))
         self._entry = entry
         heapify(heap)
-        self._aside.clear()
 
     def pop(self) -> WorkerRecord | None:
         """Remove and return the fastest worker; the caller serves its pull or sets it aside."""
