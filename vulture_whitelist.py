@@ -81,6 +81,7 @@ SD3Adapter  # compute/models/registry.py names it
 FluxAdapter  # compute/models/registry.py names it
 QwenImageAdapter  # compute/models/registry.py names it
 family_named  # for `random-tiny:FAMILY` as a model's name
+random_full  # for `random:FAMILY` as a model's name
 write_tiny  # for `random-tiny:FAMILY` as a model's name
 read_folder  # for the plan of a run from a folder in diffusers layout
 lora_edges  # for the memory of adapters in that plan

@@ -15,15 +15,15 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from spotlight.assets import asset
 from spotlight.compute.models.adapter import Conditioning
 from spotlight.compute.models.qwen_image import QwenImageAdapter
+from spotlight.compute.models.random_weights import write_tiny
 from spotlight.compute.models.registry import QWEN_IMAGE
-from spotlight.compute.models.tiny import write_tiny
 
-SETTINGS = json.loads(asset("tiny/qwen-image.json").read_text())
+SETTINGS = json.loads(asset("random/tiny/qwen-image.json").read_text())
 TEXT_DIM = SETTINGS["transformer"]["joint_attention_dim"]
 
 
 def tiny_text_encoder(vocabulary: int) -> Qwen2_5_VLForConditionalGeneration:
-    settings = json.loads(asset("tiny/qwen-image.json").read_text())["text_encoder"]
+    settings = json.loads(asset("random/tiny/qwen-image.json").read_text())["text_encoder"]
     settings["text_config"]["vocab_size"] = vocabulary
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**settings)).eval()
 
