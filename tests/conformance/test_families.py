@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import diffusers
+import msgspec
 import pytest
 import torch
+from engine_stories import bits, finish, take_steps
 from family_models import (
     GUIDANCE,
     SIZE,
@@ -24,13 +26,16 @@ from family_models import (
 from spotlight.compute.models.flux import FluxAdapter
 from spotlight.compute.models.registry import FAMILIES, family_named
 from spotlight.compute.rollout import denoise
+from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.resident import Resident
 from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.errors import ConfigError, InputError, PromptError, SizeError, WeightsError
 from spotlight.core.types import Prompt, Size
+from spotlight.core.work import Request, Work
 
 NAMES = sorted(FAMILIES)
 RUN_SEED = 7
@@ -208,6 +213,31 @@ def test_ratio_before_the_first_update_is_exactly_one_and_not_after_it(model, dt
     report = trainer.update(experience, range(4))
     assert report.grad_norm > 0
     assert deviations(0).min() > 0
+
+
+def test_flight_of_a_lost_worker_goes_on_elsewhere_to_the_same_bits(model):
+    """Samples with pooled and padded text, guided, inside their windows when their worker ends."""
+    prompts = [Prompt(text=text) for text in TEXTS]
+    samples = windowed_samples(guidance_of(model, True), steps=4, window=WINDOW)[1:3]
+    requests = [
+        Request(work=Work.ROLLOUT, iteration=0, group=row, sample=msgspec.structs.replace(sample, prompt=prompt.id))
+        for row, (sample, prompt) in enumerate(zip(samples, prompts, strict=True))
+    ]
+
+    def engine(flights: list[bytes | None]) -> Engine:
+        adapter = loaded(model.family.name, model.folder)
+        made = Engine(adapter, Resident(adapter.transformer, "b" * 32), RUN_SEED, rows=4, padded=True)
+        for request, prompt, flight in zip(requests, prompts, flights, strict=True):
+            made.admit(request, prompt, attempt=1, flight=flight)
+        return made
+
+    expected = {request: bits(done) for request, done in finish(engine([None, None])).items()}
+    lost = engine([None, None])
+    take_steps(lost, 2)
+    flights = [lost.withdraw(request.id).flight for request in requests]
+    elsewhere = engine(flights)
+    assert {progress.step for progress in elsewhere.progress()} == {2}
+    assert {request: bits(done) for request, done in finish(elsewhere).items()} == expected
 
 
 def stir(parameters) -> None:
