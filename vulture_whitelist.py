@@ -76,7 +76,15 @@ resident_gib  # benchmarks: results
 
 # For users of the package, or for what comes next.
 TransformersDetector  # GenEval on photographs: the detector of a user's own reward
-release_text_encoder  # Qwen-Image: frees the encoder once all prompts are embedded
+release_text_encoder  # real families: frees the encoders once all prompts are embedded
+SD3Adapter  # compute/models/registry.py names it
+FluxAdapter  # compute/models/registry.py names it
+QwenImageAdapter  # compute/models/registry.py names it
+family_named  # for `random-tiny:FAMILY` as a model's name
+random_full  # for `random:FAMILY` as a model's name
+write_tiny  # for `random-tiny:FAMILY` as a model's name
+read_folder  # for the plan of a run from a folder in diffusers layout
+lora_edges  # for the memory of adapters in that plan
 flux  # the schedule of FLUX.1
 sd3  # the schedule of SD3.5
 

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel, SD3Transformer2DModel
 from parallel_members import CrewMember, current, join, settle
 from parallel_ranks import Problem
 from torch import Tensor, nn
@@ -40,6 +40,12 @@ def model(name: str) -> nn.Module:
             in_channels=16, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=HEADS,
             joint_attention_dim=32, pooled_projection_dim=16, axes_dims_rope=(4, 6, 6),
         ).eval()  # fmt: skip
+    if name == "sd3":
+        return SD3Transformer2DModel(
+            sample_size=64, in_channels=4, out_channels=4, num_layers=3, attention_head_dim=16,
+            num_attention_heads=HEADS, joint_attention_dim=32, caption_projection_dim=16 * HEADS,
+            pooled_projection_dim=16, pos_embed_max_size=96, dual_attention_layers=(0, 1), qk_norm="rms_norm",
+        ).eval()  # fmt: skip
     raise KeyError(name)
 
 
@@ -60,6 +66,13 @@ def forward(name: str, tokens: int, rows: int) -> Tensor:
     lengths = torch.tensor([[1 + 5 * row % TEXT] for row in range(rows)])
     sigma = torch.rand(rows, generator=generator)
     mask = torch.arange(TEXT) < lengths
+    if name == "sd3":
+        height, width = GRIDS[tokens]
+        return transformer(
+            hidden_states=torch.randn(rows, config.in_channels, 2 * height, 2 * width, generator=generator),
+            encoder_hidden_states=text, timestep=1000 * sigma,
+            pooled_projections=torch.randn(rows, config.pooled_projection_dim, generator=generator), return_dict=False,
+        )[0]  # fmt: skip
     if name == "flux":
         return _flux(transformer, x, text, sigma, mask, generator)
     return transformer(

@@ -29,7 +29,7 @@ def together(ranks: Ranks, degree: int, case: tuple[str, int, int]) -> list[np.n
 
 @pytest.mark.parametrize(
     "case",
-    [("words", 48, 4), ("words", 48, 3), ("qwen", 1024, 3), ("qwen", 255, 2)],
+    [("words", 48, 4), ("words", 48, 3), ("qwen", 1024, 3), ("qwen", 255, 2), ("sd3", 1024, 2), ("sd3", 255, 2)],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_forward_with_padded_text_at_any_degree_is_bit_identical(ranks, case):

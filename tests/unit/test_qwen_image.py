@@ -14,7 +14,8 @@ from tiny_qwen_image import conditioning, empty_pipeline, save_tiny_model
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.packing import patchify
-from spotlight.compute.models.qwen_image import TEXT_BUCKETS, QwenImageAdapter, bucket_width
+from spotlight.compute.models.qwen_image import QwenImageAdapter
+from spotlight.compute.models.registry import QWEN_IMAGE
 from spotlight.compute.rollout import denoise
 from spotlight.core.errors import ConfigError, PromptError, SizeError
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
@@ -235,11 +236,11 @@ def test_latent_shape_of_a_size_that_cannot_be_made_names_the_nearest(adapter):
                 call(wrong)
 
 
-def test_buckets_split_evenly_and_hold_the_longest_prompt():
-    assert all(width % 12 == 0 for width in TEXT_BUCKETS)
-    assert [bucket_width(n) for n in (1, 48, 49, 1024)] == [48, 48, 96, 1032]
+def test_buckets_split_evenly_and_hold_the_longest_prompt(adapter):
+    assert all(width % 12 == 0 for width in QWEN_IMAGE.text_buckets)
+    assert [adapter.bucket_width(n) for n in (1, 48, 49, 1024)] == [48, 48, 96, 1032]
     with pytest.raises(PromptError, match="1033"):
-        bucket_width(1033)
+        adapter.bucket_width(1033)
 
 
 def test_collate_pads_with_zeros_and_a_bool_mask(adapter):
@@ -259,4 +260,4 @@ def test_lora_targets_match_every_linear_of_both_streams(adapter):
     matches = {target: sum(name.endswith("." + target) for name in linear) for target in adapter.lora_targets}
     assert set(matches.values()) == {2}
     assert len(matches) == 12
-    assert adapter.heads == 2
+    assert adapter.heads == 4

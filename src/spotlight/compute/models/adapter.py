@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from spotlight.core.types import Prompt, Size
 
@@ -38,6 +39,29 @@ class ConditionBatch:
         pooled = None if self.pooled is None else self.pooled[index]
         return ConditionBatch(self.embeds[index], self.mask[index], pooled)
 
+    def widened(self, width: int) -> "ConditionBatch":
+        """Pad the text to `width`."""
+        extra = width - self.mask.shape[1]
+        if not extra:
+            return self
+        return ConditionBatch(F.pad(self.embeds, (0, 0, 0, extra)), F.pad(self.mask, (0, extra)), self.pooled)
+
+
+def of_one_width(cond: ConditionBatch, uncond: ConditionBatch) -> tuple[ConditionBatch, ConditionBatch]:
+    """Pad both to the wider one, so that both halves of a guided velocity have one shape."""
+    width = max(cond.mask.shape[1], uncond.mask.shape[1])
+    return cond.widened(width), uncond.widened(width)
+
+
+def joined_conditions(batches: Sequence[ConditionBatch]) -> ConditionBatch:
+    """Concatenate batches of one width along the rows."""
+    pooled = [batch.pooled for batch in batches if batch.pooled is not None]
+    return ConditionBatch(
+        torch.cat([batch.embeds for batch in batches]),
+        torch.cat([batch.mask for batch in batches]),
+        torch.cat(pooled) if pooled else None,
+    )
+
 
 class Adapter(Protocol):
     """One model family, loaded on one device."""
@@ -56,8 +80,8 @@ class Adapter(Protocol):
     def unconditional(self) -> Conditioning:
         """Conditioning of the negative prompt, for guidance."""
 
-    def collate(self, conditionings: Sequence[Conditioning]) -> ConditionBatch:
-        """Pad to the smallest bucket that holds all of them, on the model's device."""
+    def collate(self, conditionings: Sequence[Conditioning], width: int | None = None) -> ConditionBatch:
+        """Pad to `width`, or to the smallest bucket that holds all of them, on the model's device."""
 
     def latent_shape(self, size: Size) -> tuple[int, int]:
         """(S, C) of one image; raises SizeError if the family cannot make that size."""
@@ -74,7 +98,10 @@ class Adapter(Protocol):
         guidance: float,
         size: Size,
     ) -> Tensor:
-        """v_BSC in fp32, guided when `uncond` is given; sigma may differ from row to row."""
+        """v_BSC in fp32, guided when `uncond` is given; sigma may differ from row to row.
+
+        A model with embedded guidance (FLUX.1-dev) takes `guidance` as an input and ignores `uncond`.
+        """
 
     def decode(self, x0_BSC: Tensor, size: Size) -> Tensor:
         """image_B3HW in 0..1."""

@@ -11,8 +11,7 @@ from spotlight.compute.models.sources import Source, SourceKind, resolve
 from spotlight.core.errors import SizeError
 from spotlight.core.types import Size
 
-QWEN_IMAGE_SIZE = Size(512, 512)
-QWEN_IMAGE_BATCH, TINY_BATCH = 4, 64
+REAL_BATCH, TINY_BATCH = 4, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +28,10 @@ class LoadedModel:
 
 
 def load_checkpoint(name: str, device: str, size: Size | None = None) -> LoadedModel:
-    """Load a model: a Qwen-Image if it is in diffusers layout, else a tiny family."""
+    """Load a model: a real family if it is in diffusers layout, else a tiny one."""
     source = resolve(name)
     if source.kind is SourceKind.DIFFUSERS:
-        return _qwen_image(source, device, size)
+        return _in_diffusers_layout(source, device, size)
     weights = read(source)
     adapter = families.build(weights, device)
     chosen = size or adapter.native_size
@@ -55,15 +54,15 @@ def parse_size(text: str) -> Size:
     return Size(int(height), int(width))
 
 
-def _qwen_image(source: Source, device: str, size: Size | None) -> LoadedModel:
+def _in_diffusers_layout(source: Source, device: str, size: Size | None) -> LoadedModel:
     import torch
 
-    from spotlight.compute.models.qwen_image import QwenImageAdapter
+    from spotlight.compute.models.pipeline_adapter import load_model
 
     usable = usable_device(device)
     # On a CPU bf16 is slower than fp32, and on some virtual machines an illegal instruction.
     dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
-    adapter = QwenImageAdapter.from_pretrained(source.location, usable, dtype)
-    chosen = size or QWEN_IMAGE_SIZE
+    adapter = load_model(source.location, usable, dtype)
+    chosen = size or adapter.facts.default_size
     adapter.latent_shape(chosen)
-    return LoadedModel(adapter=adapter, source=source, size=chosen, batch=QWEN_IMAGE_BATCH)
+    return LoadedModel(adapter=adapter, source=source, size=chosen, batch=REAL_BATCH)

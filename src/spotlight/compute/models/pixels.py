@@ -75,8 +75,8 @@ class PixelAdapter:
     def unconditional(self) -> Conditioning:
         return self.spec.text.null()
 
-    def collate(self, conditionings: Sequence[Conditioning]) -> ConditionBatch:
-        """Pad to the only bucket, the table's width."""
+    def collate(self, conditionings: Sequence[Conditioning], width: int | None = None) -> ConditionBatch:
+        """Pad to the only bucket, the table's width, whatever `width` is."""
         table = self.spec.text
         embeds_BTD = torch.zeros(len(conditionings), table.width, table.dimension)
         mask_BT = torch.zeros(len(conditionings), table.width, dtype=torch.bool)

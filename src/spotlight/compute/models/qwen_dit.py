@@ -2,11 +2,9 @@
 
 from torch import Tensor
 
-LORA_TARGETS = (
-    *("to_q", "to_k", "to_v", "to_out.0"),
-    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
-    *("img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2"),
-)
+from spotlight.compute.models.registry import QWEN_IMAGE
+
+LORA_TARGETS = QWEN_IMAGE.lora_targets
 
 
 def true_cfg(v_cond_BSC: Tensor, v_uncond_BSC: Tensor, scale: float) -> Tensor:

@@ -4,7 +4,7 @@
     FILE.safetensors                   a weights file, or a published set of a run (RUN/weights/average-30.safetensors)
     RUN                                name or folder of a run: its newest averaged weights, which its evaluations use
     RUN/checkpoints/step_000060        the averaged weights of that checkpoint
-    FOLDER in diffusers layout, owner/name      a Qwen-Image, which can be evaluated but not trained
+    FOLDER in diffusers layout, owner/name      a real family, which can be evaluated but not trained
 
 Published sets and checkpoints of LoRA runs hold adapters only. Their base weights are those of their run, found through
 the run's folder (`base_of`).
@@ -20,13 +20,13 @@ from typing import Any
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import WORLD_OF_FAMILY
+from spotlight.compute.models.folder_facts import family_in_folder
 from spotlight.compute.weights.header import FileFacts, read_facts
 from spotlight.compute.weights.index import is_checkpoint, read_index
 from spotlight.core.errors import InputError, WeightsError, suggestion
 from spotlight.core.run_files import BASE, CHECKPOINTS, CONFIG, JOURNAL, WEIGHTS, find_run, run_names
 from spotlight.core.work import Policy
 
-QWEN_IMAGE = "qwen-image"
 PACED = "paced-"
 """Prefix of the base digest of a paced run, whose workers wait instead of computing."""
 
@@ -48,6 +48,7 @@ class Source:
     location: str
     """Absolute path of a file or folder, or a hub id."""
     family: str
+    """Empty for a hub id, whose settings are not fetched yet."""
     digest: str = ""
     """Identity of these weights: a weights file's digest, or the identity recorded in a run's set or checkpoint."""
     base_digest: str = ""
@@ -87,9 +88,9 @@ def resolve(name: str) -> Source:
             f"no transformer/; name {inside or 'another folder'}."
         )
     if path.is_dir() or _is_hub_id(name):
-        return Source(
-            kind=SourceKind.DIFFUSERS, location=str(path.resolve()) if path.is_dir() else name, family=QWEN_IMAGE
-        )
+        family = family_in_folder(path).name if path.is_dir() else ""
+        location = str(path.resolve()) if path.is_dir() else name
+        return Source(kind=SourceKind.DIFFUSERS, location=location, family=family)
     siblings = _kept(path)
     if siblings:
         raise InputError(f"there is no checkpoint {path}, and its run keeps {siblings} only; name one of them.")

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning
+from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning, of_one_width
 from spotlight.compute.parallel.group import CrewBroken, CrewGroup
 from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.weights.resident import Resident
@@ -72,8 +71,8 @@ class SharedAdapter:
     def unconditional(self) -> Conditioning:
         return self._adapter.unconditional()
 
-    def collate(self, conditionings: Sequence[Conditioning]) -> ConditionBatch:
-        return self._adapter.collate(conditionings)
+    def collate(self, conditionings: Sequence[Conditioning], width: int | None = None) -> ConditionBatch:
+        return self._adapter.collate(conditionings, width)
 
     def latent_shape(self, size: Size) -> tuple[int, int]:
         return self._adapter.latent_shape(size)
@@ -102,7 +101,9 @@ class SharedAdapter:
                 "does; bind no group first."
             )
         with self._drop_group_on_error():
-            cond, uncond = _of_one_width(cond, uncond)
+            if uncond is not None:
+                # One width describes both.
+                cond, uncond = of_one_width(cond, uncond)
             forward = self._forward(group, x_BSC, cond, uncond, guidance, size)
             self._send(forward)
             group.broadcast(_packed(x_BSC, sigma_B, cond, uncond))
@@ -198,21 +199,6 @@ class SharedAdapter:
                 f"{self._resident.in_use} with {held_digest} is in use here, so the crew would mix two models; load "
                 "the published set again."
             )
-
-
-def _of_one_width(cond: ConditionBatch, uncond: ConditionBatch | None) -> tuple[ConditionBatch, ConditionBatch | None]:
-    """Pad both to the wider one, as the adapters do, so that one width describes both."""
-    if uncond is None:
-        return cond, None
-    width = max(cond.mask.shape[1], uncond.mask.shape[1])
-    return _widened(cond, width), _widened(uncond, width)
-
-
-def _widened(batch: ConditionBatch, width: int) -> ConditionBatch:
-    extra = width - batch.mask.shape[1]
-    if not extra:
-        return batch
-    return ConditionBatch(F.pad(batch.embeds, (0, 0, 0, extra)), F.pad(batch.mask, (0, extra)), batch.pooled)
 
 
 def _packed(x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, uncond: ConditionBatch | None) -> Tensor:

@@ -2,11 +2,11 @@
 
 Image tokens are split between the ranks before the first block, and text is on every rank. Attention swaps tokens for
 heads and back (Ulysses), so that each rank attends with some heads over all tokens. Keys stay in the order of the stock
-processors, text before image, because softmax sums in key order and another order moves the last bits.
+processors (text before image, in SD3 after it), because softmax sums in key order: another order moves the last bits.
 
     bind(None): the stock path, bit for bit   <->   bind(group): sharded; weights and compiled blocks stay as they are
 
-Invariant: on CPU in fp32 a forward of Qwen-Image's transformer has the same bits at every degree
+Invariant: on CPU in fp32 a forward of Qwen-Image's or SD3's transformer has the same bits at every degree
 (tests/processes/test_parallel_numerics.py). That needs one thread per rank, and tokens split in fours (see splits.py).
 FLUX's single blocks compute text and image rows in one matrix, whose height depends on the degree, so FLUX agrees to
 1e-5 instead. On GPUs kernels depend on the row count, and degrees agree to rounding. Inference only.
@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel, SD3Transformer2DModel
 from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.attention_processor import JointAttnProcessor2_0
 from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.transformers.transformer_flux import FluxAttnProcessor
 from diffusers.models.transformers.transformer_qwenimage import QwenDoubleStreamAttnProcessor2_0, apply_rotary_emb_qwen
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from spotlight.compute.parallel.group import CrewGroup
 from spotlight.compute.parallel.splits import TOKEN_MULTIPLE, check_degree, spans, split_sizes
@@ -63,8 +65,12 @@ class Sharding:
         self._sharded = family.processor(self)
         self._group: CrewGroup | None = None
         self._plan: Plan | None = None
-        getattr(model, family.entry).register_forward_pre_hook(self._enter)
-        model.pos_embed.register_forward_hook(family.shard_positions(self))
+        if family.shard_positions is None:
+            # The first layer of SD3 cuts patches and adds their positions: its output is split.
+            model.pos_embed.register_forward_hook(lambda module, inputs, output: self._split(output))
+        else:
+            getattr(model, family.entry).register_forward_pre_hook(self._enter)
+            model.pos_embed.register_forward_hook(family.shard_positions(self))
         model.proj_out.register_forward_hook(self._leave)
 
     @property
@@ -86,11 +92,16 @@ class Sharding:
         if group is not None:
             check_degree(group.degree, self.heads, slots=group.degree)
         self._group, self._plan = group, None
-        self._sharded.backend = self._stock[0]._attention_backend
+        self._sharded.backend = getattr(self._stock[0], "_attention_backend", None)
         for layer, stock in zip(self._layers, self._stock, strict=True):
             layer.processor = stock if group is None else self._sharded
 
     def _enter(self, module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        x_BSC = self._split(arguments[0])
+        return None if x_BSC is None else (x_BSC,)
+
+    def _split(self, x_BSC: Tensor) -> Tensor | None:
+        """This rank's image tokens, under a new plan; None without a group."""
         if self._group is None:
             return None
         if torch.is_grad_enabled():
@@ -98,7 +109,6 @@ class Sharding:
                 "gradients are on in a transformer that is split over a crew, but exchanges have no gradient; run it "
                 "under torch.no_grad(), or bind no group for training."
             )
-        x_BSC = arguments[0]
         degree = self._group.degree
         if x_BSC.shape[1] < degree:
             raise ConfigError(
@@ -107,7 +117,7 @@ class Sharding:
             )
         sizes = split_sizes(x_BSC.shape[1], degree, TOKEN_MULTIPLE)
         self._plan = Plan(self._group, sizes, split_sizes(self.heads, degree))
-        return (x_BSC[:, self._plan.span].contiguous(),)
+        return x_BSC[:, self._plan.span].contiguous()
 
     def _leave(self, module: nn.Module, arguments: Any, output_BSC: Tensor) -> Tensor | None:
         if self._group is None:
@@ -117,11 +127,12 @@ class Sharding:
 
 
 @torch.compiler.disable
-def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Attend) -> Tensor:
+def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Attend, text_last: bool = False) -> Tensor:
     """Attend over all tokens of q, k, v_B(T+s)HD, of which this rank holds the text and its own image tokens.
 
-    It takes two exchanges. The first sends q, k and v of each head to the rank that owns the head; the second returns
-    that head's outputs for the text and for the receiver's tokens.
+    `text_last`: attend in the order image, text; the result is in the order text, image either way. It takes two
+    exchanges. The first sends q, k and v of each head to the rank that owns the head; the second returns that head's
+    outputs for the text and for the receiver's tokens.
     """
     group, rank = plan.group, plan.group.rank
     batch, _, _, width = q.shape
@@ -130,13 +141,15 @@ def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Atte
     mine = plan.heads[rank]
     by_token = [(3, batch, size, mine, width) for size in plan.tokens]
     arrived = group.all_to_all([image[..., span, :].contiguous() for span in heads], by_token)
-    joint = [
-        torch.cat([own[:, :text, heads[rank]], *(part[which] for part in arrived)], dim=1)
-        for which, own in enumerate((q, k, v))
-    ]
+    joint = []
+    for which, own in enumerate((q, k, v)):
+        parts = [part[which] for part in arrived]
+        parts.insert(len(parts) if text_last else 0, own[:, :text, heads[rank]])
+        joint.append(torch.cat(parts, dim=1))
     out = attend(*joint)
-    whole_text = out[:, :text]
-    back = [torch.cat([whole_text, out[:, text:][:, span]], dim=1) for span in spans(plan.tokens)]
+    if text_last:
+        out = out.roll(text, dims=1)
+    back = [torch.cat([out[:, :text], out[:, text:][:, span]], dim=1) for span in spans(plan.tokens)]
     by_head = [(batch, text + plan.shard, count, width) for count in plan.heads]
     return torch.cat(group.all_to_all(back, by_head), dim=2)
 
@@ -217,6 +230,52 @@ class _FluxProcessor:
         return image_out, attn.to_add_out(joint[:, :text].contiguous())
 
 
+class _SD3Processor:
+    """The stock joint processor, image before text, which ignores masks.
+
+    The second attention of SD3.5 has no text, and the last block returns text without a projection.
+    """
+
+    def __init__(self, sharding: Sharding) -> None:
+        self._sharding = sharding
+        self.backend: Any = None
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        plan, width = self._sharding.plan, attn.to_k.out_features // attn.heads
+        joint = [part.unflatten(-1, (-1, width)) for part in _projected(attn, hidden_states)]
+        joint[:2] = _normed(joint[0], attn.norm_q), _normed(joint[1], attn.norm_k)
+        text = 0
+        if encoder_hidden_states is not None:
+            text = encoder_hidden_states.shape[1]
+            words = [part.unflatten(-1, (-1, width)) for part in _projected_text(attn, encoder_hidden_states)]
+            words[:2] = _normed(words[0], attn.norm_added_q), _normed(words[1], attn.norm_added_k)
+            joint = [torch.cat(pair, dim=1) for pair in zip(words, joint, strict=True)]
+        query, key, value = joint
+        out = ulysses(plan, query, key, value, text, _plain_attention, text_last=True)
+        out = out.flatten(2, 3).to(query.dtype)
+        image_out = attn.to_out[1](attn.to_out[0](out[:, text:].contiguous()))
+        if encoder_hidden_states is None:
+            return image_out
+        text_out = out[:, :text].contiguous()
+        return image_out, text_out if attn.context_pre_only else attn.to_add_out(text_out)
+
+
+def _normed(part: Tensor, norm: nn.Module | None) -> Tensor:
+    return part if norm is None else norm(part)
+
+
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention as in the stock joint processor, which has no choice of backends."""
+    q, k, v = (part.transpose(1, 2) for part in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
 def _projected(attn: Any, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return attn.to_q(rows), attn.to_k(rows), attn.to_v(rows)
 
@@ -261,13 +320,16 @@ class _Family:
     """First layer of the image tokens."""
     stock: Any
     processor: Callable[[Sharding], Any]
-    shard_positions: Callable[[Sharding], Callable[..., Any]]
+    shard_positions: Callable[[Sharding], Callable[..., Any]] | None
+    """Hook on the table of positions; None if the first layer adds the positions."""
 
 
 _QWEN = _Family(
     QwenImageTransformer2DModel, "img_in", QwenDoubleStreamAttnProcessor2_0, _QwenProcessor, _qwen_positions
 )
 _FLUX = _Family(FluxTransformer2DModel, "x_embedder", FluxAttnProcessor, _FluxProcessor, _flux_positions)
+
+_SD3 = _Family(SD3Transformer2DModel, "pos_embed", JointAttnProcessor2_0, _SD3Processor, None)
 
 
 def _is_attention(module: nn.Module) -> bool:
@@ -276,14 +338,14 @@ def _is_attention(module: nn.Module) -> bool:
 
 def _family_of(transformer: nn.Module) -> _Family:
     """Return the family of a transformer; raises ConfigError if it cannot be split."""
-    for family in (_QWEN, _FLUX):
+    for family in (_QWEN, _FLUX, _SD3):
         if isinstance(transformer, family.model):
             break
     else:
         raise ConfigError(
-            f"a {type(transformer).__name__} cannot be split over a crew, because only Qwen-Image's and FLUX's "
-            "transformers are supported; use degree 1. (A transformer compiled as a whole is another type: compile "
-            "its repeated blocks instead.)"
+            f"a {type(transformer).__name__} cannot be split over a crew, because only Qwen-Image's, FLUX's "
+            "and SD3's transformers are supported; use degree 1. (A transformer compiled as a whole is another type: "
+            "compile its repeated blocks instead.)"
         )
     if transformer._compiled_call_impl is not None:
         raise ConfigError(

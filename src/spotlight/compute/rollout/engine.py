@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 
 from spotlight.compute.evaluation import to_images
-from spotlight.compute.models.adapter import Adapter, ConditionBatch
+from spotlight.compute.models.adapter import Adapter, ConditionBatch, joined_conditions
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rollout.denoise import check_finite, check_window
 from spotlight.compute.rollout.flight import Flight, Payload
-from spotlight.compute.rollout.live import LiveRow, joined_conditions
+from spotlight.compute.rollout.live import LiveRow
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Advanced, advance
 from spotlight.compute.scores import EVALUATION_SEED

@@ -131,13 +131,3 @@ class LiveRow:
 
     def _stacked(self, latents: list[Tensor]) -> Tensor:
         return torch.stack(latents).cpu() if latents else torch.zeros(0, *self.x_SC.shape)
-
-
-def joined_conditions(conditions: list[ConditionBatch]) -> ConditionBatch:
-    """Concatenate batches of one width along the rows."""
-    pooled = [cond.pooled for cond in conditions if cond.pooled is not None]
-    return ConditionBatch(
-        torch.cat([cond.embeds for cond in conditions]),
-        torch.cat([cond.mask for cond in conditions]),
-        torch.cat(pooled) if pooled else None,
-    )

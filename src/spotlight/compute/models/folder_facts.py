@@ -1,0 +1,130 @@
+"""Facts of a checkpoint in diffusers layout, from its JSON files and safetensors headers; free of torch."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from spotlight.compute.models.registry import Family, Geometry, family_of_class
+from spotlight.compute.weights.header import unreadable
+from spotlight.core.errors import WeightsError
+
+STEMS = ("diffusion_pytorch_model", "model")
+"""Names of weights files in diffusers and in transformers; other stems are variants such as fp16."""
+BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "BOOL": 1}
+
+
+@dataclass(frozen=True)
+class ComponentFacts:
+    """Size of one component's weights."""
+
+    parameters: int
+    bytes: int
+    """Bytes on disk, in the stored dtypes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFacts:
+    """Facts of one checkpoint before it is loaded."""
+
+    family: Family
+    geometry: Geometry
+    heads: int
+    components: Mapping[str, ComponentFacts]
+    """Size of the transformer, the VAE and every text encoder."""
+    lora_edges: int
+    """Rows and columns of all matrices that adapters change: adapters of rank r have r times this many parameters."""
+
+
+def class_in_folder(folder: Path) -> str | None:
+    """Pipeline class in model_index.json, else the transformer's class; None if neither is readable."""
+    index, config = folder / "model_index.json", folder / "transformer" / "config.json"
+    try:
+        return str(json.loads((index if index.is_file() else config).read_text())["_class_name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def family_in_folder(folder: Path) -> Family:
+    """The family of a folder; raises WeightsError if it has no class name or a class without an adapter."""
+    name = class_in_folder(folder)
+    if name is None:
+        raise WeightsError(
+            f"The folder '{folder}' is no model in diffusers layout, because neither model_index.json nor "
+            "transformer/config.json has a readable class name; fetch the whole model."
+        )
+    return family_of_class(name, str(folder))
+
+
+def read_folder(folder: Path) -> FolderFacts:
+    """Read the facts; raises WeightsError if a component is missing or unreadable, or the family is unknown."""
+    family = family_in_folder(folder)
+    for component in family.components:
+        if not (folder / component).is_dir():
+            raise WeightsError(
+                f"The model in '{folder}' has no '{component}', because that folder is missing; fetch the whole "
+                "model, in diffusers layout."
+            )
+    transformer = _settings(folder / "transformer" / "config.json")
+    tensors = {
+        component: _tensors(folder / component)
+        for component in ("transformer", "vae", *(part for part in family.text if part.startswith("text_encoder")))
+    }
+    return FolderFacts(
+        family=family,
+        geometry=family.geometry(transformer, _settings(folder / "vae" / "config.json")),
+        heads=int(transformer["num_attention_heads"]),
+        components={component: _size(found) for component, found in tensors.items()},
+        lora_edges=sum(
+            sum(shape)
+            for name, (_, shape) in tensors["transformer"].items()
+            if any(name.endswith(f".{target}.weight") for target in family.lora_targets)
+        ),
+    )
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise WeightsError(
+            f"The settings {path} cannot be read ({type(error).__name__}: {error}); fetch the model again."
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of every tensor of a component, by name."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    part = file.get_slice(name)
+                    found[name] = (str(part.get_dtype()), tuple(part.get_shape()))
+        except (SafetensorError, OSError) as error:
+            raise unreadable(path, error) from error
+    return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that loading reads: all shards of an index, or the single file."""
+    for stem in STEMS:
+        index = folder / f"{stem}.safetensors.index.json"
+        if index.is_file():
+            return [folder / name for name in sorted(set(_settings(index).get("weight_map", {}).values()))]
+        if (folder / f"{stem}.safetensors").is_file():
+            return [folder / f"{stem}.safetensors"]
+    raise WeightsError(
+        f"The folder '{folder}' has no safetensors weights, because neither {' nor '.join(STEMS)} is there; fetch the "
+        "model again (pickled weights are never loaded)."
+    )
+
+
+def _size(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> ComponentFacts:
+    counts = {name: math.prod(shape) for name, (_, shape) in tensors.items()}
+    return ComponentFacts(sum(counts.values()), sum(n * BYTES.get(tensors[name][0], 4) for name, n in counts.items()))

@@ -1,0 +1,149 @@
+"""Real families with random weights: tiny checkpoints for a laptop and models of the released size for speed.
+
+    random-tiny:FAMILY    a folder in diffusers layout (assets/random/tiny/FAMILY.json)
+    random:FAMILY         on the device, without a file (assets/random/full/FAMILY.json)
+
+Every component is there, with its class, its tokenizer's conventions and its VAE's true scale. Tokenizers are small in
+both. The same seed gives the same weights on the same kind of device, whatever was drawn before; nothing is fetched.
+"""
+
+import copy
+import json
+import string
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from spotlight.assets import asset
+from spotlight.compute.models.components import text_pipeline
+from spotlight.compute.models.pipeline_adapter import PipelineAdapter
+from spotlight.compute.models.registry import Family
+
+# The public names of transformers are dummies to a type checker.
+hub: Any = transformers
+LETTERS = string.ascii_lowercase
+CLIP_WIDTH = 77
+
+
+def write_tiny(family: Family, folder: Path, seed: int = 0) -> Path:
+    """Write a checkpoint that the family's own pipeline and `from_pretrained` of its adapter load; return `folder`."""
+    settings = _settings(family, "tiny")
+    with _seeded(seed, torch.device("cpu"), torch.float32):
+        parts = {**_picture_parts(family, settings), **_text_parts(family, settings)}
+    pipeline: Any = getattr(diffusers, family.pipeline)
+    pipeline(**parts).save_pretrained(folder)
+    return folder
+
+
+def random_full(
+    family: Family, device: torch.device, dtype: torch.dtype, seed: int = 0, max_text_tokens: int | None = None
+) -> PipelineAdapter:
+    """The family's released size with random weights, created on the device; text encoders at the first `encode`."""
+    settings = _settings(family, "full")
+
+    def load_text() -> Any:
+        with _seeded(seed, device, dtype):
+            return text_pipeline(family, _text_parts(family, settings))
+
+    with _seeded(seed, device, dtype):
+        parts = _picture_parts(family, settings)
+    adapter: PipelineAdapter = family.load_adapter_class()(
+        **parts, load_text=load_text, device=device, max_text_tokens=max_text_tokens
+    )
+    return adapter
+
+
+def _settings(family: Family, scale: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(asset(f"random/{scale}/{family.name}.json").read_text())
+    return found
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Create modules on the device in their dtype: a copy in fp32 would not fit beside a second process."""
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(seed)
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def _picture_parts(family: Family, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "transformer": getattr(diffusers, family.transformer)(**settings["transformer"]).eval(),
+        "vae": getattr(diffusers, family.vae)(**settings["vae"]),
+        "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(**settings["scheduler"]),
+    }
+
+
+def _text_parts(family: Family, settings: dict[str, Any]) -> dict[str, Any]:
+    """Tokenizers, and encoders of their vocabularies: `text_encoder_2` belongs to `tokenizer_2`."""
+    parts: dict[str, Any] = {
+        folder: TOKENIZERS[name](family) for folder, name in family.text.items() if folder.startswith("tokenizer")
+    }
+    for folder, name in family.text.items():
+        if folder.startswith("text_encoder"):
+            tokenizer = parts[folder.replace("text_encoder", "tokenizer")]
+            config = copy.deepcopy(settings[folder])
+            # Qwen's vocabulary is a setting of the text half of a vision-language model.
+            text = config.get("text_config", config)
+            text.setdefault("vocab_size", len(tokenizer))
+            for token in ("eos_token_id", "bos_token_id", "pad_token_id"):
+                text.setdefault(token, getattr(tokenizer, token))
+            encoder: Any = getattr(transformers, name)
+            parts[folder] = encoder(encoder.config_class(**config)).eval()
+    return parts
+
+
+def _qwen_tokenizer(family: Family) -> Any:
+    """Byte-level BPE of the template's words, so its prefix has 34 tokens, as in the real vocabulary."""
+    template = text_pipeline(family, dict.fromkeys(family.text)).prompt_template_encode
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = hub.Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=800,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=special,
+        min_frequency=1,
+        show_progress=False,
+    )
+    bpe.train_from_iterator([template], trainer)
+    learned = json.loads(bpe.to_str())["model"]
+    tokenizer = hub.Qwen2Tokenizer(vocab=learned["vocab"], merges=[tuple(merge) for merge in learned["merges"]])
+    tokenizer.add_special_tokens({"additional_special_tokens": special[1:]})
+    return tokenizer
+
+
+def _clip_tokenizer(family: Family) -> Any:
+    """Bytes and pairs of letters, so that a token holds two letters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [(first, second + end) for end in ("", "</w>") for first in LETTERS for second in LETTERS]
+    pieces = [*alphabet, *(f"{byte}</w>" for byte in alphabet), *("".join(pair) for pair in merges)]
+    vocabulary = {piece: index for index, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
+    return hub.CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=CLIP_WIDTH)
+
+
+def _t5_tokenizer(family: Family) -> Any:
+    """Printable characters and pairs of letters; any other character is unknown."""
+    singles = [character for character in string.printable if not character.isspace()]
+    pairs = [first + second for first in f"▁{LETTERS}" for second in LETTERS]
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+    pieces += [(single, -3.0) for single in singles] + [(pair, -4.0) for pair in pairs]
+    return hub.T5TokenizerFast(vocab=pieces, extra_ids=0, model_max_length=family.longest_prompt)
+
+
+TOKENIZERS: dict[str, Callable[[Family], Any]] = {
+    "Qwen2Tokenizer": _qwen_tokenizer,
+    "CLIPTokenizer": _clip_tokenizer,
+    "T5TokenizerFast": _t5_tokenizer,
+}
