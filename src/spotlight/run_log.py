@@ -17,8 +17,8 @@ from spotlight.control.market.cost import CostMeter
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
 from spotlight.core.errors import InputError, NothingToDo
-from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted
-from spotlight.core.journal import Disk, Journal, read
+from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted, RunStopped
+from spotlight.core.journal import Disk, Journal, JournalUnwritable, read
 from spotlight.folder import RunFolder, config_digest
 
 Observer = Callable[[Record], None]
@@ -45,6 +45,7 @@ class RunLog:
         """Snapshot after every iteration, by name, so that readers need not start at the first record."""
         self.state = RunState()
         self.ledger = Ledger(self.emit)
+        self._unwritable: JournalUnwritable | None = None
         self._meter: CostMeter | None = None
         self.planner = Planner(config.explore)
         self._journal = journal
@@ -107,7 +108,17 @@ class RunLog:
         self.ledger.interrupt()
 
     def emit(self, event: AnyEvent) -> None:
-        record = self._journal.append(event)
+        """Append the event; after one that could not be written only the end of the run is recorded.
+
+        Decisions that rest on the lost event must not follow it: the run resumes from the record before.
+        """
+        if self._unwritable is not None and not isinstance(event, RunStopped):
+            raise self._unwritable
+        try:
+            record = self._journal.append(event)
+        except JournalUnwritable as error:
+            self._unwritable = error
+            raise
         if type(event) in BULK and self._meter is None and not self.observers:
             # Nothing observes it, as in a long simulation, where nearly all records are of this kind.
             return

@@ -23,6 +23,18 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
 """
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(500404, id="an event after one that the full disk refused"),
+        pytest.param(500474, id="an update whose samples all fail"),
+        pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
+    ],
+)
+def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:
+    assert run_seed(seed).theta
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", MORE_SEEDS[::CHUNK])
 def test_storms_of_more_seeds_lose_and_double_no_sample(first: int) -> None:

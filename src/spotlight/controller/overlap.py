@@ -79,6 +79,7 @@ class Asynchrony:
         """Admit groups from now on, as soon as previews of the iteration are in."""
         self._admission = None
         if iteration < self._lead.iterations:
+            self._rollouts.audit_ahead(iteration, self._state.selected.get(iteration))
             self._task = asyncio.create_task(self._guarded(iteration))
 
     def close(self, iteration: int) -> None:

@@ -149,6 +149,13 @@ class Rollouts:
         self._issue_audits(iteration, dict.fromkeys(groups, Version(iteration - 1)), selected)
         self._hub.flush()
 
+    def audit_ahead(self, iteration: int, selected: Selected | None) -> None:
+        """Issue audits that a crash left out after the rollouts of a group ahead, before its weights are dropped."""
+        versions = self._versions(iteration)
+        if versions:
+            self._issue_audits(iteration, versions, selected)
+            self._hub.flush()
+
     def issued_groups(self, iteration: int) -> set[int]:
         return {request.group for request in self._hub.dispatcher.ledger.iteration(iteration, Work.ROLLOUT)}
 

@@ -23,7 +23,7 @@ from rich.progress import track
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.states import EDGES, SampleState
 from spotlight.control.run_state import RunState
-from spotlight.core.errors import NothingToDo, Stopped
+from spotlight.core.errors import NothingToDo, SpotlightError, Stopped
 from spotlight.core.events import Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
@@ -138,10 +138,15 @@ class StormRun:
             await asyncio.wait_for(self._lives(), bound)
         except TimeoutError:
             raise Broken(f"the run did not finish within {bound:.0f} s, {LIVENESS_S:.0f} s after the faults") from None
+        except SpotlightError as error:
+            # Samples are poisoned by identity: if an update has no other, no run of this seed can train it.
+            if not (self._storm.fired[Fault.POISON] and str(error).startswith("every sample of update")):
+                raise
+        else:
+            self.invariants.finish()
         finally:
             for task in tasks:
                 task.cancel()
-        self.invariants.finish()
         return SeedOutcome(
             seed=self._setting.seed,
             events=self.world.events,
