@@ -77,9 +77,9 @@ resident_gib  # benchmarks: results
 # For users of the package, or for what comes next.
 TransformersDetector  # GenEval on photographs: the detector of a user's own reward
 release_text_encoder  # real families: frees the encoders once all prompts are embedded
-SD3Adapter  # compute/models/registry.py names it
-FluxAdapter  # compute/models/registry.py names it
-QwenImageAdapter  # compute/models/registry.py names it
+SD3Adapter  # compute/models/family_registry.py names it
+FluxAdapter  # compute/models/family_registry.py names it
+QwenImageAdapter  # compute/models/family_registry.py names it
 family_named  # for `random-tiny:FAMILY` as a model's name
 random_full  # for `random:FAMILY` as a model's name
 write_tiny  # for `random-tiny:FAMILY` as a model's name

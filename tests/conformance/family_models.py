@@ -8,10 +8,10 @@ import diffusers
 import torch
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import FAMILIES, Family
 from spotlight.compute.models.packing import patchify, unpatchify
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 from spotlight.compute.models.random_weights import write_tiny
-from spotlight.compute.models.registry import FAMILIES, Family
 from spotlight.core.types import Prompt, PromptId, Sample, SamplerKind, Sampling, Size, Version, Window
 
 SIZE = Size(64, 96)

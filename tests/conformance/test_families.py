@@ -23,8 +23,8 @@ from family_models import (
     written,
 )
 
+from spotlight.compute.models.family_registry import FAMILIES, family_named
 from spotlight.compute.models.flux import FluxAdapter
-from spotlight.compute.models.registry import FAMILIES, family_named
 from spotlight.compute.rollout import denoise
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConfig

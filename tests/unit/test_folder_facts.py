@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.models.folder_facts import read_folder
 from spotlight.compute.models.random_weights import write_tiny
-from spotlight.compute.models.registry import FAMILIES
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.train.lora import select_trainable
 from spotlight.core.errors import WeightsError

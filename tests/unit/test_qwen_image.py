@@ -13,9 +13,9 @@ from diffusers import (
 from tiny_qwen_image import conditioning, empty_pipeline, save_tiny_model
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import QWEN_IMAGE
 from spotlight.compute.models.packing import patchify
 from spotlight.compute.models.qwen_image import QwenImageAdapter
-from spotlight.compute.models.registry import QWEN_IMAGE
 from spotlight.compute.rollout import denoise
 from spotlight.core.errors import ConfigError, PromptError, SizeError
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version

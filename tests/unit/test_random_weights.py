@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.models.random_weights import random_full
-from spotlight.compute.models.registry import FAMILIES
 from spotlight.core.types import Size
 
 # Billions of parameters of SD3.5-medium, FLUX.1-dev and Qwen-Image: transformer, and all text encoders.

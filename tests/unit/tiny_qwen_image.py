@@ -14,9 +14,9 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from spotlight.assets import asset
 from spotlight.compute.models.adapter import Conditioning
+from spotlight.compute.models.family_registry import QWEN_IMAGE
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.models.random_weights import write_tiny
-from spotlight.compute.models.registry import QWEN_IMAGE
 
 SETTINGS = json.loads(asset("random/tiny/qwen-image.json").read_text())
 TEXT_DIM = SETTINGS["transformer"]["joint_attention_dim"]

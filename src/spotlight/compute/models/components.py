@@ -8,8 +8,8 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from spotlight.compute.models.family_registry import FAMILIES, Family, family_of_class
 from spotlight.compute.models.folder_facts import class_in_folder
-from spotlight.compute.models.registry import FAMILIES, Family, family_of_class
 from spotlight.core.errors import ConfigError, WeightsError
 
 PROBLEMS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import FLUX
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
-from spotlight.compute.models.registry import FLUX
 from spotlight.core.types import Size
 
 

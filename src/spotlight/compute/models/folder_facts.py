@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from spotlight.compute.models.registry import Family, Geometry, family_of_class
+from spotlight.compute.models.family_registry import Family, Geometry, family_of_class
 from spotlight.compute.weights.header import unreadable
 from spotlight.core.errors import WeightsError
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from spotlight.compute.models import components
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning, joined_conditions, of_one_width
+from spotlight.compute.models.family_registry import Family
 from spotlight.compute.models.packing import unpatchify
-from spotlight.compute.models.registry import Family
 from spotlight.core.errors import ConfigError, PromptError, WeightsError
 from spotlight.core.types import Prompt, Size
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from spotlight.compute.models.registry import QWEN_IMAGE
+from spotlight.compute.models.family_registry import QWEN_IMAGE
 
 LORA_TARGETS = QWEN_IMAGE.lora_targets
 

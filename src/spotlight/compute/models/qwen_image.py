@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import QWEN_IMAGE
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 from spotlight.compute.models.qwen_dit import true_cfg
-from spotlight.compute.models.registry import QWEN_IMAGE
 from spotlight.core.types import Size
 
 

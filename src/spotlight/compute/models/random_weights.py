@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from spotlight.assets import asset
 from spotlight.compute.models.components import text_pipeline
+from spotlight.compute.models.family_registry import Family
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
-from spotlight.compute.models.registry import Family
 
 # The public names of transformers are dummies to a type checker.
 hub: Any = transformers

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import SD3
 from spotlight.compute.models.packing import patchify, unpatchify
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
-from spotlight.compute.models.registry import SD3
 from spotlight.core.types import Size
 
 
