@@ -6,7 +6,7 @@ import pytest
 import torch
 from command_line import spotlight
 
-from spotlight.compute.profiling import start
+from spotlight.compute.profiling import start, subject
 from spotlight.compute.profiling.operations import MEASURES, LeftOut, measurements
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import QUICK_BATCHES, QwenImageShape, random_qwen_image
@@ -129,8 +129,11 @@ def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_output(monkey
 
 
 @pytest.mark.parametrize("model", ["words", "qwen-image"])
-def test_worker_starts_up_to_its_hello(model):
+def test_worker_starts_up_to_its_hello(model, monkeypatch):
+    built = []
+    monkeypatch.setattr(subject, "tiny_subject", lambda name, device: built.append((name, device)))
     start.main(model, "cpu")
+    assert built == ([("words", "cpu")] if model == "words" else [])
 
 
 def test_a_worker_cannot_start_without_its_model():

@@ -20,7 +20,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import Record
 from spotlight.core.journal import Disk
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, Request, SlotClass
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
 from spotlight.sim.controller import PowerCut
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fakes import Streams, mark
@@ -94,6 +94,8 @@ SHARES = {
 """Share of occasions with a fault, where it differs from the default: rollouts have many occasions, checkpoints few."""
 MAX_FAILURES = 2
 """Random failures per sample: one less than the number at which the dispatcher drops it."""
+POISONED = 0.03
+"""Share of samples that every attempt fails at."""
 WINDOWS = (
     (CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.STEPPED, CrashPoint.REPLY_SENT),
     (CrashPoint.PUBLISHING, CrashPoint.PUBLISHED),
@@ -157,12 +159,16 @@ class Storm(NoFaults):
         return deaths < MAX_DEATHS and self.happens(point, SHARES.get(point, 0.4))
 
     def fails(self, request: Request, attempt: int) -> bool:
-        if self._is_by_identity(Fault.POISON, request, 0.03):
+        if self._is_by_identity(Fault.POISON, request, POISONED):
             return True
         if self._failures[request.id] < MAX_FAILURES and self.happens(Fault.ATTEMPT_FAILED, 0.05):
             self._failures[request.id] += 1
             return True
         return False
+
+    def is_poisoned(self, request: RequestId) -> bool:
+        """Whether every attempt at this sample fails, by its identity."""
+        return self._has(Fault.POISON, request, POISONED)
 
     def is_unscorable(self, request: Request) -> bool:
         return self._is_by_identity(Fault.UNSCORABLE, request, 0.08)
@@ -186,10 +192,13 @@ class Storm(NoFaults):
 
     def _is_by_identity(self, kind: Fault, request: Request, share: float) -> bool:
         """Whether the sample's identity has this fault; also after the storm and in the undisturbed run."""
-        if not self._rates[kind] or int(mark(kind, self._seed, request.id)[:4], 16) >= share * 0x10000:
+        if not self._has(kind, request.id, share):
             return False
         self.fired[kind] += 1
         return True
+
+    def _has(self, kind: Fault, request: RequestId, share: float) -> bool:
+        return bool(self._rates[kind]) and int(mark(kind, self._seed, request)[:4], 16) < share * 0x10000
 
 
 class Undisturbed(Storm):

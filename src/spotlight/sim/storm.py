@@ -24,9 +24,10 @@ from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.states import EDGES, SampleState
 from spotlight.control.run_state import RunState
 from spotlight.core.errors import NothingToDo, SpotlightError, Stopped
-from spotlight.core.events import Record
+from spotlight.core.events import Dropped, Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
+from spotlight.core.work import Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.faults import KINDS, MACHINES, Fault, FaultyDisk, MachineFaults, Storm, Undisturbed, damage_files
@@ -140,7 +141,7 @@ class StormRun:
             raise Broken(f"the run did not finish within {bound:.0f} s, {LIVENESS_S:.0f} s after the faults") from None
         except SpotlightError as error:
             # Samples are poisoned by identity: if an update has no other, no run of this seed can train it.
-            if not (self._storm.fired[Fault.POISON] and str(error).startswith("every sample of update")):
+            if not (str(error).startswith("every sample of update") and self._drops_only_poison()):
                 raise
         else:
             self.invariants.finish()
@@ -158,6 +159,13 @@ class StormRun:
             fired=self._storm.fired,
             edges=self.invariants.edges + Counter({(SampleState.LEASED, SampleState.DROPPED): self.world.discards}),
         )
+
+    def _drops_only_poison(self) -> bool:
+        """Whether rollouts were dropped, and none that a worker could have made."""
+        events = [record.event for record in read(self._folder.journal)]
+        dropped = [event.request for event in events if isinstance(event, Dropped)]
+        rollouts = [request for request in dropped if request.startswith(f"{Work.ROLLOUT}/")]
+        return bool(rollouts) and all(map(self._storm.is_poisoned, rollouts))
 
     async def _lives(self) -> None:
         """Run one controller after another until one finishes the run."""
