@@ -301,25 +301,29 @@ class PullQueue:
         self.entries: dict[WorkerId, int] = {}
         """Number of the valid heap entry of each worker whose pull is to be considered; read by the scheduler."""
         self._aside: dict[WorkerId, WorkerRecord] = {}
+        self._leaving: dict[WorkerId, WorkerRecord] = {}
+        """Pulls of workers about to leave, which `wake_all` passes over."""
         self._entry = 0
 
     def __len__(self) -> int:
-        return len(self.entries) + len(self._aside)
+        return len(self.entries) + len(self._aside) + len(self._leaving)
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         """All workers with a standing pull, the fastest first."""
         considered = [worker for _, entry, worker in self._heap if self.entries.get(worker.id) == entry]
-        return iter(sorted([*considered, *self._aside.values()], key=lambda worker: (-worker.speed, worker.id)))
+        waiting = [*considered, *self._aside.values(), *self._leaving.values()]
+        return iter(sorted(waiting, key=lambda worker: (-worker.speed, worker.id)))
 
     def push(self, worker: WorkerRecord) -> None:
         """Add a new pull, or return one that was set aside."""
         self._aside.pop(worker.id, None)
+        self._leaving.pop(worker.id, None)
         entry = self._entry = self._entry + 1
         self.entries[worker.id] = entry
         heappush(self._heap, (-worker.speed, entry, worker))
 
     def wake(self, worker: WorkerRecord) -> None:
-        if worker.id in self._aside:
+        if worker.id in self._aside or worker.id in self._leaving:
             self.push(worker)
 
     def wake_all(self) -> None:
@@ -332,7 +336,7 @@ class PullQueue:
         entries, heap, entry = self.entries, self._heap, self._entry
         for worker in aside.values():
             if worker.standing is LEAVING:
-                self._aside[worker.id] = worker
+                self._leaving[worker.id] = worker
                 continue
             entry += 1
             entries[worker.id] = entry
@@ -355,3 +359,4 @@ class PullQueue:
     def forget(self, worker: WorkerRecord) -> None:
         self.entries.pop(worker.id, None)
         self._aside.pop(worker.id, None)
+        self._leaving.pop(worker.id, None)
