@@ -41,10 +41,11 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-def pickled(folder: Path) -> Path:
-    """Put the weights into a pickled checkpoint instead."""
+def pickled(folder: Path, name: str = "pytorch_model.bin", key: str | None = None) -> Path:
+    """Put the weights into a pickled checkpoint instead, under a key where one is given."""
     weights = folder / "model.safetensors"
-    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    content = load_file(weights)
+    torch.save({key: content, "step": 3} if key else content, folder / name)
     weights.unlink()
     return folder
 
@@ -119,9 +120,10 @@ def test_device_is_used_and_named_in_the_version():
         reward.score(IMAGES, PROMPTS)
 
 
-def test_pickled_checkpoint_is_converted_once_and_scores_the_same(folder, cache):
+@pytest.mark.parametrize(("name", "key"), [("pytorch_model.bin", None), ("model.pt", None), ("last.pt", "state_dict")])
+def test_pickled_checkpoint_is_converted_once_and_scores_the_same(folder, cache, name, key):
     reference = clip(source=str(folder))
-    converted = clip(source=str(pickled(folder)))
+    converted = clip(source=str(pickled(folder, name, key)))
     assert converted.version == reference.version
     (file,) = cache.rglob("*.safetensors")
     written = os.stat(file).st_mtime_ns
@@ -161,7 +163,7 @@ def test_checkpoint_of_something_else_is_refused(folder):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda folder: (folder / "model.safetensors").unlink(), r"no model.safetensors, pytorch_model.bin or .pt"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "pytorch_model.bin or single .pt"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x00" * 64), "no CLIP model can be loaded"),
         (lambda folder: (folder / "config.json").unlink(), "no CLIP model can be loaded"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),

@@ -20,6 +20,7 @@ FORMATS = {
     "row": "a row has a text in the column prompt, and a text or nothing in the column target",
 }
 """The expected form by the unit of a source."""
+KINDS = {"line": "file", "row": "table"}
 
 Row = TypeVar("Row")
 
@@ -73,7 +74,7 @@ def collected(source: str, unit: str, rows: Iterable[tuple[int, Row]], parse: Ca
         raise PromptError(_all_bad(source, unit, bad, len(found.keys() | bad.keys())))
     if not found:
         raise PromptError(
-            f"the prompt file {source} holds no prompt, so there is nothing to draw; write one per {unit}."
+            f"the prompt {KINDS[unit]} {source} holds no prompt, so there is nothing to draw; write one per {unit}."
         )
     return PromptSet(source=source, prompts=tuple(found.values()), unit=unit, numbers=tuple(found))
 
@@ -83,8 +84,8 @@ def _all_bad(source: str, unit: str, bad: dict[int, str], count: int) -> str:
     if len(bad) > LISTED_LINES:
         listed.append(f"{len(bad) - LISTED_LINES} more")
     return (
-        f"the prompt file {source} has {len(bad)} bad of {count} {unit}s: {', '.join(listed)}; {FORMATS[unit]}: "
-        "correct or remove them."
+        f"the prompt {KINDS[unit]} {source} has {len(bad)} bad of {count} {unit}s: {', '.join(listed)}; "
+        f"{FORMATS[unit]}: correct or remove them."
     )
 
 

@@ -118,9 +118,10 @@ def _converted(folder: Path) -> Path:
     """The folder, in the cache, of the checkpoint's tensors as safetensors; written once for each content."""
     from safetensors.torch import save_file
 
-    files = sorted(folder.glob(PICKLED)) or sorted(folder.glob("*.pt"))[:1]
+    others = list(folder.glob("*.pt"))
+    files = sorted(folder.glob(PICKLED)) or (others if len(others) == 1 else [])
     if not files:
-        raise ValueError("no model.safetensors, pytorch_model.bin or .pt file")
+        raise ValueError("no model.safetensors, pytorch_model.bin or single .pt file")
     hasher = hashlib.blake2b(digest_size=16)
     for file in files:
         with file.open("rb") as content:

@@ -63,7 +63,7 @@ class EndpointConfig:
     key_variable: str = ""
     """Environment variable of the API key; empty for an endpoint without one."""
     timeout_s: float = TIMEOUT_S
-    """Time limit of one request."""
+    """Time limit of one request: of connecting, of every wait for bytes, and of the whole answer."""
     attempts: int = 4
     first_wait_s: float = 1.0
     """Wait after the first failure, doubled after each."""
