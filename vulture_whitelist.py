@@ -9,6 +9,10 @@ teardown  # hypothesis, after each history of a state machine
 TestLedger  # pytest collects the state machine under this name
 TestAnyHistory  # pytest collects the state machine under this name
 installed  # a fixture that tests name as an argument for its effect
+do_POST  # http.server
+log_message  # http.server
+handle_error  # socketserver
+daemon_threads  # socketserver
 handle_startendtag  # html.parser
 handle_endtag  # html.parser
 handle_data  # html.parser
@@ -22,6 +26,7 @@ _timeout  # gloo's and NCCL's options
 blocking  # NCCL's options
 set_timeout  # torch calls it on a store
 has_extended_api  # torch calls it on a store
+redirect_request  # urllib calls it on a redirect
 intra_op_num_threads  # onnxruntime's options
 inter_op_num_threads  # onnxruntime's options
 momentum  # an attribute of ONNX files, passed by name
@@ -34,6 +39,10 @@ ocr_judge  # compute/rewards/registry.py
 geneval  # compute/rewards/registry.py
 geneval_strict  # compute/rewards/registry.py
 jpeg  # compute/rewards/registry.py
+clip  # compute/rewards/registry.py
+pickscore  # compute/rewards/registry.py
+ocr_endpoint  # compute/rewards/registry.py
+rubric_endpoint  # compute/rewards/registry.py
 demo  # the command that writes assets/traces/demo.csv
 bulk  # the command that writes assets/traces/bulk.csv
 Mobile  # tests name it as a reward

@@ -66,7 +66,9 @@ def test_rewards_lists_every_name_with_its_meaning_and_version():
     assert len({reward["description"] for reward in found.values() if reward["description"]}) == len(found)
     plain = spotlight("rewards").out
     for name, reward in found.items():
-        assert f"{name:16} {reward['description']}\n{'':16} version {reward['version']}\n" in plain
+        fact = f"version {reward['version']}" if "version" in reward else f"options {reward['options']}"
+        assert f"{name:16} {reward['description']}\n{'':16} {fact}\n" in plain
+    assert found["rubric_endpoint"]["options"] == "url, model, rubric"
 
 
 def test_rewards_describes_a_function_of_the_working_folder(tmp_path, monkeypatch):

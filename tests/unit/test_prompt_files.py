@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from spotlight.compute.data import scenes
 from spotlight.compute.data.config import DataConfig
-from spotlight.compute.data.prompts import load_prompts, read_prompts, run_prompts
+from spotlight.compute.data.prompts import load_prompts, prompt_sets, read_prompts, run_prompts
 from spotlight.compute.data.worlds import SCENES, WORDS
 from spotlight.core.errors import InputError, PromptError
 from spotlight.core.types import Clause, Prompt, SceneSpec
@@ -100,7 +101,7 @@ def test_prompt_file_that_is_missing_empty_or_not_text_is_refused(tmp_path):
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     with pytest.raises(PromptError, match="not UTF-8"):
         load_prompts(str(tmp_path / "latin.txt"), WORDS)
-    with pytest.raises(InputError, match=r"is not a \.txt or \.jsonl file"):
+    with pytest.raises(InputError, match=r"is not a \.txt, \.jsonl or \.parquet file"):
         load_prompts(written(tmp_path / "prompts.csv", "a hat"), WORDS)
 
 
@@ -138,3 +139,27 @@ def test_text_with_one_target_to_train_on_and_another_held_out_is_refused(tmp_pa
         PromptError, match=r"'a hat' \(line 2 of .*held_out.jsonl\) has another target or scene in .*mine"
     ):
         run_prompts(DataConfig(prompts=mine, held_out=held_out), WORDS)
+
+
+def test_share_holds_out_about_that_part_of_a_file_and_keeps_the_line_numbers(tmp_path):
+    file = written(tmp_path / "p.txt", *(f"prompt {number}" for number in range(1, 1001)))
+    training, held_out = prompt_sets(DataConfig(prompts=file, held_out=0.1), None)
+    assert 60 < len(held_out.prompts) < 140
+    assert len(training.prompts) + len(held_out.prompts) == 1000
+    for prompts in (training, held_out):
+        assert [prompts.place(index) for index in range(9)] == [
+            prompt.text.replace("prompt", "line") for prompt in prompts.prompts[:9]
+        ]
+
+
+@pytest.mark.parametrize(("share", "empty"), [(1e-9, "held out"), (1 - 1e-9, "to train on")])
+def test_share_that_leaves_a_set_empty_is_refused_with_the_numbers(tmp_path, share, empty):
+    file = written(tmp_path / "p.txt", "a hat", "a cat", "a hat")
+    with pytest.raises(PromptError, match=f"of the 2 different prompts of .*p.txt that leaves none {empty}"):
+        run_prompts(DataConfig(prompts=file, held_out=share), None)
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, True])
+def test_share_outside_0_to_1_is_refused(share):
+    with pytest.raises(ValidationError, match="a share is between 0 and 1"):
+        DataConfig(held_out=share)

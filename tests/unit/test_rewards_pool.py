@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import textwrap
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -78,8 +79,11 @@ def pictures(count: int) -> tuple[list[np.ndarray], list[Prompt]]:
 
 def test_every_built_in_name_gives_a_reward_of_that_name():
     assert {"ocr", "ocr_graded", "ocr_judge", "geneval", "geneval_strict", "jpeg"} <= set(registry.names())
-    for name in registry.BUILT_IN:
-        reward = registry.create(name)
+    model, server = {"source": "random-tiny:clip"}, {"url": "http://localhost/v1", "model": "seer"}
+    options = {"clip": model, "pickscore": model, "ocr_endpoint": server, "rubric_endpoint": {**server, "rubric": "?"}}
+    for name, path in registry.BUILT_IN.items():
+        assert registry.required_options(name) == list(options.get(name, {}))
+        reward = EntryPoint(name, path, "").load()(**options.get(name, {}))
         assert reward.name == name
         assert reward.version
 

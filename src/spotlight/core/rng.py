@@ -25,6 +25,7 @@ class Purpose(StrEnum):
     WINDOW = "window"
     ORDER = "order"
     DATA = "data"
+    RETRY = "retry"
 
 
 def derive_key(purpose: Purpose, run_seed: int, *parts: str | int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from spotlight.compute.data.prompts import PromptSet
+from spotlight.compute.data.prompt_rows import PromptSet
 from spotlight.compute.models.encoder_process import problems_with
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rewards.reward_pool import RewardPool

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotlight.compute.data.prompts import PromptSet, RunPrompts, read_prompts
+from spotlight.compute.data.prompt_rows import PromptSet
+from spotlight.compute.data.prompts import RunPrompts, prompt_sets
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.config import RunConfig
 from spotlight.folder import RunFolder
@@ -24,12 +25,13 @@ class PlannedRun:
     @classmethod
     def new(cls, config: RunConfig, recipe: str) -> "PlannedRun":
         facts = facts_of(config.model.name)
+        training, held_out = prompt_sets(config.data, facts.world)
         return cls(
             config=config,
             facts=facts,
             folder=RunFolder.planned(config.output, recipe),
-            training=read_prompts(config.data.prompts, facts.world),
-            held_out=read_prompts(config.data.held_out, facts.world),
+            training=training,
+            held_out=held_out,
         )
 
     @classmethod

@@ -28,6 +28,10 @@ BUILT_IN = {
     "geneval": "spotlight.compute.rewards.geneval.geneval_rewards:geneval",
     "geneval_strict": "spotlight.compute.rewards.geneval.geneval_rewards:geneval_strict",
     "jpeg": "spotlight.compute.rewards.jpeg:jpeg",
+    "clip": "spotlight.compute.rewards.clip:clip",
+    "pickscore": "spotlight.compute.rewards.pickscore:pickscore",
+    "ocr_endpoint": "spotlight.compute.rewards.endpoint_rewards:ocr_endpoint",
+    "rubric_endpoint": "spotlight.compute.rewards.endpoint_rewards:rubric_endpoint",
 }
 
 
@@ -88,12 +92,21 @@ def create(name: str) -> Reward:
     return reward
 
 
-def description(name: str, reward: Reward) -> str:
+def required_options(name: str) -> list[str]:
+    """Options without which the factory of this name makes no reward."""
+    found = _imported(name)
+    if not inspect.isfunction(found):
+        return []
+    options = [each for each in inspect.signature(found).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    return [option.name for option in options if option.default is option.empty]
+
+
+def description(name: str, reward: Reward | None) -> str:
     """The reward's `description`, or the first line of the docstring of its factory, function or class."""
     own_text = getattr(reward, "description", None)
     if isinstance(own_text, str):
         return own_text
-    own = () if isinstance(reward, FunctionReward) else (type(reward),)
+    own = () if reward is None or isinstance(reward, FunctionReward) else (type(reward),)
     documented = (inspect.getdoc(each) for each in (_imported(name), *own))
     return next((doc.strip().partition("\n")[0] for doc in documented if doc), "")
 

@@ -30,7 +30,9 @@ def evaluate(
             "of a Qwen-Image."
         ),
     ],
-    prompts: Annotated[str, typer.Option(help="A split (test, train) or a .txt or .jsonl file.")] = "test",
+    prompts: Annotated[
+        str, typer.Option(help="A split (test, train), a .txt, .jsonl or .parquet file, or a dataset (hf:owner/name).")
+    ] = "test",
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 10,
     count: Annotated[
         int | None, typer.Option(min=1, help=f"Pictures; default {DEFAULT_COUNT} of a split, or all of a file.")
@@ -96,7 +98,7 @@ def prompts_to_draw(source: str, world: "World | None", count: int | None) -> "l
     from spotlight.compute.data.worlds import HELD_OUT_ORDER
 
     known = load_prompts(source, world)
-    if count is None and Path(source).suffix:
+    if count is None and Path(source).is_file():
         return known
     return PromptOrder(known, HELD_OUT_ORDER).take(0, count or DEFAULT_COUNT)
 

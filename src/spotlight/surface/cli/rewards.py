@@ -12,25 +12,29 @@ def rewards(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List rewards with descriptions and versions."""
+    """List rewards with descriptions and versions; a reward with required options, which has no version without
+    them, with the options."""
     from spotlight.compute.rewards import registry
     from spotlight.core.errors import RewardError
 
     found: dict[str, dict[str, str]] = {}
     for name in names or registry.names():
         try:
-            reward = registry.create(name)
+            options = registry.required_options(name)
+            reward = None if options else registry.create(name)
         except RewardError as error:
             # A broken package must not hide the others in a full list; a named one raises.
             if names:
                 raise
             found[name] = {"problem": str(error)}
         else:
-            found[name] = {"version": reward.version, "description": registry.description(name, reward)}
+            facts = {"version": reward.version} if reward else {"options": ", ".join(options)}
+            found[name] = {**facts, "description": registry.description(name, reward)}
     if as_json:
         print(json.dumps(found))
         return
     for name, facts in found.items():
         print(f"{name:16} {facts.get('problem', facts.get('description'))}")
-        if "version" in facts:
-            print(f"{'':16} version {facts['version']}")
+        for fact in ("version", "options"):
+            if fact in facts:
+                print(f"{'':16} {fact} {facts[fact]}")
