@@ -100,7 +100,7 @@ def _settings(path: Path) -> dict[str, Any]:
 def _tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of every tensor of a component, by name."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             with safe_open(path, framework="np") as file:
                 for name in file.keys():  # noqa: SIM118
@@ -111,7 +111,7 @@ def _tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     return found
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files that loading reads: all shards of an index, or the single file."""
     for stem in STEMS:
         index = folder / f"{stem}.safetensors.index.json"
