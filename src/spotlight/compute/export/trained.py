@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -14,25 +13,12 @@ from spotlight.compute.models.families import usable_device
 from spotlight.compute.models.family_registry import FAMILIES, Family
 from spotlight.compute.models.loaded import REAL_BATCH, LoadedModel, load_checkpoint
 from spotlight.compute.models.pipeline_adapter import load_model
-from spotlight.compute.models.sources import Source, SourceKind, newest_set, resolve, run_settings
+from spotlight.compute.models.sources import Source, SourceKind, base_of, newest_set, resolve, run_settings
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.weights.store import read_set
 from spotlight.core.errors import WeightsError
 from spotlight.core.types import Size
 from spotlight.core.work import Policy
-
-
-class Which(StrEnum):
-    """Which of a run's weights."""
-
-    EMA = "ema"
-    """The moving average, which the run's evaluations use."""
-    LAST = "last"
-    """The newest policy that rolled out."""
-
-    @property
-    def policy(self) -> Policy:
-        return Policy.AVERAGE if self is Which.EMA else Policy.BEHAVIOUR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +40,9 @@ class TrainedSet:
         return FAMILIES.get(self.source.family)
 
 
-def read_trained(run: Path, which: Which) -> TrainedSet:
+def read_trained(run: Path, policy: Policy) -> TrainedSet:
     """Read and verify the newest set of the run."""
-    source = resolve(str(newest_set(run, which.policy)))
+    source = resolve(str(newest_set(run, policy)))
     content = read_set(source.path)
     return TrainedSet(
         run=run,
@@ -70,7 +56,7 @@ def read_trained(run: Path, which: Which) -> TrainedSet:
 
 def base_folder(trained: TrainedSet) -> Path:
     """Folder of the model in diffusers layout that the run trains from."""
-    base = resolve(trained.base)
+    base = base_of(trained.run)
     if base.kind is not SourceKind.DIFFUSERS or not base.path.is_dir():
         raise WeightsError(
             f"the run {trained.run} has weights of {trained.source.family}, but its base model '{trained.base}' is not "
@@ -88,9 +74,9 @@ def apply(trained: TrainedSet, transformer: nn.Module, family: Family) -> None:
     transformer.requires_grad_(False)
 
 
-def load_run(run: Path, device: str, size: Size | None, which: Which = Which.EMA) -> LoadedModel:
-    """Load a run's model with its trained weights, ready to sample; adapters stay beside the base weights."""
-    trained = read_trained(run, which)
+def load_run(run: Path, device: str, size: Size | None) -> LoadedModel:
+    """Load a run's model with its averaged weights, ready to sample; adapters stay beside the base weights."""
+    trained = read_trained(run, Policy.AVERAGE)
     if trained.family is None:
         return load_checkpoint(trained.source.location, device, size)
     usable = usable_device(device)

@@ -118,14 +118,14 @@ def newest_set(run: Path, policy: Policy = Policy.AVERAGE) -> Path:
 
 
 def base_of(run: Path) -> Source:
-    """Base weights of a run: its own copy, or those of a shipped family."""
+    """Base weights of a run: its own copy, those of a shipped family, or a model in diffusers layout."""
     own = run / BASE
     name = str(own) if own.is_file() else str(run_settings(run, "model").get("name"))
     source = resolve(name)
-    if source.kind is not SourceKind.FILE:
+    if source.kind in (SourceKind.PUBLISHED, SourceKind.CHECKPOINT):
         raise WeightsError(
-            f"the run {run} trains from '{name}', which is not a weights file, so its adapters have no base; restore "
-            f"its {BASE}."
+            f"the run {run} trains from '{name}', which is neither a weights file nor a model in diffusers layout, so "
+            f"its adapters have no base; restore its {BASE}."
         )
     return source
 

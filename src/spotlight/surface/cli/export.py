@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotlight.core.errors import EnvironmentProblem, InputError
+from spotlight.core.work import Policy
 from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class Chosen(StrEnum):
 
     EMA = "ema"
     LAST = "last"
+
+    @property
+    def policy(self) -> Policy:
+        return {Chosen.EMA: Policy.AVERAGE, Chosen.LAST: Policy.BEHAVIOUR}[self]
 
 
 def export(
@@ -86,12 +91,12 @@ def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, co
 
     quiet_libraries()
     from spotlight.compute.export import writing
-    from spotlight.compute.export.trained import Which, read_trained
+    from spotlight.compute.export.trained import read_trained
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
     from spotlight.surface.model_card import CURVE, draw_curve, model_card
 
-    trained = read_trained(folder.path, Which(weights))
+    trained = read_trained(folder.path, weights.policy)
     is_whole = merged or trained.lora is None
     if complete and (trained.family is None or not is_whole):
         raise InputError(
