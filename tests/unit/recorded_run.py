@@ -12,7 +12,7 @@ from spotlight.core.journal import Journal
 def record(run: Path, iterations: int = 3) -> None:
     """Write the journal of `story_journal.py` into the run's folder."""
     shutil.rmtree(run / "journal", ignore_errors=True)
-    clock = HandClock()
+    clock = HandClock(0.0)
     with Journal.create(run / "journal", clock.now, CALM) as journal:
         for past in story(iterations):
             clock.seconds = past.at

@@ -1,5 +1,6 @@
 """`spotlight export` of a tiny family, its model card, and the folders that it refuses."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_card_has_base_recipe_changes_reward_curve_cost_and_version(run):
     assert "| recipe | `words-nft` |" in card
     assert f"| Spotlight | {__version__} |" in card
     assert ("- `train.lora`: " in card) == (run.trainer.train_config.lora is not None)
-    assert "priced as if" in card
+    assert re.search(r"\| cost \| \$0\.0[1-9]\d*, priced as if", card)
+    assert "| reward | ocr_graded |" in card
     assert "| GPU-hours |" in card
     assert "| iterations trained | exact match | 95 % interval |" in card
     assert "| 0 | 0." in card
@@ -72,6 +74,7 @@ def test_earlier_export_is_replaced_with_force_alone_and_other_folders_never(run
     assert (target / "weights.safetensors").read_bytes() == b"changed"
     exported(run.folder.path, "--to", target, "--force")
     assert (target / "weights.safetensors").read_bytes() != b"changed"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
     other = tmp_path / "photos"
     other.mkdir()
     (other / "cat.png").write_bytes(b"cat")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlight import __version__
+from spotlight.compute.data.worlds import world
 from spotlight.compute.models.family_registry import Family
 from spotlight.control.market.bill import HOUR_S
 from spotlight.control.market.prices import PriceTable
@@ -100,6 +101,12 @@ def _loading(facts: CardFacts) -> str:
             "weights.safetensors`, or draw with `spotlight sample weights.safetensors --prompt TEXT`."
         )
     pipeline, base = facts.real.pipeline, facts.base
+    if "model_index.json" in facts.files:
+        return _code(
+            f"from diffusers import {pipeline}\n\n"
+            f'pipeline = {pipeline}.from_pretrained("THIS_FOLDER")\n'
+            'image = pipeline("a prompt").images[0]'
+        )
     if facts.lora is None or "transformer" in facts.files:
         transformer = facts.real.transformer
         return _code(
@@ -127,7 +134,7 @@ def _training(facts: CardFacts, view: RunView, prices: PriceTable) -> str:
         ("base model", f"`{facts.base}`"),
         ("recipe", f"`{view.facts.recipe}`"),
         ("loss", settings["algorithm"]["kind"]),
-        ("reward", _reward(settings)),
+        ("reward", _reward(facts)),
         ("weights", f"{facts.weights}, publication {facts.version}"),
         *([("LoRA", f"rank {facts.lora[0]}, alpha {facts.lora[1]:g}")] if facts.lora else []),
         ("iterations", f"{len(view.iterations)}"),
@@ -139,11 +146,12 @@ def _training(facts: CardFacts, view: RunView, prices: PriceTable) -> str:
     return f"{_table(('what', 'value'), rows)}\n\nSettings that differ from the recipe:\n\n{changed}"
 
 
-def _reward(settings: Mapping[str, Any]) -> str:
-    terms = settings["reward"].get("terms") or []
-    if terms:
-        return ", ".join(f"{term['weight']:g} x {term['name']}" for term in terms)
-    return str(settings["reward"].get("name") or "the family's own")
+def _reward(facts: CardFacts) -> str:
+    reward = facts.settings["reward"]
+    if reward.get("terms"):
+        return ", ".join(f"{term['weight']:g} x {term['name']}" for term in reward["terms"])
+    own = world(facts.family).reward if facts.real is None else "none"
+    return str(reward.get("name") or own)
 
 
 def _curve(name: str, curve: Sequence[tuple[int, ScoreInterval]], drawn: bool) -> str:

@@ -52,15 +52,16 @@ def export(
     folder = RunFolder.find(run)
     target = (to or folder.path / "export").absolute()
     _check_target(target, force)
-    scratch = target.with_name(f".{target.name}.part-{os.getpid()}")
+    scratch, earlier = (target.with_name(f".{target.name}.{part}-{os.getpid()}") for part in ("part", "earlier"))
     with PatientProgress() as progress:
         progress.report("exporting", 0, 1)
         try:
             scratch.mkdir(parents=True)
             facts = _write(folder, scratch, weights, merged, complete)
             if target.exists():
-                shutil.rmtree(target)
+                target.rename(earlier)
             scratch.rename(target)
+            shutil.rmtree(earlier, ignore_errors=True)
         except OSError as error:
             raise EnvironmentProblem(
                 f"the export cannot be written to {target} ({error}); free space there, or choose another --to."
@@ -72,7 +73,7 @@ def export(
 
 
 def _check_target(target: Path, force: bool) -> None:
-    if not target.exists():
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / MARK).is_file():
         raise InputError(
@@ -126,7 +127,7 @@ def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Chosen, recipe: 
     from spotlight.surface.model_card import CardFacts
 
     settings = folder.read_config()
-    base = Path(trained.base).name if Path(trained.base).is_dir() else trained.base
+    base = Path(trained.base).name if Path(trained.base).exists() else trained.base
     return CardFacts(
         run=folder.name,
         base=base,
