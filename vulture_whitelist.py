@@ -80,11 +80,6 @@ release_text_encoder  # real families: frees the encoders once all prompts are e
 SD3Adapter  # compute/models/family_registry.py names it
 FluxAdapter  # compute/models/family_registry.py names it
 QwenImageAdapter  # compute/models/family_registry.py names it
-family_named  # for `random-tiny:FAMILY` as a model's name
-random_full  # for `random:FAMILY` as a model's name
-write_tiny  # for `random-tiny:FAMILY` as a model's name
-read_folder  # for the plan of a run from a folder in diffusers layout
-lora_edges  # for the memory of adapters in that plan
 flux  # the schedule of FLUX.1
 sd3  # the schedule of SD3.5
 

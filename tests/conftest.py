@@ -4,5 +4,7 @@ import os
 
 # Before torch is imported: pools of several test processes would spin against each other for the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A test that names a model of the hub must not fetch gigabytes.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # Without bytecode every interpreter that a test starts compiles torch anew, which takes 7 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -86,7 +86,7 @@ class Bench:
         ledger = Ledger()
         dispatcher = Dispatcher(
             ledger, Scheduler(ledger), NoPayloads(), self._note, run_clock=lambda at: at, commit_every=1,
-            demands=Demands(self._facts.tokens),
+            demands=Demands(self._facts.tokens(None)),
         )  # fmt: skip
         self._hub = WatchingHub(dispatcher, RealClock(), door.send)
         self._hub.seen = self.seen
@@ -109,7 +109,7 @@ class Bench:
         await self._door.open(self._folder / "hub.sock", self._hub)
         ticking = asyncio.create_task(self._hub.tick_forever())
         prompt = world("words").held_out(1)[0]
-        sampling = Sampling(steps=STEPS, size=self._facts.world.size)
+        sampling = Sampling(steps=STEPS, size=self._facts.default_size)
         sample = Sample(prompt=prompt.id, seed=0, sampling=sampling, version=Version(0))
         self._publish()
         self._hub.dispatcher.issue([Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)], [prompt], [0])

@@ -16,8 +16,8 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
-from spotlight.compute.models.catalogue import HEADS, facts_of
-from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.compute.models.config import FLOAT32, ModelConfig
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import RewardConfig, SecondJudge
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
@@ -60,7 +60,17 @@ class RunConfig(Section):
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
 
-    def second_judge(self, family_judge: str) -> SecondJudge | None:
+    def reward_name(self, facts: ModelFacts) -> str:
+        """The reward to train on; raises ConfigError if neither the recipe nor the model names one."""
+        name = self.reward.name or facts.reward
+        if name is None:
+            raise ConfigError(
+                f"reward.name is not set, and {facts.family} has no reward of its own; set it to one of "
+                f"{', '.join(registry.names())}, or to package.module:function."
+            )
+        return name
+
+    def second_judge(self, family_judge: str | None) -> SecondJudge | None:
         """The judge of held-out pictures beside the reward; None in a paced run, which draws no pictures."""
         name = self.reward.judge or (family_judge if self.reward.name is None else None)
         if name is None or self.cluster.pace is not None:
@@ -80,11 +90,6 @@ class RunConfig(Section):
         for reward in (self.reward.name, self.reward.judge):
             if reward is not None:
                 registry.check_name(reward)
-        return self
-
-    @model_validator(mode="after")
-    def _crews_are_possible(self) -> Self:
-        self.cluster.elastic.check(HEADS, self.cluster.slots)
         return self
 
     @model_validator(mode="after")
@@ -203,8 +208,22 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
     if not is_stored:
-        run_prompts(config.data, facts_of(config.model.name).world)
+        facts = facts_of(config.model.name)
+        check_model(config, facts)
+        run_prompts(config.data, facts.world)
     return config.model_copy(update={"cluster": config.cluster.with_fixed_rows(config.deterministic)})
+
+
+def check_model(config: RunConfig, facts: ModelFacts) -> None:
+    """Refuse settings that the model cannot have."""
+    facts.size(config.data.size)
+    config.reward_name(facts)
+    config.cluster.elastic.check(facts.heads, config.cluster.slots)
+    if config.train.lora is None and facts.precision(config.model) != FLOAT32:
+        raise ConfigError(
+            f"train.lora is not set but {facts.family} computes in {facts.precision(config.model)}, in which the small "
+            "steps of an optimizer round to nothing; set train.lora.rank, or model.dtype to float32."
+        )
 
 
 def _parts(recipe: str) -> list[str]:

@@ -3,6 +3,8 @@
 RUN/config.json            the resolved recipe
    /prompts.json           the prompts at the start of the run
    /base.safetensors       the base weights, unless they ship with the package
+   /base/                  the base model in diffusers layout, if it was made for this run (random-tiny:FAMILY)
+   /embeddings/            encoded prompts of the next iterations
    /journal/               all events
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
    /weights/               published weights that may still be needed
@@ -29,7 +31,17 @@ from pydantic import Field
 from spotlight.compute.data.prompts import RunPrompts
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
-from spotlight.core.run_files import BASE, CHECKPOINTS, CONFIG, JOURNAL, RUNS, find_run, run_names
+from spotlight.core.run_files import (
+    BASE,
+    BASE_FOLDER,
+    CHECKPOINTS,
+    CONFIG,
+    EMBEDDINGS,
+    JOURNAL,
+    RUNS,
+    find_run,
+    run_names,
+)
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
@@ -63,6 +75,8 @@ class RunFolder:
         self.config = self.path / CONFIG
         self.prompts = self.path / "prompts.json"
         self.base = self.path / BASE
+        self.base_folder = self.path / BASE_FOLDER
+        self.embeddings = self.path / EMBEDDINGS
         self.journal = self.path / JOURNAL
         self.checkpoints = self.path / CHECKPOINTS
         self.report = self.path / "report.html"

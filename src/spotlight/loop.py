@@ -12,6 +12,7 @@ from typing import Protocol
 
 from spotlight.control.run_state import RunState
 from spotlight.controller.checkpoints import Checkpoints
+from spotlight.controller.embeddings import Embeddings
 from spotlight.controller.exploration import Explorer
 from spotlight.controller.held_out import HeldOut
 from spotlight.controller.overlap import Ahead
@@ -39,6 +40,7 @@ class Loop:
     checkpoints: Checkpoints
     explorer: Explorer
     ahead: Ahead
+    embeddings: Embeddings
     held_out: HeldOut
     limits: Limits
     state: RunState
@@ -60,6 +62,7 @@ class Loop:
     async def iterate(self, iteration: int) -> None:
         """Roll out, compare, train while idle slots preview the next prompts, publish."""
         began = self.clock.now()
+        await self.embeddings.ready(iteration)
         async with self.training.beside(iteration):
             self.rollouts.issue(iteration, self.state.selected.get(iteration))
             self.ahead.begin(iteration + 1)

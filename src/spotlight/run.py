@@ -14,18 +14,20 @@ import random
 import secrets
 import shutil
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from spotlight.budget import Budget
 from spotlight.compute.models.base_copy import copy_base
 from spotlight.compute.models.catalogue import facts_of
-from spotlight.compute.models.sources import is_shipped
+from spotlight.compute.models.encoder_process import encode
+from spotlight.compute.models.fetched import RANDOM_TINY
+from spotlight.compute.models.sources import SourceKind, is_shipped, resolve
 from spotlight.compute.profiling.pace import NEEDED, TrainingCost
 from spotlight.compute.train.config import AUTO
 from spotlight.compute.weights.index import read_index
-from spotlight.config import RunConfig
+from spotlight.config import RunConfig, check_model
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
@@ -109,12 +111,15 @@ class Run:
     async def _live(self) -> None:
         door = SocketDoor(secrets.token_hex(16))
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
-        wired = wire(self.run_log, door.send, storage, self._budget)
-        presence = Presence(self.folder.path, wired.hub.waiting_for, wired.hub.quiet_s)
+        wired = wire(self.run_log, door.send, storage, self._budget, self._encode)
+        embeddings = wired.loop.embeddings
+        presence = Presence(self.folder.path, lambda: embeddings.progress or wired.hub.waiting_for(), wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
         with stopping, presence:
             keeping = asyncio.create_task(presence.keep())
             try:
+                # Before the workers load their models, so that the text encoders have the device to themselves.
+                await embeddings.ready(self.run_log.state.iterations_done)
                 async with self._machines(door, wired.hub) as pool:
                     stopping.started()
                     await self._work(wired, pool, stopping)
@@ -123,7 +128,14 @@ class Run:
                     raise
                 raise stopping.stopped from None
             finally:
+                embeddings.close()
                 keeping.cancel()
+
+    async def _encode(self, texts: Sequence[str], progress: Callable[[str], None]) -> None:
+        reserved = self.config.cluster.reserved_nodes()[0]
+        device = self.devices.of(reserved)[0].name
+        log = self.folder.path / "logs" / "encoder.log"
+        await encode(self.config.model, device, self.folder.embeddings, texts, log, progress)
 
     def _drain_s(self) -> float:
         """Twice the longest iteration plus the start of a worker."""
@@ -197,7 +209,7 @@ class Run:
             preload=(worker,),
             worker_settings=self._worker_settings(),
             reward=self._reward(),
-            judge=config.second_judge(facts.world.judge),
+            judge=config.second_judge(facts.judge),
             reward_processes=config.reward.processes,
             reward_timeout_s=config.reward.timeout_s,
             cluster=config.cluster,
@@ -246,7 +258,7 @@ class Run:
     def _reward(self) -> str:
         cluster = self.config.cluster
         if cluster.pace is None:
-            return self.config.reward.name or self.run_log.facts.world.reward
+            return self.config.reward_name(self.run_log.facts)
         return paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
 
     def _pace(self) -> PaceSettings | None:
@@ -268,14 +280,14 @@ class Run:
         """The samples with which workers measure their rows; None if the rows are fixed."""
         if self.config.cluster.rows != AUTO:
             return None
-        rollout, world = self.config.rollout, self.run_log.facts.world
+        rollout, size = self.config.rollout, self.run_log.size
         return RowsSettings(
             most=self.config.samples_per_slot,
-            height=world.size.height,
-            width=world.size.width,
+            height=size.height,
+            width=size.width,
             guidance=rollout.guidance,
             window=rollout.window_size,
-            prompt=max((prompt.text for prompt in self.run_log.prompts.training), key=len),
+            prompt=self.run_log.prompts.longest.text,
         )
 
     def _hours(self) -> float:
@@ -302,6 +314,7 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
         )
     _check_working_folder()
+    check_model(config, facts_of(config.model.name))
     prices.require(config.market.billed_by(config.cluster.spot))
 
 
@@ -327,14 +340,22 @@ def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
     """Copy base weights that do not ship, so that the run can be resumed without the original file."""
     if is_shipped(config.model.name):
         return config
-    sys.stderr.write(f"copying the base weights from {config.model.name}\n")
-    copy_base(config.model.name, folder.base)
-    return config.model_copy(update={"model": config.model.model_copy(update={"name": str(folder.base)})})
+    source, own = resolve(config.model.name), folder.base
+    if source.kind in (SourceKind.DIFFUSERS, SourceKind.RANDOM):
+        # A released model is too large to copy; its digest is checked at every start.
+        own = Path(source.location)
+        if config.model.name.startswith(RANDOM_TINY):
+            own = folder.base_folder
+            shutil.copytree(source.location, own)
+    else:
+        sys.stderr.write(f"copying the base weights from {config.model.name}\n")
+        copy_base(config.model.name, own)
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": str(own)})})
 
 
 def devices_of(config: RunConfig) -> DeviceTable:
     """The device of every slot; raises before anything is written if there are too few."""
-    weights_bytes = facts_of(config.model.name).bytes
+    weights_bytes = facts_of(config.model.name).bytes(config.model)
     has_stand_ins = config.market.fallback_s is not None
     return table_for(config.model, config.cluster, weights_bytes, config.train.lora is not None, has_stand_ins)
 

@@ -37,6 +37,8 @@ class RunLog:
         self.clock = clock
         self.prompts = prompts
         self.facts: ModelFacts = facts_of(config.model.name)
+        self.size = self.facts.size(config.data.size)
+        """Size of the run's images."""
         self.observers: list[Observer] = []
         """Called with every record."""
         self.watchers: list[Observer] = []

@@ -1,9 +1,11 @@
 """Builds the collaborators of a run; the simulator uses the same over simulated machines."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spotlight.compute.data.order import PromptOrder
+from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
@@ -11,6 +13,7 @@ from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
+from spotlight.controller.embeddings import Embeddings, EncodedAhead, NoEmbeddings, PromptTexts
 from spotlight.controller.exploration import Exploration, ExplorationRules, Explorer, NoExploration, Patience
 from spotlight.controller.gang import Gang
 from spotlight.controller.held_out import HeldOut
@@ -36,8 +39,18 @@ class Wired:
     loop: Loop
 
 
-def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, limits: Limits) -> Wired:
-    """Build the collaborators, with the state of the run log."""
+Encode: TypeAlias = Callable[[Sequence[str], Callable[[str], None]], Awaitable[None]]
+"""Encodes texts, and reports its progress."""
+
+
+def wire(
+    run_log: RunLog,
+    send: Callable[[Outgoing], None],
+    storage: Storage,
+    limits: Limits,
+    encode: Encode | None = None,
+) -> Wired:
+    """Build the collaborators, with the state of the run log; without `encode` no prompt needs a text encoder."""
     config, facts, emit = run_log.config, run_log.facts, run_log.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
@@ -56,7 +69,7 @@ def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, li
         emit,
         run_clock=run_log.run_time,
         commit_every=config.cluster.commit_every,
-        demands=Demands(facts.tokens),
+        demands=Demands(facts.tokens(config.data.size)),
         pipeline=config.pipeline,
         previews_follow=config.explores and config.explore.timing is Timing.BESIDE,
     )
@@ -70,7 +83,7 @@ def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, li
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
     checkpoints = Checkpoints(hub, gang, training, run_log.state, storage, cadence, emit)
     held_out = HeldOut(
-        hub, training, run_log.state, config.eval, held_out_prompts, facts.world.size, config.iterations, emit
+        hub, training, run_log.state, config.eval, held_out_prompts, run_log.size, config.iterations, emit
     )
     explorer = _explorer(run_log, hub, samples)
     loop = Loop(
@@ -79,6 +92,7 @@ def wire(run_log: RunLog, send: Callable[[Outgoing], None], storage: Storage, li
         checkpoints=checkpoints,
         explorer=explorer,
         ahead=_ahead(run_log, hub, rollouts, explorer, schedule),
+        embeddings=_embeddings(run_log, samples, held_out_prompts, encode),
         held_out=held_out,
         limits=limits,
         state=run_log.state,
@@ -95,11 +109,33 @@ def _samples(run_log: RunLog) -> Samples:
     return Samples(
         config.rollout,
         config.explore.noise,
-        run_log.facts.world.size,
+        run_log.size,
         PromptOrder(run_log.prompts.training, config.seed),
         config.seed,
         config.explore.solver,
         config.explore.candidates_for(config.rollout.prompts) if config.explores else None,
+    )
+
+
+def _embeddings(run_log: RunLog, samples: Samples, held_out: list[Prompt], encode: Encode | None) -> Embeddings:
+    config, facts, state = run_log.config, run_log.facts, run_log.state
+    if facts.real is None or encode is None:
+        return NoEmbeddings()
+    updates = min(config.train.updates_per_iteration, config.rollout.prompts)
+    always = [facts.real.negative_prompt, run_log.prompts.longest.text, *(prompt.text for prompt in held_out)]
+    texts = PromptTexts(
+        always=always,
+        of=lambda iteration: [candidate.prompt.text for candidate in samples.candidates(iteration)],
+        iterations=config.iterations,
+    )
+    return EncodedAhead(
+        EmbeddingFolder.of(run_log.folder.embeddings, facts, config.model),
+        int(config.model.embeddings_gb * 1e9),
+        texts,
+        oldest=lambda: state.checkpoint.step // updates if state.checkpoint is not None else 0,
+        encode=encode,
+        clock=run_log.clock,
+        emit=run_log.emit,
     )
 
 

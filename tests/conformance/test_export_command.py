@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 from test_drawing import TEXT, their_picture
 from test_export_layouts import OTHER_SCALE, trained
 
+from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.family_registry import FAMILIES
+from spotlight.compute.models.random_weights import write_tiny
 from spotlight.compute.train.lora import merged_state
 from spotlight.compute.weights.store import NodeStore
 from spotlight.config import load_config
@@ -41,7 +43,7 @@ def made_run(path: Path, base: Path, parameters, lora) -> Path:
     settings["eval"] |= {"steps": STEPS, "guidance": GUIDANCE[base.name]}
     RunFolder(path).write_config(settings)
     weights = WeightsId(Version(3), Policy.AVERAGE)
-    NodeStore(path / "weights").publish(weights, base.name, parameters, base_digest="b" * 32)
+    NodeStore(path / "weights").publish(weights, base.name, parameters, facts_of(str(base)).digest)
     record(path)
     return path
 
@@ -150,3 +152,13 @@ def test_adapters_of_another_rank_than_the_settings_are_refused(base, tmp_path):
     assert outcome.code == 2
     assert "missing, unknown or of another shape" in outcome.err
     assert not (run / "export").exists()
+
+
+def test_another_model_in_the_place_of_the_base_is_refused(base, tmp_path):
+    _, parameters = trained(base, OTHER_SCALE)
+    own = Path(shutil.copytree(base, tmp_path / base.name))
+    run = made_run(tmp_path / "run", own, parameters, OTHER_SCALE)
+    shutil.rmtree(own)
+    write_tiny(FAMILIES[base.name], own, seed=1)
+    outcome = spotlight("export", run)
+    assert (outcome.code, "restore the original base weights" in outcome.err) == (2, True), outcome.err

@@ -133,7 +133,7 @@ def test_flux_without_embedded_guidance_is_the_pipelines_true_guidance(monkeypat
     transformer = diffusers.FluxTransformer2DModel.from_config(config).eval()
     model = family_model("flux", folder)
     model.pipeline.transformer = transformer
-    text = model.adapter._text()
+    text = model.adapter.text.pipeline
     model.adapter = FluxAdapter(
         transformer, model.pipeline.vae, model.pipeline.scheduler, load_text=lambda: text, max_text_tokens=32
     )

@@ -8,7 +8,7 @@ import asyncio
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,8 @@ from node_crew_stories import A100, H100, CrewNode
 from regroup_stories import A, B, C, D, Node
 from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
+from spotlight.budget import Budget
+from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.rewards import registry
 from spotlight.compute.train.checkpoint import state_copy
 from spotlight.compute.train.config import FlowGrpoConfig
@@ -30,7 +32,9 @@ from spotlight.compute.weights.digest import digest
 from spotlight.config import RunConfig
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
+from spotlight.controller.payloads import PayloadFolder
 from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
 from spotlight.core.errors import SpotlightError
 from spotlight.core.events import Restored, RunStarted
 from spotlight.core.journal import Journal, read
@@ -43,9 +47,11 @@ from spotlight.node.worker_settings import WorkerSettings
 from spotlight.pools.devices import DeviceTable
 from spotlight.pools.local import LocalPool
 from spotlight.run import Run, check, devices_of
+from spotlight.run_log import RunLog
 from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.simulate import Simulation, simulate
 from spotlight.sim.virtual_loop import run_virtually
+from spotlight.wiring import wire
 
 Observer = Callable[[RunConfig, Path], object]
 PROFILE = Profile.load("h200-qwen-image-512")
@@ -90,6 +96,29 @@ def journal(config: RunConfig, folder: Path) -> object:
     simulate(Simulation(config=config, recipe="story", profile=PROFILE, numerics=numerics, prices=PRICES), run)
     records = [record for record in read(run.journal) if not isinstance(record.event, RunStarted)]
     return [(record.at, record.event) for record in records], numerics.drawn
+
+
+def encoded(config: RunConfig, folder: Path) -> object:
+    """Files that an encoder has written before the first iteration, where each takes a megabyte."""
+    run_log = RunLog.begin(config, "story", RunFolder(folder), RealClock())
+    made = EmbeddingFolder.of(run_log.folder.embeddings, run_log.facts, config.model)
+
+    async def encode(texts: Sequence[str], progress: Callable[[str], None]) -> None:
+        made.path.mkdir(exist_ok=True)
+        for text in texts:
+            made.file(text).write_bytes(bytes(10**6))
+
+    storage = PayloadFolder(folder, lambda kept: None)
+    budget = Budget(config.budget, lambda: 0.0, lambda: 0.0, "story")
+    wired = wire(run_log, lambda outgoing: None, storage, budget, encode)
+
+    async def begin() -> None:
+        await wired.loop.embeddings.ready(0)
+        wired.loop.embeddings.close()
+
+    asyncio.run(begin())
+    run_log.close()
+    return sorted(path.name for path in made.path.iterdir())
 
 
 def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from document_commands import help_of
 
+from spotlight.compute.models.family_registry import FAMILIES
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
@@ -103,3 +105,12 @@ def test_every_benchmark_documents_its_command(name):
     assert described.startswith(f"usage: python -m benchmarks.{name} ")
     assert f"python -m benchmarks.{name}" in described.partition("\n\n")[2]
     assert "--json" in described
+
+
+def test_line_counts_of_the_adapters_are_those_of_their_files():
+    rows = re.findall(
+        r"^\| `(compute/models/\w+\.py)` \| (\d+) \|$", (ROOT / "docs/models.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == len(FAMILIES)
+    for name, lines in rows:
+        assert len((ROOT / "src/spotlight" / name).read_text().splitlines()) == int(lines), name

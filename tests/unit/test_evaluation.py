@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from command_line import spotlight, write_random_weights
 from PIL import Image
-from tiny_qwen_image import save_tiny_model, tiny_qwen_adapter
+from tiny_qwen_image import save_tiny_model
 
 from spotlight.compute.data.worlds import world
-from spotlight.compute.models import pipeline_adapter
+from spotlight.compute.models import sources
 from spotlight.compute.models.loaded import load_checkpoint
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.compute.scores import Estimate, Evaluation, estimate, picture_grid
@@ -195,14 +195,14 @@ def test_qwen_image_from_a_folder_is_evaluated_on_prompts_of_a_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["wrods", "./nowhere/words", "tests/words"])
 def test_name_that_is_no_checkpoint_is_refused_without_a_request_to_the_hub(name, monkeypatch):
-    monkeypatch.setattr(pipeline_adapter, "load_model", lambda *rest: pytest.fail("asked the hub"))
+    monkeypatch.setattr(sources, "hub_folder", lambda *rest: pytest.fail("asked the hub"))
     monkeypatch.chdir(Path(__file__).parents[2])
     with pytest.raises(InputError, match="neither a weights file nor a model family"):
         load_checkpoint(name, "cpu")
 
 
 def test_checkpoint_with_an_owner_in_its_name_is_searched_on_the_hub(monkeypatch, tmp_path):
-    model = tiny_qwen_adapter()
-    monkeypatch.setattr(pipeline_adapter, "load_model", lambda source, *rest: {"Qwen/Qwen-Image": model}[source])
+    fetched = save_tiny_model(tmp_path / "fetched")
+    monkeypatch.setattr(sources, "hub_folder", {"Qwen/Qwen-Image": fetched}.__getitem__)
     monkeypatch.chdir(tmp_path)
-    assert load_checkpoint("Qwen/Qwen-Image", "cpu").adapter is model
+    assert load_checkpoint("Qwen/Qwen-Image", "cpu").source.path == fetched

@@ -73,7 +73,7 @@ def test_unconditional_is_one_space_and_outlives_the_text_encoder(folder, text_p
         expected, _ = text_pipeline.encode_prompt(" ", device=torch.device("cpu"))
     assert torch.equal(negative.embeds, expected[0])
     assert len(loads) == 1
-    adapter.release_text_encoder()
+    adapter.text.release()
     assert loads[0]() is None
     assert adapter.unconditional() is negative
     assert len(loads) == 1

@@ -20,7 +20,7 @@ def test_full_model_has_the_parameters_of_the_release_in_its_dtype(name):
     adapter = random_full(FAMILIES[name], torch.device("meta"), torch.bfloat16)
     transformer, text = RELEASED[name]
     assert billions(adapter.transformer) == pytest.approx(transformer, rel=0.01)
-    encoders = [part for part in adapter._text().components.values() if isinstance(part, torch.nn.Module)]
+    encoders = [part for part in adapter.text.pipeline.components.values() if isinstance(part, torch.nn.Module)]
     assert billions(*encoders) == pytest.approx(text, rel=0.01)
     dtypes = {p.dtype for module in (adapter.transformer, *encoders) for p in module.parameters()}
     assert dtypes == {torch.bfloat16}

@@ -31,6 +31,10 @@ GAP = ("pipeline.gap=true", "rollout.prompts=8")
 AHEAD = ("pipeline.asynchrony=true", "rollout.prompts=8", "iterations=3")
 MARKET = ("market.trace={folder}/market.csv",)
 CREWS = ("cluster.slots=4", "cluster.elastic.speed_ups=[[24,2,1.8],[24,3,2.5],[24,4,3.2]]")
+REAL = (
+    "model.name=random:sd3", "reward.name=jpeg", "data.prompts={folder}/mine.txt", "data.held_out={folder}/mine.txt",
+    "train.lora.rank=2", "cluster.elastic.degrees=[1]",
+)  # fmt: skip
 LORA = ("train.lora.rank=2",)
 OWN = ("reward.name=setting_rewards:bright",)
 PACED = ("cluster.pace=cpu-words",)
@@ -67,9 +71,13 @@ CHANGES = {
     "deterministic": Change(journal, True),
     "model.name": Change(journal, "scenes"),
     "model.device": Change(devices, "cuda"),
+    "model.dtype": Change(see.encoded, "bfloat16", REAL),
+    "model.max_text_tokens": Change(see.encoded, 64, REAL),
+    "model.embeddings_gb": Change(see.encoded, 0.01, (*REAL, "iterations=8")),
     "model.tf32": Change(see.precision, True),
     "model.compile": Change(see.run_check, True),
     "data.prompts": Change(journal, "test"),
+    "data.size": Change(journal, "256x256", REAL),
     "data.held_out": Change(journal, "train"),
     "reward.name": Change(launch, "jpeg"),
     "reward.folder": Change(see.reward_code, "{folder}", OWN),
@@ -210,6 +218,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a market, and a reward that can be imported only from there."""
     here = tmp_path_factory.mktemp("settings")
     (here / "market.csv").write_text(TRACE)
+    (here / "mine.txt").write_text("".join(f"{number} red boats on a lake\n" for number in range(40)))
     (here / "setting_rewards.py").write_text(REWARD)
     return here
 

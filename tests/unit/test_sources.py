@@ -24,7 +24,7 @@ from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights import files
 from spotlight.compute.weights.digest import digest
 from spotlight.config import load_config
-from spotlight.core.errors import ConfigError, InputError, WeightsError
+from spotlight.core.errors import InputError, WeightsError
 from spotlight.folder import RunFolder
 
 
@@ -85,7 +85,7 @@ def test_config_takes_a_run_as_its_model_and_an_unknown_name_is_refused_before_a
     assert load_config("words-nft", ["model.name=mine"]).model.name == "mine"
     with pytest.raises(InputError, match=r"'mien' is neither .* did you mean 'mine'"):
         load_config("words-nft", ["model.name=mien"])
-    with pytest.raises(InputError, match="can be evaluated but not trained yet"):
+    with pytest.raises(InputError, match="'Qwen/Qwen-Image' is neither in the hub's cache nor can it be fetched"):
         load_config("words-nft", ["model.name=Qwen/Qwen-Image"])
 
 
@@ -211,7 +211,7 @@ def test_run_that_names_its_own_adapters_as_its_base_is_refused(adapters):
     adapters.folder.base.unlink()
     settings = adapters.folder.read_config()
     adapters.folder.write_config({**settings, "model": {**settings["model"], "name": str(adapters.average)}})
-    with pytest.raises(WeightsError, match="so its adapters have no base"):
+    with pytest.raises(WeightsError, match=r"is neither a weights file .* so its adapters have no base"):
         families.read_weights("mine")
 
 
@@ -275,6 +275,16 @@ def test_folder_in_diffusers_layout_is_no_run(tmp_path):
     assert resolve(str(folder)).kind is SourceKind.DIFFUSERS
 
 
-def test_training_from_a_model_in_diffusers_layout_is_refused(tmp_path):
-    with pytest.raises((ConfigError, InputError), match="can be evaluated but not trained yet"):
-        facts_of(str(save_tiny_model(tmp_path / "model")))
+def test_digest_of_a_model_in_diffusers_layout_changes_with_any_component(tmp_path):
+    folder = save_tiny_model(tmp_path / "model")
+    found = facts_of(str(folder))
+    assert facts_of(str(shutil.copytree(folder, tmp_path / "copy"))).digest == found.digest
+    for component in ("transformer", "text_encoder"):
+        path = next((folder / component).glob("*.safetensors"))
+        tensors = load_file(path)
+        name = max(tensors, key=lambda name: tensors[name].numel())
+        save_file({**tensors, name: tensors[name] + 1}, path, {"format": "pt"})
+        changed = facts_of(str(folder))
+        assert changed.digest != found.digest
+        assert (changed.text_digest == found.text_digest) is (component == "transformer")
+        found = changed

@@ -66,6 +66,13 @@ class ProblemNoted(Event, frozen=True, kw_only=True):
     problem: str
 
 
+class Encoded(Event, frozen=True, kw_only=True):
+    """Prompts were encoded by one process, which has ended."""
+
+    prompts: int
+    seconds: float
+
+
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
@@ -363,7 +370,7 @@ class Worked(Event, frozen=True, kw_only=True):
 
 
 AnyEvent: TypeAlias = (
-    RunStarted | RunResumed | RunStopped | ProblemNoted
+    RunStarted | RunResumed | RunStopped | ProblemNoted | Encoded
     | Issued | Leased | Released | Accepted | Refused | Dropped | Reopened
     | Compared | StepCommitted | Published | Checkpointed | Restored | IterationDone | Evaluated
     | Planned | Previewed | ExplorationClosed | Selected | Fidelity

@@ -10,6 +10,8 @@ from typing import NewType
 
 import msgspec
 
+from spotlight.core.errors import SizeError
+
 PromptId = NewType("PromptId", str)
 Version = NewType("Version", int)
 NodeId = NewType("NodeId", str)
@@ -26,6 +28,14 @@ class Size(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.height}x{self.width}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Size":
+        """Parse `HEIGHTxWIDTH` in pixels."""
+        height, _, width = text.partition("x")
+        if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+            raise SizeError(f"the size '{text}' is not HEIGHTxWIDTH in pixels; write it like 512x768.")
+        return cls(int(height), int(width))
 
 
 class SamplerKind(StrEnum):

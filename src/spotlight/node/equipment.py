@@ -17,9 +17,12 @@ import msgspec
 import torch
 
 from spotlight.compute.meter import DeviceMeter
-from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.models.catalogue import facts_of
+from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.models.families import usable_device
+from spotlight.compute.models.loaded import load_source
+from spotlight.compute.models.sources import resolve
 from spotlight.compute.parallel.crew_adapter import SharedAdapter
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.rollout.row_search import RolloutShape, search_rows
@@ -28,6 +31,7 @@ from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.core import messages as m
+from spotlight.core.run_files import EMBEDDINGS
 from spotlight.core.types import Prompt, Size
 from spotlight.core.work import Policy
 from spotlight.node.launch import WorkerLaunch
@@ -97,22 +101,33 @@ Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Send], Equipment]
 
 def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipment:
     """Build the base model with its trainable weights, and the parts that share it."""
-    content = families.read_weights(settings.model.name)
-    adapter = families.build(content, own_device(launch.device.name))
+    loaded = load_source(resolve(settings.model.name), settings.model, own_device(launch.device.name))
+    adapter, digest = loaded.adapter, loaded.digest
+    if loaded.world is None:
+        _read_embeddings(adapter, settings)
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
     role: TrainingRole | None = None
     if launch.trains:
         trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = TrainingRole(trainer, adapter, content.digest, Path(settings.run_folder), send)
+        role = TrainingRole(trainer, adapter, digest, Path(settings.run_folder), send)
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
     kind, rows = device_kind(adapter.device), rows_of(launch, settings.rows, adapter)
     sys.stdout.write(f"{launch.device.name} ({kind}), {rows} rows\n")
     sys.stdout.flush()
-    resident = Resident(adapter.transformer, content.digest, capacity=SETS_HELD)
+    resident = Resident(adapter.transformer, digest, capacity=SETS_HELD)
     shared = SharedAdapter(adapter, send, resident)
     engine = Engine(shared, resident, settings.run_seed, rows, padded=settings.deterministic)
     return Equipment(adapter, shared, resident, engine, role, kind)
+
+
+def _read_embeddings(adapter: Adapter, settings: WorkerSettings) -> None:
+    """Prompts of a real family are encoded by one process for all workers (`compute/models/encoder.py`)."""
+    from spotlight.compute.models.pipeline_adapter import PipelineAdapter
+
+    assert isinstance(adapter, PipelineAdapter)
+    facts = facts_of(settings.model.name)
+    adapter.read_embeddings(EmbeddingFolder.of(Path(settings.run_folder) / EMBEDDINGS, facts, settings.model))
 
 
 def own_device(name: str) -> torch.device:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from spotlight.compute.data.prompts import PromptSet
+from spotlight.compute.models.encoder_process import problems_with
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.rewards.tracebacks import named_tracebacks
@@ -20,17 +21,8 @@ SCORED = 3
 
 def check_prompts(subject: PlannedRun) -> Iterator[str]:
     """The model's text encoder accepts every prompt."""
-    vocabulary = subject.facts.world.vocabulary
-
-    def problem_with(prompt: Prompt) -> str | None:
-        try:
-            vocabulary.token_ids(prompt)
-        except PromptError as error:
-            return str(error)
-        return None
-
     for prompts in (subject.training, subject.held_out):
-        _refuse(prompts, list(map(problem_with, prompts.prompts)), f"the model {subject.facts.family}")
+        _refuse(prompts, _encoder_problems(subject, prompts.prompts), f"the model {subject.facts.family}")
         if prompts.repeated:
             yield (
                 f"{prompts.repeated} of the {len(prompts.prompts)} prompts of {prompts.source} repeat an earlier one, "
@@ -46,10 +38,26 @@ def check_prompts(subject: PlannedRun) -> Iterator[str]:
         )
 
 
+def _encoder_problems(subject: PlannedRun, prompts: Sequence[Prompt]) -> list[str | None]:
+    """The text encoder's problem with each prompt."""
+    world = subject.facts.world
+    if world is None:
+        return problems_with(subject.config.model, [prompt.text for prompt in prompts])
+
+    def problem_with(prompt: Prompt) -> str | None:
+        try:
+            world.vocabulary.token_ids(prompt)
+        except PromptError as error:
+            return str(error)
+        return None
+
+    return list(map(problem_with, prompts))
+
+
 def check_prompts_and_reward(subject: PlannedRun) -> Iterator[str]:
     """The reward can be loaded, accepts every prompt, and gives finite scores for the first ones; so does the second
     judge for held-out prompts."""
-    settings, size = subject.config.reward, subject.facts.world.size
+    settings, size = subject.config.reward, subject.facts.size(subject.config.data.size)
     with named_tracebacks(), RewardPool(min(1, settings.processes), settings.timeout_s) as pool:
         judges = f"reward {_checked(pool, subject.reward, (subject.training, subject.held_out), size)}"
         if subject.judge is not None:

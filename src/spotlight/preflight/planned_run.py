@@ -50,12 +50,12 @@ class PlannedRun:
 
     @property
     def reward(self) -> str:
-        return self.config.reward.name or self.facts.world.reward
+        return self.config.reward_name(self.facts)
 
     @property
     def judge(self) -> str | None:
         """The second judge of held-out pictures."""
-        second = self.config.second_judge(self.facts.world.judge)
+        second = self.config.second_judge(self.facts.judge)
         return second.name if second is not None else None
 
 

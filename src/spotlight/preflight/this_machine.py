@@ -115,10 +115,10 @@ def disk_bytes(subject: PlannedRun) -> dict[str, int]:
     config, facts = subject.config, subject.facts
     lora = config.train.lora
     trained = FLOAT_BYTES * (facts.parameters if lora is None else lora.rank * facts.matrix_edges)
-    every, rollout, size = config.output.checkpoint_every, config.rollout, facts.world.size
+    every, rollout, size = config.output.checkpoint_every, config.rollout, facts.size(config.data.size)
     # The finished picture, and with a window its states before and after every step and their means.
     tensors = 1 + (2 * rollout.window_size + 1 if rollout.window_size else 0)
-    sample = FLOAT_BYTES * 3 * size.height * size.width * tensors
+    sample = FLOAT_BYTES * facts.geometry.tokens(size) * facts.geometry.token_channels * tensors
     return {
         # One more than are kept, for the one being written.
         "checkpoints": (CHECKPOINTS_KEPT + 1) * trained * copies_kept(config),

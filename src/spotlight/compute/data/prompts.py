@@ -58,6 +58,11 @@ class RunPrompts(msgspec.Struct, frozen=True, kw_only=True):
                 )
         return cls(training=training.prompts, held_out=held_out.prompts)
 
+    @property
+    def longest(self) -> Prompt:
+        """The longest training prompt, in characters."""
+        return max(self.training, key=lambda prompt: len(prompt.text))
+
     def evaluated(self, count: int) -> list[Prompt]:
         """Held-out prompts of every evaluation, one per image; they repeat where there are fewer than `count`."""
         return in_held_out_order(self.held_out, count)

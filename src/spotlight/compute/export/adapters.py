@@ -36,32 +36,23 @@ class Adapters:
         return self.alpha / self.rank
 
 
-def prepare(
-    transformer: nn.Module, lora: LoraConfig | None, targets: Sequence[str], trained: Mapping[str, Tensor]
-) -> dict[str, nn.Parameter]:
-    """Mark the parameters that a run trains, with adapters if `lora` is set; return them by name.
-
-    Raises WeightsError unless `trained` has exactly these names and shapes. The transformer may be on the meta device.
-    """
-    select_trainable(transformer, lora, targets, seed=0)
-    trainable = {name: p for name, p in transformer.named_parameters() if p.requires_grad}
-    wanted = {name: tuple(p.shape) for name, p in trainable.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in trained.items()}
-    if found != wanted:
-        wrong = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
-        raise WeightsError(
-            f"the {len(found)} trained tensors are not the {len(wanted)} that the base model takes: {len(wrong)} are "
-            f"missing, unknown or of another shape (first: {wrong[0]}); restore the base model and the config.json "
-            "that the run trained with."
-        )
-    return trainable
-
-
 def by_module(
     parameters: Mapping[str, Tensor], lora: LoraConfig, transformer: nn.Module, targets: Sequence[str]
 ) -> Adapters:
-    """Group peft's parameters by module; only the names and shapes of `transformer` count."""
-    prepare(transformer, lora, targets, parameters)
+    """Group peft's parameters; raises WeightsError unless they are exactly those that `transformer` would train.
+
+    Only the names and shapes of `transformer` count: it gets adapters of its own, and may be on the meta device.
+    """
+    select_trainable(transformer, lora, targets, seed=0)
+    wanted = {name: tuple(p.shape) for name, p in transformer.named_parameters() if p.requires_grad}
+    found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+    if found != wanted:
+        wrong = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+        raise WeightsError(
+            f"these {len(found)} adapter tensors are not the {len(wanted)} of rank {lora.rank} that the base model "
+            f"takes: {len(wrong)} are missing, unknown or of another shape (first: {wrong[0]}); restore the base model "
+            "and the config.json that the run trained with."
+        )
     down = f".lora_A.{ADAPTER}.weight"
     modules = {
         name.removesuffix(down): LowRank(_plain(tensor), _plain(parameters[name.replace(".lora_A.", ".lora_B.")]))

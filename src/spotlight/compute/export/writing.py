@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spotlight.compute.export.adapters import Adapters, by_module
 from spotlight.compute.export.lora_layouts import comfyui_layout, diffusers_layout
-from spotlight.compute.export.trained import TrainedSet, base_folder
+from spotlight.compute.export.trained import TrainedSet
 from spotlight.compute.models.family_registry import Family
 from spotlight.compute.models.folder_facts import weight_files
 from spotlight.compute.models.results import read
@@ -33,7 +33,7 @@ WEIGHTS_FILE = "weights.safetensors"
 
 def write_lora(trained: TrainedSet, family: Family, folder: Path) -> None:
     """Write both LoRA files."""
-    adapters = _adapters(trained, family, base_folder(trained))
+    adapters = _adapters(trained, family, trained.base_folder())
     for name, (tensors, metadata) in (
         (DIFFUSERS_LORA, diffusers_layout(adapters)),
         (COMFYUI_LORA, comfyui_layout(adapters, family.name)),
@@ -43,7 +43,7 @@ def write_lora(trained: TrainedSet, family: Family, folder: Path) -> None:
 
 def write_transformer(trained: TrainedSet, family: Family, folder: Path) -> None:
     """Write `transformer/` with the trained weights, adapters merged."""
-    base = base_folder(trained)
+    base = trained.base_folder()
     if trained.lora is None:
         _rewrite(base / "transformer", folder / "transformer", trained.tensors, replace=True)
         return
@@ -58,7 +58,7 @@ def write_transformer(trained: TrainedSet, family: Family, folder: Path) -> None
 
 def copy_components(trained: TrainedSet, family: Family, folder: Path) -> None:
     """Copy model_index.json and every component but the transformer, so that the folder is a whole model."""
-    base = base_folder(trained)
+    base = trained.base_folder()
     for component in family.components:
         if component != "transformer":
             shutil.copytree(base / component, folder / component)

@@ -1,60 +1,168 @@
 """Facts of a model before it is loaded; free of torch, for the controller."""
 
+import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import World, world
-from spotlight.compute.models.sources import SourceKind, resolve
+from spotlight.compute.models.config import FLOAT32, ModelConfig
+from spotlight.compute.models.family_registry import FAMILIES, Family, Geometry
+from spotlight.compute.models.folder_facts import read_folder
+from spotlight.compute.models.sources import Source, SourceKind, base_of, resolve
 from spotlight.compute.weights.header import read_shapes
-from spotlight.core.errors import InputError, suggestion
+from spotlight.core.errors import ConfigError, InputError, SizeError
+from spotlight.core.types import Size
 
 HEADS = 12
 PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
-"""Edge in pixels of the square patch of one token, by family (checked by tests/unit/test_catalogue.py)."""
+"""Edge in pixels of the square patch of one token, by tiny family (checked by tests/unit/test_catalogue.py)."""
+FLOAT_BYTES = 4
+HALF_BYTES = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """Family, world, digest and size of a tiny model, from the headers of its files."""
+    """Identity and sizes of one model, from the headers of its files."""
 
     family: str
-    world: World
     digest: str
+    heads: int
+    geometry: Geometry
+    default_size: Size
     parameters: int
+    """Parameters of the transformer."""
     matrix_edges: int
-    """Sum of rows and columns over all matrices: adapters of rank r have at most r times this many parameters."""
-    heads: int = HEADS
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the loaded weights, in fp32."""
-        return 4 * self.parameters
+    """Sum of rows and columns of the matrices that adapters change: adapters of rank r have at most r times this many
+    parameters."""
+    vae_parameters: int = 0
+    text_digest: str = ""
+    """Identity of the text encoders; empty if the family has none."""
+    world: World | None = None
+    """Prompts and rewards of a tiny family."""
+    real: Family | None = None
+    """None for a tiny family."""
 
     @property
     def token_pixels(self) -> int:
-        return PATCHES[self.family] ** 2
+        return self.geometry.multiple**2
 
     @property
-    def tokens(self) -> int:
-        """Number of image tokens at its world's size."""
-        return self.world.size.height * self.world.size.width // self.token_pixels
+    def reward(self) -> str | None:
+        """Reward of its own world."""
+        return self.world.reward if self.world is not None else None
+
+    @property
+    def judge(self) -> str | None:
+        """Second judge of its own world."""
+        return self.world.judge if self.world is not None else None
+
+    def bytes(self, model: ModelConfig) -> int:
+        """Bytes of the loaded weights: the transformer in its precision, the VAE in fp32."""
+        each = FLOAT_BYTES if self.precision(model) == FLOAT32 else HALF_BYTES
+        return each * self.parameters + FLOAT_BYTES * self.vae_parameters
+
+    def precision(self, model: ModelConfig) -> str:
+        """Compute type of the transformer; raises ConfigError if the family does not compute in it."""
+        legal = self.real.dtypes if self.real is not None else (FLOAT32,)
+        # On a CPU bf16 is slower than fp32; a GPU without tensor cores for it is not worth a rule of its own.
+        usual = legal[0] if model.is_on_gpu else FLOAT32
+        chosen = model.dtype or usual
+        if chosen not in legal:
+            raise ConfigError(
+                f"model.dtype is {chosen}, but {self.family} computes in {' or '.join(legal)}, because its activations "
+                f"need their range and precision; set model.dtype to {usual}."
+            )
+        return chosen
+
+    def size(self, asked: str | None) -> Size:
+        """Size of the run's images; raises SizeError if the model cannot make it."""
+        size = self.default_size if asked is None else Size.parse(asked)
+        if self.world is not None and size != self.default_size:
+            raise SizeError(
+                f"{self.family} was pretrained at {self.default_size} only, not at {size}; set data.size to "
+                f"{self.default_size}, or leave it out."
+            )
+        self.geometry.grid(size)
+        return size
+
+    def tokens(self, asked: str | None) -> int:
+        """Number of image tokens at that size."""
+        return self.geometry.tokens(self.size(asked))
 
 
 def facts_of(name: str) -> ModelFacts:
-    """Facts of any name that `sources.resolve` accepts and a run can train."""
-    source = resolve(name)
+    """Facts of any name that `sources.resolve` accepts."""
+    return facts_of_source(resolve(name))
+
+
+def facts_of_source(source: Source) -> ModelFacts:
     if source.kind is SourceKind.DIFFUSERS:
-        raise InputError(
-            f"'{name}' would be a model in diffusers layout, which can be evaluated but not trained yet; name a model "
-            f"family, a weights file, a run or a checkpoint: {suggestion(name, PATCHES)}"
-        )
-    # Every model of a family has the shapes of the shipped one.
+        return _in_folder(Path(source.location))
+    if source.kind is SourceKind.RANDOM:
+        return _random(FAMILIES[source.family], source.digest)
+    if source.family in FAMILIES:
+        return _trained(source)
+    # Every model of a tiny family has the shapes of the shipped one.
     shapes = read_shapes(asset(f"weights/{source.family}.safetensors")).values()
+    drawn = world(source.family)
     return ModelFacts(
-        source.family,
-        world(source.family),
-        source.digest,
+        family=source.family,
+        digest=source.digest,
+        heads=HEADS,
+        geometry=Geometry(family=source.family, patch=PATCHES[source.family], vae_scale=1, latent_channels=3),
+        default_size=drawn.size,
         parameters=sum(map(math.prod, shapes)),
         matrix_edges=sum(sum(shape) for shape in shapes if len(shape) == 2),
+        world=drawn,
+    )
+
+
+def _in_folder(folder: Path) -> ModelFacts:
+    found = read_folder(folder)
+    return ModelFacts(
+        family=found.family.name,
+        digest=found.digest,
+        heads=found.heads,
+        geometry=found.geometry,
+        default_size=_default_size(found.family, found.geometry),
+        parameters=found.components["transformer"].parameters,
+        matrix_edges=found.lora_edges,
+        vae_parameters=found.components["vae"].parameters,
+        text_digest=found.text_digest,
+        real=found.family,
+    )
+
+
+def _random(family: Family, digest: str) -> ModelFacts:
+    settings = json.loads(asset(f"random/full/{family.name}.json").read_text())
+    geometry = family.geometry(settings["transformer"], settings["vae"])
+    return ModelFacts(
+        family=family.name,
+        digest=digest,
+        heads=settings["transformer"]["num_attention_heads"],
+        geometry=geometry,
+        default_size=_default_size(family, geometry),
+        parameters=settings["sizes"]["transformer"],
+        matrix_edges=settings["sizes"]["lora_edges"],
+        vae_parameters=settings["sizes"]["vae"],
+        text_digest=digest,
+        real=family,
+    )
+
+
+def _default_size(family: Family, geometry: Geometry) -> Size:
+    """The family's usual size, or the largest square below it that a tiny model can make."""
+    usual, most = family.default_size, geometry.most_patches
+    edge = min(usual.height, most * geometry.multiple) if most else usual.height
+    return usual if edge == usual.height else Size(edge, edge)
+
+
+def _trained(source: Source) -> ModelFacts:
+    """A run of a real family publishes what it trains; a new run needs the whole model."""
+    base = base_of(source.run)
+    raise InputError(
+        f"{source.location} holds {'adapters' if source.has_adapters else 'a transformer'} of {base.location}, and a "
+        "run trains from a whole model; write one with `spotlight export RUN --merged`, and name its folder."
     )

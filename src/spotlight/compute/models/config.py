@@ -1,11 +1,14 @@
 """Section `model` of a recipe, and the names of devices; free of torch."""
 
-from pydantic import field_validator
+from typing import Literal
+
+from pydantic import Field, field_validator
 
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 
 CPU, CUDA = "cpu", "cuda"
+FLOAT32 = "float32"
 LIKE_CPU = ("cp", "host", "x86", "arm")
 """Beginnings of wrong device names that mean the CPU; any other wrong name means a GPU."""
 
@@ -23,16 +26,29 @@ class ModelConfig(Section):
     """The weights to post-train, and their device."""
 
     name: str = "words"
-    """A shipped family (words, words-large, scenes), a weights file, or the result of a run: RUN, RUN/weights/FILE or
-    RUN/checkpoints/STEP. A run copies any but a shipped family into its folder when it starts."""
+    """A shipped family (words, words-large, scenes), a weights file, the result of a run (RUN, RUN/weights/FILE,
+    RUN/checkpoints/STEP), a folder in diffusers layout, a hub id (owner/name), random-tiny:FAMILY or random:FAMILY
+    (docs/models.md). A run copies weights files and tiny random models into its folder when it starts."""
     device: str = CPU
     """cpu, cuda or cuda:N. With cuda every slot has its own device (see cluster.share_devices); cuda:N puts all slots
     on that device."""
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """Compute type of the transformer. None: that of the family on a GPU (bfloat16), float32 on a CPU and for the
+    shipped families. Adapters, latents and log-probs are always float32."""
+    max_text_tokens: int | None = Field(default=None, ge=8)
+    """Longest prompt in tokens, for families that pad every prompt to it (sd3, flux): a smaller number is faster. None:
+    the family's own limit. Longer prompts are refused, never cut off."""
+    embeddings_gb: float = Field(default=8.0, gt=0)
+    """Disk space for encoded prompts (RUN/embeddings); prompts that are not needed soon are removed beyond it."""
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
     compile: bool = False
     """Compile the transformer: a minute at the start, then a batch of a given size runs up to 1.7 times faster. For
     programs of one process (learning benchmarks, co-simulations); a run refuses it, because workers do not compile."""
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return device_of(self.device)[0] == CUDA
 
     @field_validator("device")
     @classmethod

@@ -45,8 +45,7 @@ class FluxAdapter(PipelineAdapter):
         ranges = (torch.zeros(1), torch.arange(rows), torch.arange(columns))
         return torch.cartesian_prod(*(axis.float() for axis in ranges)).to(self._device)
 
-    def _encode_one(self, pipeline: Any, text: str) -> tuple[Tensor, Tensor]:
-        embeds_1TD, pooled_1D, _ = pipeline.encode_prompt(
-            text, device=self._device, max_sequence_length=self.max_text_tokens
-        )
+    @staticmethod
+    def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, Tensor]:
+        embeds_1TD, pooled_1D, _ = pipeline.encode_prompt(text, device=device, max_sequence_length=most_tokens)
         return embeds_1TD, pooled_1D

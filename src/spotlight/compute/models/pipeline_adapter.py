@@ -4,10 +4,9 @@ Invariant: an ODE rollout over `velocity` is the family's own diffusers pipeline
 (tests/conformance/test_families.py). Shapes: B batch, T text tokens, D text width, S image tokens, C channels.
 """
 
-import gc
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import diffusers
 import numpy as np
@@ -18,20 +17,20 @@ from torch.nn import functional as F
 
 from spotlight.compute.models import components
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning, joined_conditions, of_one_width
-from spotlight.compute.models.family_registry import Family
+from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.models.packing import unpatchify
+from spotlight.compute.models.text_encoding import EncodesText, TextHalf, read_conditioning
 from spotlight.core.errors import ConfigError, PromptError, WeightsError
 from spotlight.core.types import Prompt, Size
 
 
-class PipelineAdapter(ABC):
-    """One model on one device; the first `encode` loads the text encoders, which can be released.
+class PipelineAdapter(EncodesText):
+    """One model on one device; the first `encode` loads the text encoders, unless prompts are read from a folder.
 
     `transformer`, `vae` and `scheduler` are diffusers' classes, typed `Any` because a type checker sees only
     placeholders for them. `load_text` returns the family's pipeline with its text components only.
     """
 
-    facts: ClassVar[Family]
     batches_guidance = False
     """Whether both halves of a guided velocity share one forward. The default of a family is its pipeline's."""
     embeds_guidance = False
@@ -55,7 +54,6 @@ class PipelineAdapter(ABC):
         self.geometry = self.facts.geometry(transformer.config, vae.config)
         self.heads = int(transformer.config.num_attention_heads)
         self.lora_targets: Sequence[str] = self.facts.lora_targets
-        self.max_text_tokens = max_text_tokens or self.facts.longest_prompt
         self._device = torch.device(device)
         # Read before any LoRA is added: its fp32 weights must not change the compute type of the base weights.
         self._dtype: torch.dtype = transformer.dtype
@@ -63,8 +61,8 @@ class PipelineAdapter(ABC):
         vae_fp32 = vae if vae.dtype == torch.float32 else vae.to(torch.float32)
         self._vae = vae_fp32.to(self._device).requires_grad_(False).eval()
         self._scheduler = scheduler
-        self._load_text = load_text
-        self._text_pipeline: Any = None
+        self.text = TextHalf(self.facts, load_text, self._device, max_text_tokens)
+        self._embeddings: EmbeddingFolder | None = None
         self._unconditional: Conditioning | None = None
 
     @classmethod
@@ -92,31 +90,23 @@ class PipelineAdapter(ABC):
     def device(self) -> torch.device:
         return self._device
 
-    @torch.no_grad()
+    def read_embeddings(self, folder: EmbeddingFolder) -> None:
+        """From now on read conditionings instead of encoding prompts."""
+        self._embeddings = folder
+
     def encode(self, prompts: Sequence[Prompt]) -> list[Conditioning]:
-        pipeline = self._text()
-        conditionings = []
-        for prompt in prompts:
-            self._check_length(pipeline, prompt.text)
-            embeds_1TD, pooled_1D = self._encode_one(pipeline, prompt.text)
-            conditionings.append(Conditioning(embeds_1TD[0].cpu(), None if pooled_1D is None else pooled_1D[0].cpu()))
-        return conditionings
+        if self._embeddings is not None:
+            return [read_conditioning(self._embeddings.file(prompt.text)) for prompt in prompts]
+        return [self.text.encode(prompt.text) for prompt in prompts]
 
     def unconditional(self) -> Conditioning:
         if self._unconditional is None:
             self._unconditional = self.encode([Prompt(text=self.facts.negative_prompt)])[0]
         return self._unconditional
 
-    def release_text_encoder(self) -> None:
-        """Free the text encoders' memory; a later `encode` loads them again."""
-        self._text_pipeline = None
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-
     def bucket_width(self, tokens: int) -> int:
         """The smallest bucket that holds `tokens` text tokens."""
-        widths = self.facts.text_widths(self.max_text_tokens)
+        widths = self.facts.text_widths(self.text.most_tokens)
         for width in widths:
             if tokens <= width:
                 return width
@@ -199,10 +189,6 @@ class PipelineAdapter(ABC):
         return (torch.cat(images) * 0.5 + 0.5).clamp(0, 1)
 
     @abstractmethod
-    def _encode_one(self, pipeline: Any, text: str) -> tuple[Tensor, Tensor | None]:
-        """embeds_1TD and pooled_1D of one prompt, by the pipeline's own method."""
-
-    @abstractmethod
     def _forward(self, x_BSC: Tensor, timestep_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:
         """One pass of the transformer in its compute type; `timestep_B` is 1000 sigma in fp32."""
 
@@ -227,36 +213,10 @@ class PipelineAdapter(ABC):
         image_13HW: Tensor = self._vae.decode(latents_1CHW, return_dict=False)[0]
         return image_13HW
 
-    def _count_tokens(self, pipeline: Any, text: str) -> int:
-        return len(getattr(pipeline, self.facts.tokenizer)(text).input_ids)
-
-    def _check_length(self, pipeline: Any, text: str) -> None:
-        tokens = self._count_tokens(pipeline, text)
-        if tokens > self.max_text_tokens:
-            raise PromptError(
-                f"The prompt '{text[:40]}...' has {tokens} tokens, more than the "
-                f"{self.max_text_tokens} that can be encoded, because a prompt is never cut off; shorten it."
-            )
-
     def _timed(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:
         """One forward; fp32 in and out, whatever the compute type."""
         timestep_B = sigma_B.to(device=self._device, dtype=torch.float32) * 1000
         return self._forward(x_BSC.to(self._dtype), timestep_B, cond, guidance, size).float()
-
-    def _text(self) -> Any:
-        """The text half of the pipeline."""
-        if self._text_pipeline is None:
-            if self._load_text is None:
-                raise WeightsError(
-                    "Prompts cannot be encoded, because this adapter was built without a text encoder; pass "
-                    "`load_text`, or load the model with `from_pretrained`."
-                )
-            pipeline = self._load_text()
-            for name, part in pipeline.components.items():
-                if isinstance(part, nn.Module) and name.startswith("text_encoder"):
-                    part.to(self._device).requires_grad_(False).eval()
-            self._text_pipeline = pipeline
-        return self._text_pipeline
 
 
 def load_model(

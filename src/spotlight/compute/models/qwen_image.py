@@ -44,11 +44,13 @@ class QwenImageAdapter(PipelineAdapter):
         video_13FHW: Tensor = self._vae.decode(latents_1CHW.unsqueeze(2), return_dict=False)[0]
         return video_13FHW[:, :, 0]
 
-    def _count_tokens(self, pipeline: Any, text: str) -> int:
+    @classmethod
+    def count_tokens(cls, pipeline: Any, text: str) -> int:
         """Tokens of the prompt and of the template after it; the template's beginning is dropped."""
         token_ids = pipeline.tokenizer(pipeline.prompt_template_encode.format(text)).input_ids
         return len(token_ids) - int(pipeline.prompt_template_encode_start_idx)
 
-    def _encode_one(self, pipeline: Any, text: str) -> tuple[Tensor, None]:
-        embeds_1TD, _ = pipeline.encode_prompt(text, device=self._device, max_sequence_length=self.max_text_tokens)
+    @staticmethod
+    def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, None]:
+        embeds_1TD, _ = pipeline.encode_prompt(text, device=device, max_sequence_length=most_tokens)
         return embeds_1TD, None

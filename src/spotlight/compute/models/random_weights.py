@@ -10,6 +10,7 @@ both. The same seed gives the same weights on the same kind of device, whatever 
 import copy
 import json
 import string
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from spotlight.assets import asset
 from spotlight.compute.models.components import text_pipeline
-from spotlight.compute.models.family_registry import Family
+from spotlight.compute.models.family_registry import Family, family_named
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 
 # The public names of transformers are dummies to a type checker.
@@ -45,18 +46,29 @@ def random_full(
     family: Family, device: torch.device, dtype: torch.dtype, seed: int = 0, max_text_tokens: int | None = None
 ) -> PipelineAdapter:
     """The family's released size with random weights, created on the device; text encoders at the first `encode`."""
-    settings = _settings(family, "full")
-
-    def load_text() -> Any:
-        with _seeded(seed, device, dtype):
-            return text_pipeline(family, _text_parts(family, settings))
-
     with _seeded(seed, device, dtype):
-        parts = _picture_parts(family, settings)
+        parts = _picture_parts(family, _settings(family, "full"))
     adapter: PipelineAdapter = family.load_adapter_class()(
-        **parts, load_text=load_text, device=device, max_text_tokens=max_text_tokens
+        **parts,
+        load_text=lambda: random_text(family, device, dtype, seed),
+        device=device,
+        max_text_tokens=max_text_tokens,
     )
     return adapter
+
+
+def random_text(family: Family, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Any:
+    """The text half of the released size: small tokenizers, encoders with random weights."""
+    with _seeded(seed, device, dtype):
+        return text_pipeline(family, _text_parts(family, _settings(family, "full")))
+
+
+def random_tokenizers(family: Family) -> dict[str, Any]:
+    """Components of the text half, without the encoders."""
+    return {
+        folder: TOKENIZERS[name](family) if folder.startswith("tokenizer") else None
+        for folder, name in family.text.items()
+    }
 
 
 def _settings(family: Family, scale: str) -> dict[str, Any]:
@@ -87,9 +99,7 @@ def _picture_parts(family: Family, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _text_parts(family: Family, settings: dict[str, Any]) -> dict[str, Any]:
     """Tokenizers, and encoders of their vocabularies: `text_encoder_2` belongs to `tokenizer_2`."""
-    parts: dict[str, Any] = {
-        folder: TOKENIZERS[name](family) for folder, name in family.text.items() if folder.startswith("tokenizer")
-    }
+    parts = random_tokenizers(family)
     for folder, name in family.text.items():
         if folder.startswith("text_encoder"):
             tokenizer = parts[folder.replace("text_encoder", "tokenizer")]
@@ -147,3 +157,7 @@ TOKENIZERS: dict[str, Callable[[Family], Any]] = {
     "CLIPTokenizer": _clip_tokenizer,
     "T5TokenizerFast": _t5_tokenizer,
 }
+
+
+if __name__ == "__main__":
+    write_tiny(family_named(sys.argv[1]), Path(sys.argv[2]))

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from spotlight.compute.data.worlds import WORLD_OF_FAMILY
+from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.models.sources import Source, SourceKind, base_of, run_settings
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.weights import files, shards
@@ -20,20 +21,32 @@ from spotlight.core.errors import InputError, WeightsError
 
 def read(source: Source) -> files.WeightFile:
     """Read and verify the weights of one source."""
-    match source.kind:
-        case SourceKind.FILE:
-            return files.read(source.path)
-        case SourceKind.PUBLISHED:
-            tensors: Mapping[str, Tensor] = read_set(source.path).tensors
-        case SourceKind.CHECKPOINT:
-            tensors = _averaged(source)
-        case SourceKind.DIFFUSERS:
-            raise InputError(
-                f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are "
-                "needed; name such weights."
-            )
+    if source.family in FAMILIES:
+        raise InputError(
+            f"{source.location} is a {source.family}, but weights of one of {', '.join(WORLD_OF_FAMILY)} are needed; "
+            "name such weights."
+        )
+    if source.kind is SourceKind.FILE:
+        return files.read(source.path)
+    tensors = trained_tensors(source)
     whole = _merged(source, tensors) if source.has_adapters else dict(tensors)
     return files.WeightFile(family=source.family, digest=digest(whole), weights=whole)
+
+
+def trained_tensors(source: Source) -> Mapping[str, Tensor]:
+    """Tensors of a run's published set, or the averaged ones of its checkpoint: adapters, or the whole transformer."""
+    return read_set(source.path).tensors if source.kind is SourceKind.PUBLISHED else _averaged(source)
+
+
+def lora_of(source: Source) -> LoraConfig:
+    """Rank and scale of the adapters that the source's run trains."""
+    try:
+        return LoraConfig.model_validate(run_settings(source.run, "train").get("lora"))
+    except ValidationError as error:
+        raise WeightsError(
+            f"{source.path} holds adapters, but the settings of its run {source.run} have no valid train.lora with "
+            "their rank and scale; restore its config.json."
+        ) from error
 
 
 def check_fit(content: files.WeightFile, expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -71,13 +84,7 @@ def _merged(source: Source, adapters: Mapping[str, Tensor]) -> dict[str, Tensor]
             f"{base.digest}, and adapters fit their own base only; restore the original base weights."
         )
     model = build(base)
-    try:
-        lora = LoraConfig.model_validate(run_settings(source.run, "train").get("lora"))
-    except ValidationError as error:
-        raise WeightsError(
-            f"{source.path} holds adapters, but the settings of its run {source.run} have no valid train.lora with "
-            "their rank and scale; restore its config.json."
-        ) from error
+    lora = lora_of(source)
     select_trainable(model.transformer, lora, model.lora_targets, seed=0)
     trainable = {name: p for name, p in model.transformer.named_parameters() if p.requires_grad}
     wanted = {name: (tuple(p.shape), p.dtype) for name, p in trainable.items()}

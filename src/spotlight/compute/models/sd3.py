@@ -6,6 +6,7 @@ patches. Guidance runs both halves in one forward, negative first, as the pipeli
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
@@ -34,13 +35,9 @@ class SD3Adapter(PipelineAdapter):
         )[0]
         return patchify(velocity_BCHW, patch)
 
-    def _encode_one(self, pipeline: Any, text: str) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, Tensor]:
         embeds_1TD, _, pooled_1D, _ = pipeline.encode_prompt(
-            text,
-            None,
-            None,
-            device=self._device,
-            do_classifier_free_guidance=False,
-            max_sequence_length=self.max_text_tokens,
+            text, None, None, device=device, do_classifier_free_guidance=False, max_sequence_length=most_tokens
         )
         return embeds_1TD, pooled_1D

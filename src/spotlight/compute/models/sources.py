@@ -4,7 +4,10 @@
     FILE.safetensors                   a weights file, or a published set of a run (RUN/weights/average-30.safetensors)
     RUN                                name or folder of a run: its newest averaged weights, which its evaluations use
     RUN/checkpoints/step_000060        the averaged weights of that checkpoint
-    FOLDER in diffusers layout, owner/name      a real family, which can be evaluated but not trained
+    FOLDER in diffusers layout         a model of a real family (`family_registry.py`)
+    owner/name                         such a folder from the hub, fetched if the hub's cache lacks it
+    random-tiny:FAMILY                 such a folder with a tiny transformer and random weights, for a laptop
+    random:FAMILY                      the released size with random weights, without a file, to measure speed
 
 Published sets and checkpoints of LoRA runs hold adapters only. Their base weights are those of their run, found through
 the run's folder (`base_of`).
@@ -20,11 +23,13 @@ from typing import Any
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import WORLD_OF_FAMILY
+from spotlight.compute.models.family_registry import FAMILIES, family_named
+from spotlight.compute.models.fetched import RANDOM, RANDOM_TINY, hub_folder, tiny_folder
 from spotlight.compute.models.folder_facts import family_in_folder
 from spotlight.compute.weights.header import FileFacts, read_facts
 from spotlight.compute.weights.index import is_checkpoint, read_index
 from spotlight.core.errors import InputError, WeightsError, suggestion
-from spotlight.core.run_files import BASE, CHECKPOINTS, CONFIG, JOURNAL, WEIGHTS, find_run, run_names
+from spotlight.core.run_files import BASE, BASE_FOLDER, CHECKPOINTS, CONFIG, JOURNAL, WEIGHTS, find_run, run_names
 from spotlight.core.work import Policy
 
 PACED = "paced-"
@@ -38,6 +43,7 @@ class SourceKind(StrEnum):
     PUBLISHED = "published"
     CHECKPOINT = "checkpoint"
     DIFFUSERS = "diffusers"
+    RANDOM = "random"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +52,11 @@ class Source:
 
     kind: SourceKind
     location: str
-    """Absolute path of a file or folder, or a hub id."""
+    """Absolute path of a file or folder; the name itself for `random:FAMILY`."""
     family: str
-    """Empty for a hub id, whose settings are not fetched yet."""
     digest: str = ""
-    """Identity of these weights: a weights file's digest, or the identity recorded in a run's set or checkpoint."""
+    """Identity of these weights: a weights file's digest, or the identity recorded in a run's set or checkpoint; empty
+    for a folder in diffusers layout, whose digest is a fact of its files (`folder_facts.py`)."""
     base_digest: str = ""
     """Digest of the weights that the run trained from; only of a set or checkpoint."""
     has_adapters: bool = False
@@ -73,6 +79,11 @@ def resolve(name: str) -> Source:
     """Return the weights that the name stands for now; raises InputError if there are none."""
     if is_shipped(name):
         return _file(asset(f"weights/{name}.safetensors"))
+    if name.startswith(RANDOM_TINY):
+        return _folder(tiny_folder(family_named(name.removeprefix(RANDOM_TINY))))
+    if name.startswith(RANDOM):
+        family = family_named(name.removeprefix(RANDOM)).name
+        return Source(kind=SourceKind.RANDOM, location=name, family=family, digest=f"random-{family}")
     path = Path(name).expanduser()
     if path.is_file() or path.suffix == ".safetensors":
         return _file(path)
@@ -88,15 +99,13 @@ def resolve(name: str) -> Source:
             f"no transformer/; name {inside or 'another folder'}."
         )
     if path.is_dir() or _is_hub_id(name):
-        family = family_in_folder(path).name if path.is_dir() else ""
-        location = str(path.resolve()) if path.is_dir() else name
-        return Source(kind=SourceKind.DIFFUSERS, location=location, family=family)
+        return _folder(path if path.is_dir() else hub_folder(name))
     siblings = _kept(path)
     if siblings:
         raise InputError(f"there is no checkpoint {path}, and its run keeps {siblings} only; name one of them.")
     raise InputError(
-        f"'{name}' is neither a weights file nor a model family, a run or a checkpoint: "
-        f"{suggestion(name, [*WORLD_OF_FAMILY, *run_names()])}"
+        f"'{name}' is neither a weights file nor a model family, a run, a checkpoint or a folder in diffusers layout: "
+        f"{suggestion(name, [*WORLD_OF_FAMILY, *(f'{RANDOM_TINY}{family}' for family in FAMILIES), *run_names()])}"
     )
 
 
@@ -119,8 +128,10 @@ def newest_set(run: Path, policy: Policy = Policy.AVERAGE) -> Path:
 
 def base_of(run: Path) -> Source:
     """Base weights of a run: its own copy, those of a shipped family, or a model in diffusers layout."""
-    own = run / BASE
-    name = str(own) if own.is_file() else str(run_settings(run, "model").get("name"))
+    for own in (run / BASE, run / BASE_FOLDER):
+        if own.exists():
+            return resolve(str(own))
+    name = str(run_settings(run, "model").get("name"))
     source = resolve(name)
     if source.kind in (SourceKind.PUBLISHED, SourceKind.CHECKPOINT):
         raise WeightsError(
@@ -147,6 +158,10 @@ def _run(name: str) -> Path | None:
     run = find_run(name)
     parts: Sequence[str] = (JOURNAL, WEIGHTS, CHECKPOINTS)
     return run if run is not None and any((run / part).is_dir() for part in parts) else None
+
+
+def _folder(path: Path) -> Source:
+    return Source(kind=SourceKind.DIFFUSERS, location=str(path.resolve()), family=family_in_folder(path).name)
 
 
 def _file(path: Path) -> Source:

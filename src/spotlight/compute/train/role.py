@@ -12,7 +12,7 @@ repeated sample, or a final part whose sample count does not match is refused (t
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.models.adapter import Adapter, Conditioning
 from spotlight.compute.rollout.flight import join_payloads
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
@@ -32,6 +32,7 @@ from spotlight.compute.weights.store import NodeStore
 from spotlight.core import errors
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
+from spotlight.core.types import Prompt
 from spotlight.core.work import Policy, RequestId, WeightsId
 
 HOST = torch.device("cpu")
@@ -91,14 +92,14 @@ class TrainingRole:
     def _train(self, order: m.Train) -> m.Stepped | m.Accumulated:
         self._check_order(order)
         # Read first: if a file is lost, the accumulated gradient stays as it is.
-        experience = self._experience(order) if order.items else None
+        experience = self._experience(order)
         samples = len(order.items) if order.samples is None else order.samples
         parts, self._parts = self._parts, None
         if order.part == 0 or parts is None:
             self._trainer.begin(samples)
             parts = _Parts()
-        if experience is not None:
-            self._trainer.add(experience, range(len(experience)))
+        for part in experience:
+            self._trainer.add(part, range(len(part)))
         parts.taken += 1
         parts.requests.update(item.request.id for item in order.items)
         if not order.is_final:
@@ -147,13 +148,28 @@ class TrainingRole:
             )
         check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
 
-    def _experience(self, order: m.Train) -> Experience:
+    def _experience(self, order: m.Train) -> list[Experience]:
+        """Samples by width of their text, so that a forward pads a prompt to the width that its rollout had.
+
+        Another width sums attention in another order: in bf16 that moves log-probs by more than a clip range.
+        """
+        prompts = list(dict.fromkeys(item.prompt for item in order.items))
+        conditionings = dict(zip(prompts, self._adapter.encode(prompts), strict=True))
+        width_of = {prompt: self._adapter.collate([cond]).mask.shape[1] for prompt, cond in conditionings.items()}
+        widths: dict[int, list[m.TrainItem]] = {}
+        for item in order.items:
+            widths.setdefault(width_of[item.prompt], []).append(item)
+        return [self._of_one_width(widths[width], conditionings, order.iteration) for width in sorted(widths)]
+
+    def _of_one_width(
+        self, items: Sequence[m.TrainItem], conditionings: Mapping[Prompt, Conditioning], iteration: int
+    ) -> Experience:
         device = self._adapter.device
-        requests = [item.request for item in order.items]
-        payloads = [self._run_folder / item.payload for item in order.items]
+        requests = [item.request for item in items]
+        payloads = [self._run_folder / item.payload for item in items]
         # One by one, because windows may differ in length.
         read = [join_payloads([request], [path], HOST) for request, path in zip(requests, payloads, strict=True)]
-        cond = self._adapter.collate(self._adapter.encode([item.prompt for item in order.items]))
+        cond = self._adapter.collate([conditionings[item.prompt] for item in items])
         uncond = None
         if requests[0].sample.sampling.guidance != 1.0:
             uncond = self._adapter.collate([self._adapter.unconditional()] * len(requests))
@@ -161,9 +177,9 @@ class TrainingRole:
             rollout=on_device(joined(read), device),
             cond=cond,
             uncond=uncond,
-            advantage_B=torch.tensor([item.advantage for item in order.items], device=device),
-            kept_B=torch.tensor([item.kept for item in order.items], device=device),
-            iteration=order.iteration,
+            advantage_B=torch.tensor([item.advantage for item in items], device=device),
+            kept_B=torch.tensor([item.kept for item in items], device=device),
+            iteration=iteration,
         )
 
     def _publish(self, weights: WeightsId) -> m.PublishedWeights:

@@ -51,13 +51,13 @@ def evaluate(
     with PatientProgress() as progress, _safe_path():
         progress.report("loading", 0, 1)
         from spotlight.compute.evaluation import evaluate as scored_on
-        from spotlight.compute.models.loaded import load_checkpoint, parse_size
+        from spotlight.compute.models.loaded import load_checkpoint
         from spotlight.compute.rewards.reward_pool import RewardPool
         from spotlight.compute.rewards.tracebacks import named_tracebacks
         from spotlight.compute.scores import EVALUATION_SEED
-        from spotlight.core.types import Sampling
+        from spotlight.core.types import Sampling, Size
 
-        model = load_checkpoint(checkpoint, device, parse_size(size) if size else None)
+        model = load_checkpoint(checkpoint, device, Size.parse(size) if size else None)
         chosen = prompts_to_draw(prompts, model.world, count)
         model.adapter.encode(chosen)
         rewards = judges(model.world, reward, judge)

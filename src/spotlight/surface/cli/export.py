@@ -127,7 +127,7 @@ def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Chosen, recipe: 
     from spotlight.surface.model_card import CardFacts
 
     settings = folder.read_config()
-    base = Path(trained.base).name if Path(trained.base).exists() else trained.base
+    base = Path(trained.model).name if Path(trained.model).exists() else trained.model
     return CardFacts(
         run=folder.name,
         base=base,

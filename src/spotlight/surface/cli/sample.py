@@ -11,8 +11,9 @@ from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
     from spotlight.compute.models.loaded import LoadedModel
+    from spotlight.compute.models.sources import Source
     from spotlight.compute.rewards.protocol import Image
-    from spotlight.core.types import Prompt, Sampling
+    from spotlight.core.types import Prompt, Sampling, Size
 
 Pairs = Sequence[tuple["Prompt", int]]
 
@@ -42,21 +43,25 @@ def sample(
 
         quiet_libraries()
         from spotlight.compute.drawing import pipeline_latents
+        from spotlight.compute.models.loaded import load_checkpoint
+        from spotlight.compute.models.sources import resolve
         from spotlight.core.types import Prompt
 
-        base = _base_of(model) if before_after else None
-        loaded = _load(model, device, size)
+        run = _run_of(resolve(model))
+        if before_after and run is None:
+            raise InputError(f"'{model}' is not a run, so there is no base model beside it; leave out --before-after.")
+        loaded = load_checkpoint(model, device, _size(size, run))
         progress.report("loading", 1, 1)
-        sampling = _sampling(model, loaded, steps, guidance)
+        sampling = _sampling(run, loaded, steps, guidance)
         pairs = [(Prompt(text=text), number) for text in prompt for number in seeds]
         pictures = {"": _draw(loaded, pairs, sampling, progress, "drawing")}
         if save_latents is not None:
             from safetensors.torch import save_file
 
             save_file({"latents": pipeline_latents(loaded.adapter, pairs, sampling)}, save_latents)
-        if base is not None:
+        if before_after and run is not None:
             del loaded
-            before = _draw(_load(base, device, str(sampling.size)), pairs, sampling, progress, "drawing the base")
+            before = _draw(_load_base(run, device), pairs, sampling, progress, "drawing the base")
             pictures = {"base: ": before, "trained: ": pictures[""]}
     _write(to, pictures, pairs, columns=len(seeds) * len(pictures))
     made = f"{len(pairs)} pictures" if len(pairs) > 1 else "1 picture"
@@ -72,35 +77,37 @@ def _check_files(to: Path, save_latents: Path | None) -> None:
             raise InputError(f"the file {path} cannot be written: there is no folder {path.parent}; make it first.")
 
 
-def _load(model: str, device: str, size: str | None) -> "LoadedModel":
-    from spotlight.compute.export.trained import load_run
-    from spotlight.compute.models.loaded import load_checkpoint, parse_size
-    from spotlight.core.run_files import find_run
+def _run_of(source: "Source") -> Path | None:
+    """Folder of the run that trained these weights."""
+    from spotlight.compute.models.sources import SourceKind
 
-    chosen = parse_size(size) if size else None
-    run = find_run(model)
-    return load_checkpoint(model, device, chosen) if run is None else load_run(run, device, chosen)
+    return source.run if source.kind in (SourceKind.PUBLISHED, SourceKind.CHECKPOINT) else None
 
 
-def _base_of(model: str) -> str:
-    """Name of the base model of a run."""
-    from spotlight.compute.models.sources import base_of
-    from spotlight.core.run_files import find_run
+def _load_base(run: Path, device: str) -> "LoadedModel":
+    from spotlight.compute.models.config import ModelConfig
+    from spotlight.compute.models.loaded import load_source
+    from spotlight.compute.models.sources import base_of, run_settings
 
-    run = find_run(model)
-    if run is None:
-        raise InputError(f"'{model}' is not a run, so there is no base model beside it; leave out --before-after.")
-    return base_of(run).location
+    settings = ModelConfig.model_validate(run_settings(run, "model")).model_copy(update={"device": device})
+    return load_source(base_of(run), settings, device)
 
 
-def _sampling(model: str, loaded: "LoadedModel", steps: int | None, guidance: float | None) -> "Sampling":
+def _size(given: str | None, run: Path | None) -> "Size | None":
+    """The given size, else the run's; None: the model's own."""
+    from spotlight.compute.models.sources import run_settings
+    from spotlight.core.types import Size
+
+    chosen = given or (run_settings(run, "data").get("size") if run is not None else None)
+    return Size.parse(chosen) if chosen else None
+
+
+def _sampling(run: Path | None, loaded: "LoadedModel", steps: int | None, guidance: float | None) -> "Sampling":
     """Given values, else those of the run's evaluations, else the model's own."""
     from spotlight.compute.drawing import default_guidance, default_steps
     from spotlight.compute.models.sources import run_settings
-    from spotlight.core.run_files import find_run
     from spotlight.core.types import Sampling
 
-    run = find_run(model)
     settings = {} if run is None else run_settings(run, "eval")
     return Sampling(
         steps=steps or settings.get("steps") or default_steps(loaded.adapter),

@@ -1,0 +1,64 @@
+"""Runs of real model families, tiny and random: one reserved and one spot process, previews, a kill in mid-flight."""
+
+from pathlib import Path
+
+import pytest
+from live_run import LiveRun
+
+from spotlight.core.events import Accepted, Encoded, Leased, Previewed, WorkerLost
+from spotlight.core.work import SlotClass, Work
+
+pytestmark = pytest.mark.timeout(600)
+
+RECIPE = """
+deterministic: true
+iterations: 3
+model: {{name: "random-tiny:{family}"}}
+data: {{prompts: mine.txt, held_out: held.txt, size: 64x64}}
+reward: {{name: jpeg, processes: 1}}
+algorithm: {{kind: nft}}
+rollout: {{prompts: 2, group_size: 4, steps: 6, guidance: 3.0}}
+train: {{micro_batch: 4, updates_per_iteration: 1, lora: {{rank: 4, alpha: 8}}}}
+explore: {{plan: fixed, seeds: 6, steps: 3, audit_share: 0.5}}
+eval: {{every: 3, prompts: 2, steps: 4}}
+cluster: {{reserved: 1, spot: 1, rows: 4, commit_every: 1, heartbeat_s: 0.2}}
+output: {{checkpoint_every: 2, journal: {{sync: never}}}}
+"""
+PROMPTS = "a red boat on a lake\ntwo foxes at play in the first snow of a long winter\nrain\n"
+OTHERS = [pytest.param(family, marks=pytest.mark.slow) for family in ("flux", "qwen-image")]
+
+
+def new_run(folder: Path, family: str) -> LiveRun:
+    (folder / "mine.txt").write_text(PROMPTS)
+    (folder / "held.txt").write_text('a sign that says "river"\n')
+    return LiveRun(folder, RECIPE.format(family=family))
+
+
+@pytest.mark.parametrize("family", ["sd3", *OTHERS])
+def test_run_whose_spot_worker_is_killed_in_mid_flight_loses_nothing_and_changes_no_bit(
+    family: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    undisturbed, run = (new_run(tmp_path_factory.mktemp(name), family) for name in ("undisturbed", "killed"))
+    try:
+        undisturbed.start()
+        assert undisturbed.finish() == 0, undisturbed.log()
+        run.start()
+        run.wait_for(lambda: held_by_spot(run))
+        run.kill_worker(lambda worker: worker.slot_class is SlotClass.SPOT)
+        run.wait_for_event(WorkerLost)
+        assert run.finish() == 0, run.log()
+        run.check()
+        assert run.events(Previewed)
+        assert run.theta() == undisturbed.theta()
+        assert len(run.events(Encoded)) == 1, "every prompt is encoded before the first iteration"
+    finally:
+        undisturbed.close()
+        run.close()
+
+
+def held_by_spot(run: LiveRun) -> bool:
+    """Whether a spot worker holds a rollout that is not finished."""
+    accepted = {event.request for event in run.events(Accepted)}
+    spot = {worker.worker for worker in run.living() if worker.slot_class is SlotClass.SPOT}
+    leased = [event for event in run.events(Leased) if event.worker in spot]
+    return any(event.request not in accepted and event.request.startswith(Work.ROLLOUT.value) for event in leased)
