@@ -61,6 +61,7 @@ def wire(
         run_seed=config.seed,
         pipeline=config.pipeline,
         is_fixed=config.deterministic,
+        gap_allowed=config.algorithm.gap_allowed(config.model.is_on_gpu),
     )
     dispatcher = Dispatcher(
         run_log.ledger,

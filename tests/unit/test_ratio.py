@@ -6,10 +6,11 @@ import pytest
 import torch
 from tiny_models import NOISE_LEVELS, RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
-from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, TrainConfig
+from spotlight.compute.train.config import LOG_PROB_GAP, FlowGrpoConfig, LoraConfig, OldLogProb, TrainConfig
 from spotlight.compute.train.experience import Experience, kept_pairs
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.digest import fingerprint
 from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import SamplerKind, Window
@@ -130,3 +131,48 @@ def test_path_shifted_by_one_place_breaks_the_ratio():
     shifted = replace(experience.rollout, path_BKSC=experience.rollout.path_BKSC.roll(1, dims=1))
     rows = kept_pairs(experience, range(8), PLACES)
     assert deviations(trainer, replace(experience, rollout=shifted), rows, 8).min() > 1e-3
+
+
+def disturbed(experience: Experience) -> Experience:
+    """The same samples with log-probs and means that other kernels would have recorded."""
+    rollout = experience.rollout
+    other = replace(rollout, log_prob_BK=rollout.log_prob_BK + 1e-3, mean_BKSC=rollout.mean_BKSC + 1e-3)
+    return replace(experience, rollout=other)
+
+
+@pytest.mark.parametrize("guard", [False, True], ids=["plain", "guard"])
+def test_recomputed_log_probs_make_the_first_ratio_one_and_later_updates_those_of_an_exact_record(guard):
+    after = []
+    for change in (lambda experience: experience, disturbed):
+        config = FlowGrpoConfig(old_log_prob=OldLogProb.RECOMPUTED, ratio_normalisation=guard)
+        trainer = Trainer(tiny_adapter(), TrainConfig(micro_batch=8, lr=1e-3), config, RUN_SEED)
+        experience = change(windowed_experience(trainer, FLOW))
+        first, second = (trainer.update(experience, range(8)) for _ in range(2))
+        assert first.figures["ratio_deviation"] == 0
+        assert first.figures["clip_fraction"] == 0
+        assert second.figures["ratio_deviation"] > 1e-6
+        assert LOG_PROB_GAP not in second.figures, "the policy has moved, so there is nothing to compare"
+        after.append(
+            (fingerprint({name: p.data for name, p in trainer.sets.theta.items()}), first.figures[LOG_PROB_GAP])
+        )
+        trainer.end_iteration()
+        assert trainer.update(experience, range(8)).figures["ratio_deviation"] == 0
+    (exact, no_gap), (same, gap) = after
+    assert exact == same
+    assert no_gap < 1e-6
+    assert gap == pytest.approx(1e-3, rel=0.01)
+
+
+def test_recorded_log_probs_of_other_kernels_clip_rows_and_the_gap_is_reported():
+    trainer = tiny_trainer()
+    report = trainer.update(disturbed(windowed_experience(trainer, FLOW)), range(8))
+    assert report.figures["clip_fraction"] > 0
+    assert report.figures[LOG_PROB_GAP] == pytest.approx(1e-3, rel=0.01)
+    assert report.figures[LOG_PROB_GAP] > ALGORITHM.gap_allowed(on_gpu=False)
+
+
+def test_gpus_recompute_and_cpus_take_the_record_unless_told_otherwise():
+    assert [FlowGrpoConfig().recomputes(on_gpu) for on_gpu in (True, False)] == [True, False]
+    fixed = FlowGrpoConfig(old_log_prob=OldLogProb.RECORDED)
+    assert not fixed.recomputes(on_gpu=True)
+    assert fixed.gap_allowed(on_gpu=True) == fixed.clip

@@ -92,6 +92,7 @@ CHANGES = {
     "algorithm.old_decay": Change(trained, 0.5),
     "algorithm.advantage.std": Change(journal, "group"),
     "algorithm.advantage.eps": Change(journal, 0.1),
+    "algorithm.old_log_prob": Change(trained, "recomputed", FLOW),
     "algorithm.clip": Change(trained, 0.00001, FLOW),
     "algorithm.kl_divides_by_dt": Change(trained, True, (*FLOW, "algorithm.kl_weight=0.1")),
     "algorithm.ratio_normalisation": Change(trained, True, FLOW),

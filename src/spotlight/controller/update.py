@@ -10,9 +10,11 @@ whatever parts it came in (tests/journeys/test_parts.py, tests/storm).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf
 
 import msgspec
 
+from spotlight.compute.train.config import LOG_PROB_GAP
 from spotlight.control.ledger import InvariantBroken
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.gap import Awaited, Part, Parts, group_positions, groups_by_update
@@ -40,6 +42,8 @@ class Schedule:
     pipeline: PipelineConfig
     is_fixed: bool
     """Whether parts must be the same in every run."""
+    gap_allowed: float = inf
+    """Largest mean gap between the log-probs of rollout and training."""
 
     def groups(self, step: int, count: int) -> list[int]:
         """Groups of the `count` in its iteration that the step trains on."""
@@ -103,6 +107,7 @@ class OptimizerSteps:
         self._schedule = schedule
         self._sample_s: float | None = None
         """Training seconds per sample; None until measured."""
+        self._is_gap_noted = False
 
     async def take(self, step: int) -> Taken:
         """Train all samples of the step, then take one optimizer step; GangLost leaves nothing of it."""
@@ -119,6 +124,7 @@ class OptimizerSteps:
     def commit(self, taken: Taken, compared: Compared) -> None:
         """Record the step in the journal, with its samples and the frontier."""
         taken.check(compared)
+        self._watch_gap(taken)
         ledger = self._hub.dispatcher.ledger
         requests = tuple(item.request.id for item in taken.items)
         ledger.commit_step(
@@ -132,6 +138,18 @@ class OptimizerSteps:
                 figures=taken.stepped.figures,
             )
         )
+
+    def _watch_gap(self, taken: Taken) -> None:
+        """Alarm once if the log-probs of rollout and training differ more than the loss bears."""
+        gap, allowed = taken.stepped.figures.get(LOG_PROB_GAP, 0.0), self._schedule.gap_allowed
+        if gap > allowed and not self._is_gap_noted:
+            self._is_gap_noted = True
+            self._hub.dispatcher.setbacks.note(
+                "training",
+                f"the log-probs of rollout and training differ by {gap:.2g} on average at the same weights, more than "
+                f"the {allowed:.2g} that the loss bears, so ratios of step {taken.step} are wrong; set "
+                "algorithm.old_log_prob to recomputed, or model.dtype to float32.",
+            )
 
     def expect(self, step: int) -> None:
         """Announce that this step waits for rollouts that are about to be issued."""

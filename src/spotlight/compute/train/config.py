@@ -1,6 +1,7 @@
 """Sections `algorithm` and `train` of a recipe; free of torch."""
 
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
@@ -63,15 +64,40 @@ class NftConfig(Section):
     """Decay d of the behaviour policy: a schedule, or a constant."""
     advantage: AdvantageConfig = AdvantageConfig()
 
+    def gap_allowed(self, on_gpu: bool) -> float:
+        """Any: NFT has no log-probabilities."""
+        return inf
+
     def old_decay_at(self, updates: int) -> float:
         """Return d after an iteration that ends at optimizer step `updates`."""
         return self.old_decay.at(updates) if isinstance(self.old_decay, OldDecay) else self.old_decay
+
+
+class OldLogProb(StrEnum):
+    """Source of the log-probabilities that Flow-GRPO's ratio is relative to."""
+
+    AUTO = "auto"
+    """`recomputed` on a GPU, `recorded` on a CPU."""
+    RECORDED = "recorded"
+    """Those of the rollout: exact where training runs the rollout's kernels."""
+    RECOMPUTED = "recomputed"
+    """Those of the training forward with the iteration's first weights. The first update of an iteration gets them
+    without another forward."""
+
+
+LOG_PROB_GAP = "log_prob_gap"
+"""Figure of an update: mean distance between the log-probs of rollout and training at the same weights."""
+LARGEST_GAP = 0.01
+"""Accepted mean gap between recorded and recomputed log-probabilities: 1 % of a ratio."""
 
 
 class FlowGrpoConfig(Section):
     """Flow-GRPO: a clipped policy gradient on the steps of the SDE window."""
 
     kind: Literal["flow_grpo"] = "flow_grpo"
+    old_log_prob: OldLogProb = OldLogProb.AUTO
+    """On a GPU the number of rows chooses kernels, so that a training forward differs from the rollout's by more than
+    a clip range; recomputed log-probabilities make the ratio exactly 1 before the first step."""
     clip: float = Field(default=1e-4, gt=0, lt=1)
     """The ratio's gradient stops beyond 1 +- clip. Small, because log-probabilities are means over
     dimensions."""
@@ -90,6 +116,19 @@ class FlowGrpoConfig(Section):
     """Largest weight of a stale sample. If stale samples are clipped more than twice as often as fresh ones, the clip
     moves to the iteration's first weights, and a stale sample is weighted by the ratio of those to its own weights."""
     advantage: AdvantageConfig = AdvantageConfig()
+
+    def recomputes(self, on_gpu: bool) -> bool:
+        match self.old_log_prob:
+            case OldLogProb.AUTO:
+                return on_gpu
+            case OldLogProb.RECORDED:
+                return False
+            case OldLogProb.RECOMPUTED:
+                return True
+
+    def gap_allowed(self, on_gpu: bool) -> float:
+        """Largest mean gap between the log-probs of rollout and training: recorded ones must be within the clip."""
+        return LARGEST_GAP if self.recomputes(on_gpu) else self.clip
 
 
 AlgorithmConfig: TypeAlias = Annotated[NftConfig | FlowGrpoConfig, Field(discriminator="kind")]

@@ -7,7 +7,7 @@ them around `start` and weights them instead. Invariant: if the two versions are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.denoise import recorded_steps
 from spotlight.compute.rollout.noise import normals
 from spotlight.compute.train.clip_watch import ClipWatch
-from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig
+from spotlight.compute.train.config import LOG_PROB_GAP, AlgorithmConfig, FlowGrpoConfig, NftConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.losses.flow_grpo import flow_grpo_loss, log_ratio
 from spotlight.compute.train.losses.nft import nft_loss, noised, preference
@@ -54,12 +54,15 @@ class Objective(Protocol):
     def after_step(self, figures: Mapping[str, float]) -> None:
         """Update the state after an optimizer step; `figures` are the means over its rows."""
 
+    def after_iteration(self) -> None:
+        """Update the state after the last optimizer step of an iteration."""
 
-def objective(config: AlgorithmConfig, run_seed: int, takes_stale: bool = False) -> Objective:
+
+def objective(config: AlgorithmConfig, run_seed: int, takes_stale: bool = False, on_gpu: bool = False) -> Objective:
     """Build the objective; `takes_stale` allows samples of the previous version, which it treats separately."""
     if isinstance(config, NftConfig):
         return NftObjective(config, run_seed, takes_stale)
-    return FlowGrpoObjective(config, takes_stale)
+    return FlowGrpoObjective(config, takes_stale, config.recomputes(on_gpu))
 
 
 class NftObjective:
@@ -102,6 +105,9 @@ class NftObjective:
     def after_step(self, figures: Mapping[str, float]) -> None:
         """Do nothing: NFT has no state."""
 
+    def after_iteration(self) -> None:
+        """Do nothing: NFT has no state."""
+
     def _timesteps(self, experience: Experience, rows: Sequence[Pair], sigmas: Tensor) -> Tensor:
         """Sigmas at distinct steps of each sample's schedule, chosen by the sample's identity."""
         orders: dict[int, np.ndarray] = {}
@@ -120,16 +126,22 @@ class NftObjective:
 
 
 class FlowGrpoObjective:
-    """Replay each window step from its recorded latents; compare log-probs with the recorded ones."""
+    """Replay each window step from its recorded latents; compare log-probs with those of the policy that drew it."""
 
-    def __init__(self, config: FlowGrpoConfig, takes_stale: bool = False) -> None:
+    def __init__(self, config: FlowGrpoConfig, takes_stale: bool = False, recomputes: bool = False) -> None:
+        """`recomputes`: take the old log-probs of fresh rows from the training forward, not from the record."""
         self.config = config
         self.takes_stale = takes_stale
+        self.recomputes = recomputes
         references = {WeightSet.REFERENCE} if config.kl_weight > 0 else set()
-        starts = {WeightSet.START} if takes_stale else set()
+        starts = {WeightSet.START} if takes_stale or recomputes else set()
         self.weight_sets = frozenset({*references, *starts})
         self._watch = ClipWatch()
-        self.state: Mapping[str, Tensor] = {"clip_fractions": self._watch.running_2} if takes_stale else {}
+        self._stepped = torch.zeros((), dtype=torch.int64)
+        """Optimizer steps of this iteration: at 0 theta is the policy that drew the fresh rows."""
+        self.state: Mapping[str, Tensor] = {"stepped": self._stepped}
+        if takes_stale:
+            self.state = {**self.state, "clip_fractions": self._watch.running_2}
 
     def places(self, experience: Experience) -> list[int]:
         places = [recorded_steps(sample.sampling) for sample in experience.rollout.samples]
@@ -147,7 +159,14 @@ class FlowGrpoObjective:
         if self.config.kl_weight > 0:
             ref_mean = steps.transition(_frozen(adapter, sets, WeightSet.REFERENCE, steps.inputs)).mean
         proximal_B = self._proximal(adapter, sets, steps, stale_B)
+        gap_B = torch.empty(0)
+        if self._stepped and self.recomputes:
+            first = steps.transition(_frozen(adapter, sets, WeightSet.START, steps.inputs))
+            steps = steps.relative_to(first, ~stale_B)
         current = steps.transition(steps.inputs.velocity(adapter))
+        if not self._stepped:
+            gap_B = (steps.log_prob(current).detach() - steps.old_log_prob_B).abs()[~stale_B]
+            steps = steps.relative_to(current, ~stale_B) if self.recomputes else steps
         terms = flow_grpo_loss(
             steps.log_prob(current),
             steps.old_log_prob_B,
@@ -165,6 +184,7 @@ class FlowGrpoObjective:
             "approx_kl": terms.approx_kl_B,
             "overflow": terms.overflow_B.float(),
             "kl": terms.kl_B,
+            LOG_PROB_GAP: gap_B,
         }
         if self.takes_stale:
             figures |= {
@@ -177,6 +197,10 @@ class FlowGrpoObjective:
 
     def after_step(self, figures: Mapping[str, float]) -> None:
         self._watch.update(figures)
+        self._stepped.add_(1)
+
+    def after_iteration(self) -> None:
+        self._stepped.zero_()
 
     def _proximal(self, adapter: Adapter, sets: WeightSets, steps: "_WindowSteps", stale_B: Tensor) -> Tensor | None:
         """Log-ratio of the iteration's first weights to those that drew the row, 0 for fresh rows; None if unused."""
@@ -255,6 +279,14 @@ class _WindowSteps:
             x_next=self.x_next[index],
             old_log_prob_B=self.old_log_prob_B[index],
             old_mean=self.old_mean[index],
+        )
+
+    def relative_to(self, policy: samplers.Transition, chosen_B: Tensor) -> "_WindowSteps":
+        """The same steps with old log-probs and means of this policy in the chosen rows."""
+        return replace(
+            self,
+            old_log_prob_B=torch.where(chosen_B, self.log_prob(policy).detach(), self.old_log_prob_B),
+            old_mean=torch.where(chosen_B.reshape(-1, 1, 1), policy.mean.detach(), self.old_mean),
         )
 
     def transition(self, v: Tensor) -> samplers.Transition:

@@ -92,7 +92,7 @@ class Trainer:
         self.algorithm = algorithm
         self.run_seed = run_seed
         self.keeps_before = keeps_before
-        self._objective = objective(algorithm, run_seed, keeps_before)
+        self._objective = objective(algorithm, run_seed, keeps_before, adapter.device.type == "cuda")
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
         if train.gradient_checkpointing:
             adapter.transformer.enable_gradient_checkpointing()  # type: ignore[operator]
@@ -134,6 +134,7 @@ class Trainer:
             self.sets.follow(WeightSet.OLD, self.algorithm.old_decay_at(int(self.updates)))
         if WeightSet.START in self.sets.names:
             self.sets.follow(WeightSet.START, 0.0)
+        self._objective.after_iteration()
 
     def update(self, experience: Experience, samples: Sequence[int]) -> UpdateReport:
         """Take one optimizer step over these samples."""
