@@ -99,6 +99,8 @@ def test_card_of_a_lora_tells_how_to_load_it_in_both_programs(base, tmp_path):
     assert "pipeline.load_lora_weights(" in card
     assert "`comfyui_lora.safetensors` to `models/loras`" in card
     assert "rank 3, alpha 5" in card
+    assert f"base_model: {base.name}\n" in card
+    assert str(tmp_path) not in card
     assert sorted(path.name for path in (tmp_path / "lora").glob("*lora*")) == [
         "comfyui_lora.safetensors",
         "pytorch_lora_weights.safetensors",

@@ -11,8 +11,8 @@ from spotlight.compute.models.family_registry import Family
 from spotlight.control.market.bill import HOUR_S
 from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import RunView, ScoreInterval
-from spotlight.surface.report.curves import gain_sentence, interval
-from spotlight.surface.report.formats import count, dollars, score, score_name
+from spotlight.surface.report.curves import gain_sentence
+from spotlight.surface.report.formats import count, dollars, score_name
 
 CURVE = "curve.png"
 Changes = Sequence[tuple[str, Any]]
@@ -138,7 +138,7 @@ def _training(facts: CardFacts, view: RunView, prices: PriceTable) -> str:
         ("weights", f"{facts.weights}, publication {facts.version}"),
         *([("LoRA", f"rank {facts.lora[0]}, alpha {facts.lora[1]:g}")] if facts.lora else []),
         ("iterations", f"{len(view.iterations)}"),
-        ("GPU-hours", f"{hours:,.2f}"),
+        ("GPU-hours", f"{hours:,.3f}"),
         ("cost", f"{dollars(bill.dollars)}, priced as if every slot were a GPU of {bill.table}, {bill.date}"),
         ("Spotlight", __version__),
     ]
@@ -155,7 +155,9 @@ def _reward(facts: CardFacts) -> str:
 
 
 def _curve(name: str, curve: Sequence[tuple[int, ScoreInterval]], drawn: bool) -> str:
-    rows = [(str(iteration), score(point.value), interval(point)) for iteration, point in curve]
+    rows = [
+        (str(iteration), f"{point.value:.3f}", f"{point.low:.3f} to {point.high:.3f}") for iteration, point in curve
+    ]
     picture = f"![{score_name(name)} by iteration]({CURVE})\n\n" if drawn else ""
     heads = ("iterations trained", score_name(name), "95 % interval")
     return f"{picture}Fixed prompts and seeds, the averaged weights.\n\n{_table(heads, rows)}"

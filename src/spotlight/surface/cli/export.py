@@ -57,7 +57,7 @@ def export(
         progress.report("exporting", 0, 1)
         try:
             scratch.mkdir(parents=True)
-            facts = _write(folder, scratch, weights, merged, complete)
+            _write(folder, scratch, weights, merged, complete)
             if target.exists():
                 target.rename(earlier)
             scratch.rename(target)
@@ -69,7 +69,7 @@ def export(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         progress.report("exporting", 1, 1)
-    typer.echo(f"{target}: {', '.join(facts.files)}")
+    typer.echo(f"{target}: {', '.join(sorted(path.name for path in target.iterdir()))}")
 
 
 def _check_target(target: Path, force: bool) -> None:
@@ -87,7 +87,7 @@ def _check_target(target: Path, force: bool) -> None:
         )
 
 
-def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, complete: bool) -> "CardFacts":
+def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, complete: bool) -> None:
     from spotlight.compute.quiet import quiet_libraries
 
     quiet_libraries()
@@ -120,17 +120,15 @@ def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, co
     (scratch / CARD).write_text(model_card(facts, view, PriceTable.load()))
     mark = {"run": facts.run, "weights": facts.weights, "version": facts.version, "files": facts.files}
     (scratch / MARK).write_text(json.dumps(mark, indent=2) + "\n")
-    return facts
 
 
 def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Chosen, recipe: str, files: list[str]) -> "CardFacts":
     from spotlight.surface.model_card import CardFacts
 
     settings = folder.read_config()
-    base = Path(trained.model).name if Path(trained.model).exists() else trained.model
     return CardFacts(
         run=folder.name,
-        base=base,
+        base=_base_name(trained),
         family=trained.source.family,
         real=trained.family,
         weights=weights.value,
@@ -140,6 +138,21 @@ def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Chosen, recipe: 
         settings=settings,
         changes=_changes(settings, recipe),
     )
+
+
+def _base_name(trained: "TrainedSet") -> str:
+    """Name of the base model for people: a hub id, a model name, or the name of a folder, without its path."""
+    from spotlight.compute.models.fetched import RANDOM_TINY
+    from spotlight.core.run_files import BASE, BASE_FOLDER
+
+    path = Path(trained.model)
+    if not path.is_absolute():
+        return trained.model
+    if path.name in (BASE, BASE_FOLDER):
+        return f"{RANDOM_TINY}{trained.source.family}" if trained.family else trained.source.family
+    # The hub's cache: models--OWNER--NAME/snapshots/REVISION.
+    cached = next((part for part in path.parts if part.startswith("models--")), None)
+    return cached.removeprefix("models--").replace("--", "/", 1) if cached else path.name
 
 
 def _changes(settings: dict[str, Any], recipe: str) -> list[tuple[str, Any]]:
