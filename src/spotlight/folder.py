@@ -14,6 +14,7 @@ RUN/config.json            the resolved recipe
    /controller.json        the controller's process, while it runs
    /store/                 nodes' copies of weights that do not fit into shared memory, while the run lives
    /report.html
+   /export/                files of `spotlight export`
 """
 
 import hashlib
@@ -169,7 +170,7 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to resume with other settings; the error names every key that differs."""
     changed = [
         f"{key} ({_shown(old)} -> {_shown(new)})"
-        for key, old, new in _differences(before, now)
+        for key, old, new in differences(before, now)
         if not _is_free(key) or (before["deterministic"] and key in CHANGES_BITS)
     ]
     if changed:
@@ -183,12 +184,13 @@ def _is_free(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
 
 
-def _differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, Any, Any]]:
+def differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, Any, Any]]:
+    """Dotted keys of settings that differ, with the earlier and the present value."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             difference
             for key in sorted(before.keys() | now.keys())
-            for difference in _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+            for difference in differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
         ]
     return [] if before == now else [(path, before, now)]
 

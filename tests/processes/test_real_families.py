@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from exported_picture import check_exported_picture
 from live_run import LiveRun
 
 from spotlight.core.events import Accepted, Encoded, Leased, Previewed, WorkerLost
@@ -51,6 +52,7 @@ def test_run_whose_spot_worker_is_killed_in_mid_flight_loses_nothing_and_changes
         assert run.events(Previewed)
         assert run.theta() == undisturbed.theta()
         assert len(run.events(Encoded)) == 1, "every prompt is encoded before the first iteration"
+        check_exported_picture(run.run, family)
     finally:
         undisturbed.close()
         run.close()

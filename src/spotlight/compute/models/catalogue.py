@@ -164,5 +164,5 @@ def _trained(source: Source) -> ModelFacts:
     base = base_of(source.run)
     raise InputError(
         f"{source.location} holds {'adapters' if source.has_adapters else 'a transformer'} of {base.location}, and a "
-        "run trains from a whole model; write one with `spotlight export RUN --merged`, and name its folder."
+        "run trains from a whole model; write one with `spotlight export RUN --merged --complete`, and name its folder."
     )

@@ -107,7 +107,7 @@ def _digest(folder: Path, components: Sequence[str]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for component in sorted(components):
         paths = sorted(path for path in (folder / component).iterdir() if path.is_file() and path.name[0] != ".")
-        weights = _weight_files(folder / component) if any(path.suffix == WEIGHTS for path in paths) else []
+        weights = weight_files(folder / component) if any(path.suffix == WEIGHTS for path in paths) else []
         for path in [*(path for path in paths if path.suffix in SETTINGS), *weights]:
             content = _sampled(path) if path in weights else path.read_bytes()
             found.update(f"{component}/{path.name} {len(content)} ".encode() + content)
@@ -142,7 +142,7 @@ def _settings(path: Path) -> dict[str, Any]:
 def _tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of every tensor of a component, by name."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             with safe_open(path, framework="np") as file:
                 for name in file.keys():  # noqa: SIM118
@@ -153,7 +153,7 @@ def _tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     return found
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files that loading reads: all shards of an index, or the single file."""
     for stem in STEMS:
         index = folder / f"{stem}.safetensors.index.json"

@@ -37,6 +37,8 @@ class PipelineAdapter(EncodesText):
     """Whether the transformer takes the guidance as an input, so that there is one half only."""
     spaces_sigmas = True
     """Whether the pipeline passes evenly spaced sigmas to the scheduler; otherwise the scheduler spaces them."""
+    pads_text = True
+    """Whether text is padded to a bucket and always masked. False is the pipelines' own call with a single prompt."""
 
     def __init__(
         self,
@@ -116,7 +118,8 @@ class PipelineAdapter(EncodesText):
     def collate(self, conditionings: Sequence[Conditioning], width: int | None = None) -> ConditionBatch:
         """Pad to `width`, or to the smallest bucket that holds all of them, on the model's device."""
         longest = max(len(conditioning.embeds) for conditioning in conditionings)
-        padded = self.bucket_width(longest) if width is None else width
+        bucket = self.bucket_width(longest) if self.pads_text else longest
+        padded = bucket if width is None else width
         if longest > padded:
             raise PromptError(
                 f"A conditioning of {longest} text tokens does not fit a width of {padded}, because text is "
@@ -164,7 +167,8 @@ class PipelineAdapter(EncodesText):
     ) -> Tensor:
         if uncond is None or self.embeds_guidance:
             return self._timed(x_BSC, sigma_B, cond, guidance, size)
-        cond, uncond = of_one_width(cond, uncond)
+        if self.pads_text or self.batches_guidance:
+            cond, uncond = of_one_width(cond, uncond)
         if self.batches_guidance:
             both = joined_conditions([uncond, cond])
             uncond_BSC, cond_BSC = self._timed(x_BSC.repeat(2, 1, 1), sigma_B.repeat(2), both, guidance, size).chunk(2)

@@ -23,7 +23,7 @@ class QwenImageAdapter(PipelineAdapter):
             # The pipeline's timestep, 1000 sigma / 1000 in fp32, is at times an ulp off sigma; cast it only once.
             timestep=(timestep_B / 1000).to(x_BSC.dtype),
             encoder_hidden_states=cond.embeds.to(x_BSC.dtype),
-            encoder_hidden_states_mask=cond.mask,
+            encoder_hidden_states_mask=cond.mask if self.pads_text or not bool(cond.mask.all()) else None,
             img_shapes=[[(1, *self.geometry.grid(size))]] * len(x_BSC),
             return_dict=False,
         )[0]

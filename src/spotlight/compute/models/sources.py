@@ -91,7 +91,7 @@ def resolve(name: str) -> Source:
         return _checkpoint(path)
     run = _run(name)
     if run is not None:
-        return _file(newest_average(run))
+        return _file(newest_set(run))
     if path.is_dir() and not any((path / part).exists() for part in ("model_index.json", "transformer")):
         inside = _children(path)
         raise InputError(
@@ -109,17 +109,18 @@ def resolve(name: str) -> Source:
     )
 
 
-def newest_average(run: Path) -> Path:
-    """The file of the newest averaged weights that the run has published."""
+def newest_set(run: Path, policy: Policy = Policy.AVERAGE) -> Path:
+    """The file of the newest weights of this policy that the run has published."""
     found = {
         int(version): path
-        for path in (run / WEIGHTS).glob(f"{Policy.AVERAGE.value}-*.safetensors")
+        for path in (run / WEIGHTS).glob(f"{policy.value}-*.safetensors")
         if (version := path.stem.rpartition("-")[2]).isdecimal()
     }
     if not found:
         kept = ", ".join(path.name for path in sorted((run / CHECKPOINTS).glob("step_*"))) or "no checkpoint"
+        kind, event = ("averaged", "evaluation") if policy is Policy.AVERAGE else ("rolled-out", "iteration")
         raise InputError(
-            f"the run {run} has published no averaged weights yet (it has {kept}); its first evaluation writes them: "
+            f"the run {run} has published no {kind} weights yet (it has {kept}); its first {event} writes them: "
             "let it continue, or name one of its checkpoints."
         )
     return found[max(found)]

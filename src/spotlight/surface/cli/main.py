@@ -12,7 +12,21 @@ import typer
 
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
-from spotlight.surface.cli import compare, drain, evaluate, plan, pretrain, profile, report, rewards, runs, sim, train
+from spotlight.surface.cli import (
+    compare,
+    drain,
+    evaluate,
+    export,
+    plan,
+    pretrain,
+    profile,
+    report,
+    rewards,
+    runs,
+    sample,
+    sim,
+    train,
+)
 from spotlight.surface.cli.overrides import SettingsCommand
 
 ANY_SETTING = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -39,6 +53,8 @@ app.command("plan", cls=SettingsCommand)(plan.plan)
 app.command("sim", cls=SettingsCommand, context_settings=ANY_SETTING)(sim.sim)
 app.command("compare", cls=SettingsCommand, context_settings=ANY_SETTING)(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
+app.command("sample")(sample.sample)
+app.command("export")(export.export)
 app.command("rewards")(rewards.rewards)
 
 

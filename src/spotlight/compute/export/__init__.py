@@ -1,0 +1,1 @@
+"""Trained weights in the formats of other programs."""
