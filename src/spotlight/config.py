@@ -62,7 +62,7 @@ class RunConfig(Section):
 
     def second_judge(self, family_judge: str) -> SecondJudge | None:
         """The judge of held-out pictures beside the reward; None in a paced run, which draws no pictures."""
-        name = self.reward.judge or (family_judge if self.reward.name is None else None)
+        name = self.reward.judge or (family_judge if self.reward.is_family_own else None)
         if name is None or self.cluster.pace is not None:
             return None
         return SecondJudge(name=name, every=self.eval.judge_every, last=self.iterations)
@@ -77,9 +77,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:
         """A misspelt name is reported before the model is loaded and the base is evaluated."""
-        for reward in (self.reward.name, self.reward.judge):
-            if reward is not None:
-                registry.check_name(reward)
+        for reward in self.reward.names:
+            registry.check_name(reward)
         return self
 
     @model_validator(mode="after")
@@ -327,6 +326,9 @@ def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
     """The keys of the section at a location."""
     model: type[BaseModel] = RunConfig
     for part in location:
+        if part.isdecimal():
+            # The number of an entry in a list of sections.
+            continue
         annotation = model.model_fields[part].annotation
         sections = [
             kind

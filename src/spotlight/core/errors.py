@@ -6,6 +6,7 @@
     |   |-- PromptError           a prompt that the encoder cannot encode
     |   |-- WeightsError          missing, truncated, altered or mismatched weights
     |   |-- RewardError           unknown reward, wrong number of scores, non-finite score
+    |   |   `-- RewardUnavailable a reward that cannot score now
     |   |-- SizeError             an image size that the model does not support
     |   |-- SealError             a flight or payload that is damaged or another sample's (compute/rollout/sealed.py)
     |   `-- JournalCorrupt        a damaged record in the middle of a journal (core/segments.py)
@@ -53,6 +54,10 @@ class WeightsError(InputError):
 
 class RewardError(InputError):
     pass
+
+
+class RewardUnavailable(RewardError):
+    """A reward cannot score now, but may later: its endpoint is down, slow or answers nonsense."""
 
 
 class SizeError(InputError):

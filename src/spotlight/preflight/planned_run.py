@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from spotlight.compute.data.prompts import PromptSet, RunPrompts, read_prompts
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.compute.rewards.config import Term
 from spotlight.config import RunConfig
 from spotlight.folder import RunFolder
 
@@ -49,8 +50,8 @@ class PlannedRun:
         return RunPrompts.of(self.training, self.held_out)
 
     @property
-    def reward(self) -> str:
-        return self.config.reward.name or self.facts.world.reward
+    def rewards(self) -> tuple[Term, ...]:
+        return self.config.reward.rewards(self.facts.world.reward)
 
     @property
     def judge(self) -> str | None:
