@@ -33,7 +33,7 @@ from spotlight.sim.frames import Carry, Frame
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
-from spotlight.sim.sim_rewards import SimPicture, SimRewardProcess
+from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
 from spotlight.sim.storage import SimStorage
@@ -100,7 +100,6 @@ class NodeWorld(Protocol):
     """Whether samples and updates have the same bits on every worker."""
 
     rewards: Sequence[Term]
-
     carry: Carry | None
     """Encodes and decodes messages; None: they are passed on as they are."""
 
@@ -139,12 +138,8 @@ class SimNode:
         self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
         count = 0 if policy.never_faults else REWARD_PROCESSES
-        judges = [
-            (term, [SimRewardProcess(policy.tempo.start_s, term.key, world.is_reward_down) for _ in range(count)])
-            for term in world.rewards
-        ]
-        self._reward_processes = [process for _, processes in judges for process in processes]
-        self._judge = Judge[SimPicture](judges, waits=partial(self._send, None)) if count else None
+        self._reward_processes = reward_processes(world.rewards, count, policy.tempo.start_s, world.is_reward_down)
+        self._judge = Judge[SimPicture](self._reward_processes, waits=partial(self._send, None)) if count else None
         """None without faults: a score then takes one timer, not three tasks."""
         self.is_alive = True
         self._leases = Leases()
@@ -275,8 +270,9 @@ class SimNode:
 
     def kill_reward_process(self) -> None:
         """Kill every reward process, idle or busy."""
-        for process in self._reward_processes:
-            process.kill()
+        for _, processes in self._reward_processes:
+            for process in processes:
+                process.kill()
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.policy.misread(self._copied[load.weights][1], worker)

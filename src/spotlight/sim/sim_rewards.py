@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.protocol import Scores
 from spotlight.compute.rewards.reward_pool import RewardProcessDied
 from spotlight.core.errors import RewardError, RewardUnavailable
@@ -28,7 +29,7 @@ class SimRewardProcess:
     """Implements `term_judge.ScoringProcess` in virtual time."""
 
     def __init__(self, start_s: float, key: str, is_down: Callable[[str], bool]) -> None:
-        """`key` names the component that it scores, empty for the reward itself; `is_down` tells whether it cannot."""
+        """`key` names the component that it scores, empty for the reward itself; `is_down` returns whether it cannot score."""
         self._key = key
         self._is_down = is_down
         self._start_s = start_s
@@ -70,6 +71,13 @@ class SimRewardProcess:
 
     def _restart(self) -> None:
         self._is_dead = self._is_started = False
+
+
+def reward_processes(
+    terms: Sequence[Term], count: int, start_s: float, is_down: Callable[[str], bool]
+) -> list[tuple[Term, list[SimRewardProcess]]]:
+    """`count` processes of each reward."""
+    return [(term, [SimRewardProcess(start_s, term.key, is_down) for _ in range(count)]) for term in terms]
 
 
 def _joined(items: Sequence[SimPicture], key: str) -> Scores:
