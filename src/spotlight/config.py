@@ -192,9 +192,11 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
     The model and the prompt files must exist, unless the settings are stored in a run (`is_stored`), which has copies.
     """
     parts = {part: _read_recipe(part, _path_of(part, Path()), seen=()) for part in _parts(recipe)}
-    settings = reduce(_merged, parts.values())
+    settings = reduce(_extended, parts.values())
+    given: dict[str, Any] = {}
     for override in overrides:
-        settings = _merged(settings, _nested(override, settings))
+        given = _merged(given, _nested(override, _merged(settings, given)))
+    settings = _extended(settings, given)
     if isinstance(settings.get("algorithm"), dict):
         settings["algorithm"] = {"kind": DEFAULT_LOSS, **settings["algorithm"]}
     try:
@@ -243,7 +245,7 @@ def _read_recipe(recipe: str, path: Path, seen: tuple[Path, ...]) -> dict[str, A
         return content
     if not isinstance(parent, str):
         raise ConfigError(f"the recipe {path} extends {parent!r}, but a recipe extends one other; write its name.")
-    return _merged(_read_recipe(parent, _path_of(parent, path.parent), (*seen, path)), content)
+    return _extended(_read_recipe(parent, _path_of(parent, path.parent), (*seen, path)), content)
 
 
 def _yaml(text: str | bytes, what: str) -> Any:
@@ -252,6 +254,20 @@ def _yaml(text: str | bytes, what: str) -> Any:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{what} is not YAML ({reason}); correct it there.") from error
+
+
+def _extended(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`; if `top` names other rewards, those of `base` go with their options."""
+    below, above = base.get("reward") or {}, top.get("reward") or {}
+    replaced: tuple[str, ...] = ()
+    if isinstance(below, dict) and isinstance(above, dict):
+        if above.get("terms"):
+            replaced = ("name", "options")
+        elif above.get("name", below.get("name")) != below.get("name"):
+            replaced = ("options", "terms", "combine")
+    if replaced:
+        base = {**base, "reward": {key: value for key, value in below.items() if key not in replaced}}
+    return _merged(base, top)
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

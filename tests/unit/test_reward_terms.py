@@ -118,6 +118,30 @@ def test_impossible_reward_settings_are_refused_before_anything_is_loaded(overri
         config(*overrides)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "names", "options"),
+    [
+        (("reward.name=ocr",), ["ocr"], [{}]),
+        (("reward.name=ocr", "reward.options={b: 2}"), ["ocr"], [{"b": 2}]),
+        (("reward.options={b: 2}",), ["jpeg"], [{"a": 1, "b": 2}]),
+        (("reward.terms=[{name: ocr}, {name: geneval}]", "reward.combine=gdpo"), ["ocr", "geneval"], [{}, {}]),
+        (("reward.processes=5",), ["jpeg"], [{"a": 1}]),
+    ],
+)
+def test_reward_of_a_recipe_is_replaced_with_its_options(tmp_path, overrides, names, options):
+    (tmp_path / "base.yaml").write_text("extends: words-nft\nreward: {name: jpeg, options: {a: 1}, processes: 1}\n")
+    terms = load_config(str(tmp_path / "base.yaml"), overrides).reward.rewards("")
+    assert [term.name for term in terms] == names
+    assert [term.options for term in terms] == options
+
+
+def test_list_of_rewards_of_a_recipe_is_replaced_by_one_reward(tmp_path):
+    (tmp_path / "base.yaml").write_text("extends: words-nft\nreward: {terms: [{name: jpeg}], combine: gdpo}\n")
+    (tmp_path / "top.yaml").write_text("extends: base.yaml\nreward: {name: ocr}\n")
+    settings = load_config(str(tmp_path / "top.yaml")).reward
+    assert (settings.name, settings.terms, settings.combine.value) == ("ocr", (), "sum")
+
+
 def test_name_of_an_environment_variable_is_an_option():
     settings = config("reward.name=jpeg", "reward.options={key_variable: MY_KEY}").reward
     assert settings.rewards("ocr")[0].options == {"key_variable": "MY_KEY"}

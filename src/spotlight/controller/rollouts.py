@@ -273,7 +273,8 @@ class Rollouts:
         if self._rewards.combine is not Combine.GDPO:
             return {TOTAL: self._state.lagged.std}
         known = self._state.lagged_terms
-        return {name: known[name].std if name in known else None for name in self._rewards.weights}
+        weighted = [name for name, weight in self._rewards.weights.items() if weight]
+        return {name: known[name].std if name in known else None for name in weighted}
 
     def can_compare(self, iteration: int, group: int) -> bool:
         """Whether the group's advantages are known."""

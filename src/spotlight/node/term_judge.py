@@ -156,7 +156,7 @@ class TermJudge(Generic[Item]):
         try:
             return await _scored(process, items)
         except RewardUnavailable as error:
-            self._report(error)
+            # Not reported: the tracebacks of an outage would use up the log's limit.
             return [error] * len(items)
         except Exception as error:  # if this task ended, every later sample would stay unscored
             self._report(error)

@@ -29,7 +29,7 @@ class SimRewardProcess:
     """Implements `term_judge.ScoringProcess` in virtual time."""
 
     def __init__(self, start_s: float, key: str, is_down: Callable[[str], bool]) -> None:
-        """`key` names the component that it scores, empty for the reward itself; `is_down` returns whether it cannot score."""
+        """`key` names the component that it scores, empty for the reward itself; `is_down`: it cannot score now."""
         self._key = key
         self._is_down = is_down
         self._start_s = start_s
