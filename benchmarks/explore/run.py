@@ -158,7 +158,7 @@ class Explorer(Learner):
 
     def _rewards(self, groups: Sequence[Group], images: list[Image]) -> list[Floats]:
         prompts = [group.prompt for group in groups for _ in group.samples]
-        total = self.pool.score(self.config.reward.name or self.world.reward, images, prompts).total
+        total = self.pool.score(self.config.reward.only_reward(self.world.reward), images, prompts).total
         ends = np.cumsum([len(group.samples) for group in groups])
         return np.split(total, ends[:-1])
 

@@ -21,6 +21,7 @@ from spotlight.compute.evaluation import evaluate, to_images
 from spotlight.compute.models import families
 from spotlight.compute.models.families import usable_device
 from spotlight.compute.models.pixels import PixelAdapter
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.in_process import scorer
 from spotlight.compute.rewards.protocol import Image, Scorer
 from spotlight.compute.rollout.config import InitialNoise
@@ -132,7 +133,7 @@ class Learner:
     def score(self, groups: list[Group], rollout: Rollout) -> list[np.ndarray]:
         images = to_images(self.adapter.decode(rollout.x0_BSC, self.adapter.native_size))
         prompts = [group.prompt for group in groups for _ in group.samples]
-        total = self.pool.score(self.config.reward.name or self.world.reward, images, prompts).total
+        total = self.pool.score(self.config.reward.only_reward(self.world.reward), images, prompts).total
         return list(total.reshape(len(groups), -1))
 
     def compare(
@@ -169,7 +170,7 @@ class Learner:
     def evaluate(self, judged: bool) -> Evaluation:
         """Held-out prompts with the EMA weights."""
         settings = self.config.eval
-        rewards = [self.config.reward.name or self.world.reward]
+        rewards: list[Term | str] = [self.config.reward.only_reward(self.world.reward)]
         if judged:
             rewards.append(self.config.reward.judge or self.world.judge)
         prompts = self.prompts.evaluated(settings.prompts)

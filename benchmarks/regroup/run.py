@@ -18,6 +18,7 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.models import families
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.demand import Demands
@@ -137,8 +138,8 @@ class Bench:
             LocalPoolSettings(
                 run=self._folder, controller=self._folder / "hub.sock", token=self._door.token,
                 entry="spotlight.node.worker:entry", preload=("spotlight.node.worker",),
-                worker_settings=self._settings.model_dump_json().encode(), reward="ocr_graded",
-                reward_processes=1, reward_timeout_s=60.0,
+                worker_settings=self._settings.model_dump_json().encode(),
+                rewards=(Term(name="ocr_graded", processes=1, timeout_s=60.0),),
                 cluster=cluster, heads=self._facts.heads, token_pixels=self._facts.token_pixels,
                 devices=assign(cluster, probe(self._device), self._device),
             )

@@ -90,8 +90,8 @@ class Measured:
         prompts = [group.prompt for group in groups for _ in group.samples]
         with self._holding(groups[0].samples[0].version):
             images = self.learner.pictures(groups)
-        name = self.config.reward.name or self.learner.world.reward
-        return list(self.learner.pool.score(name, images, prompts).total.reshape(len(groups), -1))
+        reward = self.config.reward.only_reward(self.learner.world.reward)
+        return list(self.learner.pool.score(reward, images, prompts).total.reshape(len(groups), -1))
 
     @contextmanager
     def _holding(self, version: int) -> Iterator[None]:

@@ -60,19 +60,18 @@ class RunConfig(Section):
     def explores(self) -> bool:
         return self.explore.is_on(self.algorithm.kind)
 
-    def reward_name(self, facts: ModelFacts) -> str:
-        """The reward to train on; raises ConfigError if neither the recipe nor the model names one."""
-        name = self.reward.name or facts.reward
-        if name is None:
+    def rewards(self, facts: ModelFacts) -> tuple[Term, ...]:
+        """The rewards to train on; raises ConfigError if neither the recipe nor the model names one."""
+        if self.reward.is_unset and facts.reward is None:
             raise ConfigError(
                 f"reward.name is not set, and {facts.family} has no reward of its own; set it to one of "
                 f"{', '.join(registry.names())}, or to package.module:function."
             )
-        return name
+        return self.reward.rewards(facts.reward or "")
 
     def second_judge(self, family_judge: str | None) -> SecondJudge | None:
         """The judge of held-out pictures beside the reward; None in a paced run, which draws no pictures."""
-        name = self.reward.judge or (family_judge if self.reward.name is None else None)
+        name = self.reward.judge or (family_judge if self.reward.is_family_own else None)
         if name is None or self.cluster.pace is not None:
             return None
         return SecondJudge(name=name, every=self.eval.judge_every, last=self.iterations)
@@ -87,9 +86,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:
         """A misspelt name is reported before the model is loaded and the base is evaluated."""
-        for reward in (self.reward.name, self.reward.judge):
-            if reward is not None:
-                registry.check_name(reward)
+        for reward in self.reward.names:
+            registry.check_name(reward)
         return self
 
     @model_validator(mode="after")
@@ -198,9 +196,11 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
     The model and the prompt files must exist, unless the settings are stored in a run (`is_stored`), which has copies.
     """
     parts = {part: _read_recipe(part, _path_of(part, Path()), seen=()) for part in _parts(recipe)}
-    settings = reduce(_merged, parts.values())
+    settings = reduce(_extended, parts.values())
+    given: dict[str, Any] = {}
     for override in overrides:
-        settings = _merged(settings, _nested(override, settings))
+        given = _merged(given, _nested(override, _merged(settings, given)))
+    settings = _extended(settings, given)
     if isinstance(settings.get("algorithm"), dict):
         settings["algorithm"] = {"kind": DEFAULT_LOSS, **settings["algorithm"]}
     try:
@@ -217,7 +217,7 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
 def check_model(config: RunConfig, facts: ModelFacts) -> None:
     """Refuse settings that the model cannot have."""
     facts.size(config.data.size)
-    config.reward_name(facts)
+    config.rewards(facts)
     config.cluster.elastic.check(facts.heads, config.cluster.slots)
     if config.train.lora is None and facts.precision(config.model) != FLOAT32:
         raise ConfigError(
@@ -263,7 +263,7 @@ def _read_recipe(recipe: str, path: Path, seen: tuple[Path, ...]) -> dict[str, A
         return content
     if not isinstance(parent, str):
         raise ConfigError(f"the recipe {path} extends {parent!r}, but a recipe extends one other; write its name.")
-    return _merged(_read_recipe(parent, _path_of(parent, path.parent), (*seen, path)), content)
+    return _extended(_read_recipe(parent, _path_of(parent, path.parent), (*seen, path)), content)
 
 
 def _yaml(text: str | bytes, what: str) -> Any:
@@ -272,6 +272,20 @@ def _yaml(text: str | bytes, what: str) -> Any:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{what} is not YAML ({reason}); correct it there.") from error
+
+
+def _extended(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`; if `top` names other rewards, those of `base` go with their options."""
+    below, above = base.get("reward") or {}, top.get("reward") or {}
+    replaced: tuple[str, ...] = ()
+    if isinstance(below, dict) and isinstance(above, dict):
+        if above.get("terms"):
+            replaced = ("name", "options")
+        elif above.get("name", below.get("name")) != below.get("name"):
+            replaced = ("options", "terms", "combine")
+    if replaced:
+        base = {**base, "reward": {key: value for key, value in below.items() if key not in replaced}}
+    return _merged(base, top)
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,6 +360,9 @@ def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
     """The keys of the section at a location."""
     model: type[BaseModel] = RunConfig
     for part in location:
+        if part.isdecimal():
+            # The number of an entry in a list of sections.
+            continue
         annotation = model.model_fields[part].annotation
         sections = [
             kind

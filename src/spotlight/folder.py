@@ -45,11 +45,11 @@ from spotlight.core.run_files import (
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
-CHANGES_BITS = ("cluster.rows", "cluster.threads")
+CHANGES_BITS = ("cluster.rows", "cluster.threads", "reward.terms.device", "reward.terms.batch")
 """Settings that select kernels: fixed in a deterministic run."""
 FREE_TO_CHANGE = (
     "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s",
-    "reward.folder",
+    "reward.folder", "reward.terms.processes", "reward.terms.timeout_s", "reward.terms.device", "reward.terms.batch",
 )  # fmt: skip
 """Settings that a resumed run may change: they affect where, how long and at which cost, not what is computed."""
 
@@ -192,6 +192,11 @@ def differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, An
             for key in sorted(before.keys() | now.keys())
             for difference in differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
         ]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        # A list of sections, such as reward.terms: its entries keep their places.
+        pairs = zip(before, now, strict=True)
+        if all(isinstance(each, dict) for each in (*before, *now)):
+            return [difference for old, new in pairs for difference in _differences(old, new, path)]
     return [] if before == now else [(path, before, now)]
 
 

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
 from spotlight.budget import Budget
 from spotlight.compute.models.base_copy import copy_base
 from spotlight.compute.models.catalogue import facts_of
@@ -25,6 +27,7 @@ from spotlight.compute.models.encoder_process import encode
 from spotlight.compute.models.fetched import RANDOM_TINY
 from spotlight.compute.models.sources import SourceKind, is_shipped, resolve
 from spotlight.compute.profiling.pace import NEEDED, TrainingCost
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.train.config import AUTO
 from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig, check_model
@@ -208,10 +211,8 @@ class Run:
             entry=f"{worker}:entry",
             preload=(worker,),
             worker_settings=self._worker_settings(),
-            reward=self._reward(),
+            rewards=self._rewards(),
             judge=config.second_judge(facts.judge),
-            reward_processes=config.reward.processes,
-            reward_timeout_s=config.reward.timeout_s,
             cluster=config.cluster,
             heads=facts.heads,
             token_pixels=facts.token_pixels,
@@ -255,11 +256,12 @@ class Run:
         )
         return settings.model_dump_json().encode()
 
-    def _reward(self) -> str:
-        cluster = self.config.cluster
+    def _rewards(self) -> tuple[Term, ...]:
+        cluster, rewards = self.config.cluster, self.run_log.rewards
         if cluster.pace is None:
-            return self.config.reward_name(self.run_log.facts)
-        return paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
+            return rewards
+        paced = paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
+        return tuple(msgspec.structs.replace(term, name=paced, options={}, device="cpu") for term in rewards)
 
     def _pace(self) -> PaceSettings | None:
         cluster = self.config.cluster
@@ -309,7 +311,7 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             "model.compile is true, but the workers of a run do not compile yet, so it would change nothing; set "
             "model.compile to false."
         )
-    if not config.reward.processes:
+    if not config.reward.terms and not config.reward.processes:
         raise ConfigError(
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from spotlight import __version__
 from spotlight.compute.data.prompts import RunPrompts, run_prompts
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.compute.rewards.config import Term
 from spotlight.config import RunConfig
 from spotlight.control.explore.planner import Planner
 from spotlight.control.ledger import Ledger
@@ -39,6 +40,7 @@ class RunLog:
         self.facts: ModelFacts = facts_of(config.model.name)
         self.size = self.facts.size(config.data.size)
         """Size of the run's images."""
+        self.rewards: tuple[Term, ...] = config.rewards(self.facts)
         self.observers: list[Observer] = []
         """Called with every record."""
         self.watchers: list[Observer] = []

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.models.embeddings import EmbeddingFolder
+from spotlight.compute.rewards.config import weights_of
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
@@ -20,14 +21,14 @@ from spotlight.controller.held_out import HeldOut
 from spotlight.controller.hub import Hub
 from spotlight.controller.overlap import Ahead, Asynchrony, Lead, NoAsynchrony
 from spotlight.controller.payloads import Storage
-from spotlight.controller.rollouts import Rollouts, Samples
+from spotlight.controller.rollouts import Rollouts, RunRewards, Samples
 from spotlight.controller.stall import StallContext, StallWatch
 from spotlight.controller.training import Training
 from spotlight.controller.update import Schedule
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
 from spotlight.loop import Limits, Loop
-from spotlight.node.judge import longest_verdict_s
+from spotlight.node.term_judge import longest_verdict_s
 from spotlight.run_log import RunLog
 
 
@@ -77,7 +78,8 @@ def wire(
     hub = Hub(dispatcher, run_log.clock, send)
     samples = _samples(run_log)
     held_out_prompts = run_log.prompts.evaluated(config.eval.prompts)
-    rollouts = Rollouts(hub, samples, run_log.state, config.algorithm.advantage, emit, config.explore.baseline)
+    rewards = RunRewards(weights_of(run_log.rewards), config.reward.combine, run_log.rewards[0].name)
+    rollouts = Rollouts(hub, samples, run_log.state, config.algorithm.advantage, emit, config.explore.baseline, rewards)
     gang = Gang(hub, config.train.timeout_s, config.cluster.gang, config.cluster.start_s)
     hub.watch = _watch(run_log, hub, gang)
     training = Training(hub, gang, rollouts, run_log.state, storage, schedule, emit)
@@ -145,10 +147,11 @@ def _watch(run_log: RunLog, hub: Hub, gang: Gang) -> StallWatch:
 
     def look() -> StallContext:
         leased = dispatcher.ledger.counts()[SampleState.LEASED]
-        scoring_s = longest_verdict_s(config.reward.timeout_s) if leased else 0.0
+        scoring_s = longest_verdict_s(max(term.timeout_s for term in run_log.rewards)) if leased else 0.0
         # Steps are reported by heartbeats; a worker without one for silence_s is fenced.
         allowed_s = config.cluster.start_s + config.cluster.silence_s + scoring_s
-        return StallContext(dispatcher.signs, gang.is_busy, allowed_s)
+        is_excused = gang.is_busy or bool(dispatcher.setbacks.awaited_rewards())
+        return StallContext(dispatcher.signs, is_excused, allowed_s)
 
     return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(run_log.folder.path / "logs"))
 

@@ -300,7 +300,9 @@ class Story:
         self.trace = MessageTrace()
         self.storage = SimStorage()
         elastic = self.config.cluster.elastic
-        self.world = SimWorld(self.policy, self.storage, self.trace, self.config.deterministic, elastic)
+        rewards = self.config.reward.rewards("simulated")
+        exact = self.config.deterministic
+        self.world = SimWorld(self.policy, self.storage, self.trace, exact, elastic, rewards=rewards)
         self.invariants = Invariants(self.world, self._bounds)
         self.disk = FaultyDisk(self.world.unplug)
         self._moved = asyncio.Event()

@@ -18,6 +18,7 @@ from spotlight.assets import asset
 from spotlight.compute.data.worlds import world
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rollout.seal import seal_of
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.compute.weights import files
@@ -95,7 +96,7 @@ class CrewEnvironment:
                 run=folder, controller=self.controller, token=self.token,
                 entry="spotlight.node.worker:entry", preload=("spotlight.node.worker",),
                 worker_settings=workers.model_dump_json().encode(),
-                reward="jpeg", reward_processes=1, reward_timeout_s=60.0,
+                rewards=(Term(name="jpeg", processes=1, timeout_s=60.0),),
                 cluster=ClusterConfig(rows=4, silence_s=SILENCE_S, elastic=ELASTIC),
                 heads=FACTS.heads, token_pixels=FACTS.token_pixels,
             )

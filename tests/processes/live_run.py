@@ -117,6 +117,10 @@ class LiveRun:
         assert shown.code == 0, shown.err
         return json.loads(shown.out)
 
+    def config(self) -> dict[str, Any]:
+        """The stored settings."""
+        return json.loads((self.run / "config.json").read_text())
+
     def check(self) -> None:
         report = audit(self.records())
         assert report.clean, "\n".join(report.sentences())

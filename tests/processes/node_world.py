@@ -6,6 +6,7 @@ import uuid
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from spotlight.compute.rewards.config import Term
 from spotlight.core import messages as m
 from spotlight.core import wire
 from spotlight.core.node_spec import NodeSpec
@@ -145,9 +146,7 @@ def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
         entry="echo_worker:entry",
         preload=("json",),
         worker_settings=b"",
-        reward="echo_worker:Brightness",
-        reward_processes=1,
-        reward_timeout_s=120.0,
+        rewards=(Term(name="echo_worker:Brightness", processes=1, timeout_s=120.0),),
         cluster=ClusterConfig(**patience),
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.control.advantage import StdMode, group_advantages
+from spotlight.control.advantage import StdMode, decoupled_advantages, group_advantages
 
 EPS = 1e-4
 rewards = st.floats(-100, 100, allow_subnormal=False)
@@ -77,3 +77,52 @@ def test_a_sample_without_reward_is_as_if_absent(iteration, mode, std, bad, data
     assert not again[where].kept[position]
     assert again[where].advantages[position] == 0.0
     assert sum(int((~group.kept).sum()) for group in again) == 1
+
+
+@st.composite
+def several_rewards(draw):
+    """Two or three rewards of one iteration, some scores missing, with their weights and lagged stds."""
+    sizes = draw(st.lists(st.integers(2, 6), min_size=1, max_size=4))
+    names = draw(st.sampled_from(["ab", "abc"]))
+    scores = st.one_of(rewards, st.just(math.nan))
+    columns = {
+        name: [np.array(draw(st.lists(scores, min_size=size, max_size=size))) for size in sizes] for name in names
+    }
+    weights = {name: draw(st.floats(0.1, 10) | st.floats(-10, -0.1)) for name in names}
+    return columns, weights, {name: draw(lagged) for name in names}
+
+
+def decoupled(columns, weights, mode, stds):
+    return decoupled_advantages(columns, weights, std_mode=mode, eps=EPS, lagged_stds=stds, baselines={})
+
+
+@settings(deadline=None)
+@given(several_rewards(), modes, st.randoms(use_true_random=False))
+def test_order_of_rewards_samples_and_groups_changes_no_bit_of_decoupled_advantages(drawn, mode, random):
+    columns, weights, stds = drawn
+    made = decoupled(columns, weights, mode, stds)
+    names = random.sample(sorted(columns), len(columns))
+    orders = [random.sample(range(group.size), group.size) for group in columns["a"]]
+    places = random.sample(range(len(orders)), len(orders))
+    shuffled = {name: [columns[name][place][orders[place]] for place in places] for name in names}
+    again = decoupled(shuffled, weights, mode, stds)
+    for place, group in zip(places, again, strict=True):
+        assert group.advantages.tolist() == made[place].advantages[orders[place]].tolist()
+        assert group.kept.tolist() == made[place].kept[orders[place]].tolist()
+
+
+@settings(deadline=None)
+@given(several_rewards(), modes)
+def test_sample_without_a_score_of_one_reward_changes_nothing_for_its_siblings(drawn, mode):
+    columns, weights, stds = drawn
+    scored = [np.isfinite(sum(parts)) for parts in zip(*columns.values(), strict=True)]
+    if not all(each.sum() >= 2 for each in scored):
+        return
+    made = decoupled(columns, weights, mode, stds)
+    without = {
+        name: [group[each] for group, each in zip(groups, scored, strict=True)] for name, groups in columns.items()
+    }
+    for group, alone, each in zip(made, decoupled(without, weights, mode, stds), scored, strict=True):
+        assert group.kept.tolist() == each.tolist()
+        assert group.advantages[each].tolist() == alone.advantages.tolist()
+        assert not group.advantages[~each].any()

@@ -27,7 +27,7 @@ from spotlight.controller.rollouts import Rollouts, Samples
 from spotlight.controller.training import Training
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
-from spotlight.node.judge import Judge
+from spotlight.node.term_judge import TermJudge, unscored
 from spotlight.run_log import RunLog
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.storage import SimStorage
@@ -317,8 +317,32 @@ def picture_of_a_killed_reward_process_left_unscored(patch: pytest.MonkeyPatch) 
     async def fail_at_once(self: Any, process: Any, item: Any) -> Any:
         raise RewardProcessDied("it died")
 
-    patch.setattr(Judge, "_alone", fail_at_once)
+    patch.setattr(TermJudge, "_alone", fail_at_once)
     patch.setattr(Setbacks, "unscored", lambda self, request, problem: False)
+
+
+@bug
+def pictures_of_an_unavailable_reward_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A picture stays unscored instead of waiting, on the node and at the controller."""
+
+    def give_up(self: Any, case: Any, error: Any) -> None:
+        if not case.verdict.done():
+            case.verdict.set_result(unscored("the reward is down"))
+
+    patch.setattr(TermJudge, "_postpone", give_up)
+    patch.setattr(Setbacks, "unscored", lambda self, request, problem: False)
+
+
+@bug
+def scales_of_several_rewards_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """The lagged std of each reward is not part of what the journal restores."""
+    replay = RunLog._restore
+
+    def forgetting(self: Any) -> None:
+        replay(self)
+        self.state.lagged_terms.clear()
+
+    patch.setattr(RunLog, "_restore", forgetting)
 
 
 @bug

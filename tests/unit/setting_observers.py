@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import torch
 from fake_gpus import fake_gpus
 from journal_stories import FussyDisk, HandClock, segments
@@ -24,6 +25,7 @@ from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience
 from spotlight.budget import Budget
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.rewards import registry
+from spotlight.compute.rewards.config import weights_of
 from spotlight.compute.train.checkpoint import state_copy
 from spotlight.compute.train.config import FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
@@ -82,7 +84,8 @@ class Noting(ModelNumerics):
     """Also notes how every finished sample was drawn; previews are journaled without that."""
 
     def __init__(self, config: RunConfig) -> None:
-        super().__init__(MODEL, config.seed, config.rollout.steps)
+        rewards = tuple(weights_of(config.reward.rewards("")))
+        super().__init__(MODEL, config.seed, config.rollout.steps, rewards)
         self.drawn: Counter[tuple[Work, Sample]] = Counter()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
@@ -202,12 +205,13 @@ def run_check(config: RunConfig, folder: Path) -> object:
 
 
 def reward_code(config: RunConfig, folder: Path) -> object:
-    """The version of the reward's code."""
+    """The version of the reward's code, and the score that it gives."""
     assert config.reward.name is not None
     path = list(sys.path)
     try:
         with registry.importing_from(config.reward.folder):
-            return registry.create(config.reward.name).version
+            reward = registry.create(config.reward.name, config.reward.options)
+            return reward.version, reward.score([np.zeros((4, 4, 3), np.uint8)], [Prompt(text="a")])
     finally:
         sys.path[:] = path
         sys.modules.pop(config.reward.name.partition(":")[0], None)

@@ -110,8 +110,8 @@ def test_version_of_a_function_changes_with_its_file(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("one", r"has 1 parameters without a default \(images\), but a scoring function has two"),
-        ("keyword", r"has 2 parameters without a default .*passed by position"),
+        ("one", r"has 1 parameters by position without a default \(images\), but a scoring function has two"),
+        ("keyword", r"has 1 parameters by position without a default .*images.*options by keyword"),
         ("constant", "is a int, which cannot be called"),
         ("absent", "has no attribute 'absent'; .*function_rewards.py"),
     ],

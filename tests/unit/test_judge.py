@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spotlight.compute.rewards.combination import Verdict
+from spotlight.compute.rewards.config import Term
 from spotlight.core.types import Prompt
-from spotlight.node.judge import Judge, Picture, Verdict
+from spotlight.node.judge import Judge, Picture
 from spotlight.node.reward_process import RewardLog, RewardProcess
 
 PATIENT_S, IMPATIENT_S = 20.0, 1.0
@@ -82,7 +84,8 @@ def judged(
     """The verdicts; the idle reward process is first killed `killed_before` times."""
 
     async def sit() -> list[Verdict]:
-        judge = Judge([RewardProcess(f"strange_rewards:{reward}", timeout_s)], RewardLog("node.log"))
+        term = Term(name=f"strange_rewards:{reward}", timeout_s=timeout_s)
+        judge = Judge([(term, [RewardProcess(term)])], RewardLog("node.log"))
         try:
             for _ in range(killed_before):
                 await verdicts_on(judge, [GOOD])
@@ -151,8 +154,9 @@ def judged_twice(judge: str, batches: Sequence[Sequence[tuple[int, bool]]]) -> t
     reports: list[str] = []
 
     async def sit() -> list[list[Verdict]]:
-        process = RewardProcess("strange_rewards:Plain", PATIENT_S, f"strange_rewards:{judge}", reports.append)
-        sitting = Judge([process], RewardLog("node.log"))
+        term = Term(name="strange_rewards:Plain", timeout_s=PATIENT_S)
+        process = RewardProcess(term, f"strange_rewards:{judge}", reports.append)
+        sitting = Judge([(term, [process])], RewardLog("node.log"))
         try:
             found = []
             for batch in batches:

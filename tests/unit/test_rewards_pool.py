@@ -11,7 +11,8 @@ import pytest
 from command_line import spotlight
 
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.reward_pool import SHARD, RewardHung, RewardPool, RewardProcessDied
+from spotlight.compute.rewards.config import BATCH
+from spotlight.compute.rewards.reward_pool import RewardHung, RewardPool, RewardProcessDied
 from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 
@@ -118,7 +119,7 @@ def test_listing_of_rewards_goes_on_after_one_that_is_broken(installed):
 
 def test_pool_scores_in_order_in_other_processes(installed, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    images, prompts = pictures(2 * SHARD + 5)
+    images, prompts = pictures(2 * BATCH + 5)
     progress = []
     with RewardPool(2) as pool:
         scores = pool.score("brightness", images, prompts, progress.append)
@@ -126,7 +127,7 @@ def test_pool_scores_in_order_in_other_processes(installed, monkeypatch):
     np.testing.assert_array_equal(scores.total, registry.create("brightness").score(images, prompts).total)
     assert os.getpid() not in scores.components["process"]
     assert set(scores.components["threads"]) == {1.0}
-    assert progress == [SHARD, 2 * SHARD, 2 * SHARD + 5]
+    assert progress == [BATCH, 2 * BATCH, 2 * BATCH + 5]
 
 
 def test_pool_refuses_an_unequal_number_of_prompts():
@@ -145,7 +146,7 @@ def test_a_reward_that_hangs_is_killed_and_named(installed):
         RewardPool(2, timeout_s=3.0) as pool,
         pytest.raises(RewardHung, match=r"'third_party:Hanging' gave no answer within 3 s.*reward.timeout_s"),
     ):
-        pool.score("third_party:Hanging", *pictures(2 * SHARD))
+        pool.score("third_party:Hanging", *pictures(2 * BATCH))
     assert not multiprocessing.active_children()
 
 

@@ -40,6 +40,8 @@ OWN = ("reward.name=setting_rewards:bright",)
 PACED = ("cluster.pace=cpu-words",)
 CUDA = ("model.device=cuda",)
 SYNCED = ("output.journal.sync=interval",)
+TERM = ("reward.terms=[{name: ocr}]",)
+TERMS = ("reward.terms=[{name: jpeg}, {name: ocr}]",)
 
 TRACE = """time_s,node,event,seconds
 0,spot-1,up,0
@@ -51,8 +53,8 @@ TRACE = """time_s,node,event,seconds
 70,spot-1,up,0
 """
 REWARD = """
-def bright(images, prompts):
-    return [1.0 for _ in images]
+def bright(images, prompts, *, level=1.0):
+    return [level for _ in images]
 """
 MAY_REFUSE = (devices, see.run_check, see.reward_code)
 
@@ -80,6 +82,15 @@ CHANGES = {
     "data.size": Change(journal, "256x256", REAL),
     "data.held_out": Change(journal, "train"),
     "reward.name": Change(launch, "jpeg"),
+    "reward.options": Change(see.reward_code, {"level": 2}, (*OWN, "reward.folder={folder}")),
+    "reward.terms.name": Change(launch, "jpeg", TERM),
+    "reward.terms.weight": Change(launch, 2, TERM),
+    "reward.terms.options": Change(launch, {"level": 2}, TERM),
+    "reward.terms.processes": Change(launch, 3, TERM),
+    "reward.terms.timeout_s": Change(launch, 7, TERM),
+    "reward.terms.device": Change(launch, "cuda", TERM),
+    "reward.terms.batch": Change(launch, 4, TERM),
+    "reward.combine": Change(journal, "gdpo", TERMS),
     "reward.folder": Change(see.reward_code, "{folder}", OWN),
     "reward.judge": Change(see.judged, "jpeg"),
     "reward.processes": Change(launch, 3),
@@ -233,10 +244,17 @@ def configured(settings: tuple[str, ...], folder: Path) -> RunConfig:
     return load_config("words-nft", [each.replace("{folder}", str(folder)) for each in (*SMALL, *settings)])
 
 
+def changed(key: str, value: object) -> str:
+    """The override that changes the key; a key of a list's entries changes a list of one."""
+    if key.startswith("reward.terms."):
+        return f"reward.terms=[{ {'name': 'ocr'} | {key.rpartition('.')[2]: value} }]"
+    return f"{key}={value}"
+
+
 @pytest.mark.parametrize("key", CHANGES)
 def test_setting_that_changes_alone_is_observed(key: str, folder: Path) -> None:
     observer, value, given = CHANGES[key]
-    before, after = (observed(observer, settings, folder) for settings in (given, (*given, f"{key}={value}")))
+    before, after = (observed(observer, settings, folder) for settings in (given, (*given, changed(key, value))))
     assert before != after
     assert observer in MAY_REFUSE or not any(isinstance(seen, see.Refusal) for seen in (before, after))
 

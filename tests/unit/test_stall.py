@@ -14,7 +14,7 @@ class Watched:
     """A stall watch whose context the test chooses; ticks once a second."""
 
     def __init__(self) -> None:
-        self.context = StallContext(signs=0, is_bounded_elsewhere=False, allowed_s=ALLOWED_S)
+        self.context = StallContext(signs=0, is_excused=False, allowed_s=ALLOWED_S)
         self.notes: list[str] = []
         self.now = 0.0
         self.watch = StallWatch(
@@ -72,9 +72,9 @@ def test_run_that_was_slow_before_may_be_slow_again(run: Watched) -> None:
 
 
 def test_order_with_a_limit_of_its_own_is_no_stall_however_long(run: Watched) -> None:
-    run.context = replace(run.context, is_bounded_elsewhere=True)
+    run.context = replace(run.context, is_excused=True)
     assert run.quiet(10_000) is None
-    run.context = replace(run.context, is_bounded_elsewhere=False)
+    run.context = replace(run.context, is_excused=False)
     assert run.watch.since_sign_s > 9_000, "people are shown that nothing was reported"
     assert run.quiet(int(ALLOWED_S) - 1) is None, "what was waited for the order does not count"
 

@@ -6,7 +6,9 @@ from functools import partial
 import torch
 
 from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.protocol import Image, Scorer
+from spotlight.compute.rewards.reward_pool import term_of
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.scores import EVALUATION_SEED, Evaluation
 from spotlight.core.types import Prompt, Sample, Sampling, Version
@@ -45,7 +47,7 @@ def evaluate(
     adapter: Adapter,
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    rewards: Sequence[str],
+    rewards: Sequence[Term | str],
     pool: Scorer,
     batch: int = 64,
     progress: Callable[[str, int], None] = lambda stage, done: None,
@@ -53,5 +55,6 @@ def evaluate(
     """Sample every prompt once with the evaluation seeds and score it; `progress` receives the stage and its count."""
     seeds = range(len(prompts))
     images = generate(adapter, prompts, sampling, EVALUATION_SEED, seeds, batch, partial(progress, "drawing"))
-    scores = tuple(pool.score(name, images, prompts, partial(progress, f"scoring with {name}")) for name in rewards)
+    terms = map(term_of, rewards)
+    scores = tuple(pool.score(term, images, prompts, partial(progress, f"scoring with {term.name}")) for term in terms)
     return Evaluation(prompts=tuple(prompts), images=images, scores=scores)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image as PilImage
 
-from spotlight.compute.rewards.protocol import JUDGE, Floats, Image, Scores
+from spotlight.compute.rewards.protocol import JUDGE, TOTAL, Floats, Image, Scores
 from spotlight.core.types import Prompt, PromptId
 
 EVALUATION_SEED = 20_000
@@ -45,7 +45,7 @@ class Evaluation:
 
     def figures(self) -> dict[str, Estimate]:
         """The reward, its components, GenEval's tasks, and the second judge if there is one."""
-        figures = {"reward": self.estimate(0)}
+        figures = {TOTAL: self.estimate(0)}
         figures |= {name: self.estimate(0, name) for name in self.scores[0].components}
         strict = next((s.components["strict"] for s in self.scores if "strict" in s.components), None)
         if strict is not None and all(prompt.scene is not None for prompt in self.prompts):

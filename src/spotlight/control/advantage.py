@@ -4,13 +4,17 @@ For selected seeds, a `baseline` may replace the group's mean: an estimate of th
 (`explore/seeds.py`). It moves the centre only. The group's std is then the root mean square about it, which is
 never smaller than the distance between the two; the other stds do not change.
 
-Invariants (tests/unit/test_advantage.py, tests/property/test_advantage_property.py): every std is the
-population std (ddof 0); sums are exactly rounded, so the order of samples and groups never changes a bit; a
-sample without a usable reward changes nothing for its siblings.
+Several rewards are added up before (`Combine.SUM`), or each has its own advantages, which are added up
+(`decoupled_advantages`).
+
+Invariants (tests/unit/test_advantage.py, tests/unit/test_decoupled_advantage.py,
+tests/property/test_advantage_property.py): every std is the population std (ddof 0); sums are exactly rounded, so the
+order of samples, groups and rewards never changes a bit; a sample without a usable reward changes nothing for its
+siblings.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -37,6 +41,15 @@ class StdMode(StrEnum):
     """Within-group std, pooled over earlier iterations; available before the iteration's first reward."""
     ITERATION = "iteration"
     """Std of all rewards of the iteration about their common mean; needs every group."""
+
+
+class Combine(StrEnum):
+    """How several rewards make one advantage."""
+
+    SUM = "sum"
+    """The advantage of the weighted sum of the rewards: one of a large scale decides."""
+    GDPO = "gdpo"
+    """The weighted sum of the advantages of each reward, so that all scales are equal."""
 
 
 class GroupOutcome(StrEnum):
@@ -118,6 +131,41 @@ def group_advantages(
     ]
 
 
+def decoupled_advantages(
+    rewards: Mapping[str, Sequence[Floats]],
+    weights: Mapping[str, float],
+    *,
+    std_mode: StdMode,
+    eps: float,
+    lagged_stds: Mapping[str, float | None],
+    baselines: Mapping[str, Sequence[float | None] | None],
+) -> list[GroupAdvantages]:
+    """Return the weighted sum of each reward's advantages over the norm of the weights, one result per group in order.
+
+    GDPO (arXiv 2601.05242) divides that sum by its std over the batch, so that its scale does not grow with the number
+    of rewards. The norm of the weights serves the same end, exactly where rewards are uncorrelated, and is known before
+    the batch is complete. A sample without one of its rewards is left out of all. `mean` and `std` of a result are the
+    weighted sum of the centres and the norm of the weights.
+    """
+    columns = {name: _as_floats(groups) for name, groups in rewards.items()}
+    gaps = [
+        ~np.logical_and.reduce([_is_finite(part) for part in parts]) for parts in zip(*columns.values(), strict=True)
+    ]
+    for name, groups in columns.items():
+        columns[name] = [np.where(gap, np.nan, group) for group, gap in zip(groups, gaps, strict=True)]
+    norm = math.sqrt(math.fsum(weights[name] ** 2 for name in columns))
+    found = {
+        name: group_advantages(
+            groups, std_mode=std_mode, eps=eps, lagged_std=lagged_stds.get(name), baselines=baselines.get(name)
+        )
+        for name, groups in columns.items()
+    }
+    return [
+        _weighted_sum({name: groups[index] for name, groups in found.items()}, weights, norm)
+        for index in range(len(gaps))
+    ]
+
+
 def comparable_groups(rewards_by_group: Sequence[Floats]) -> int:
     """Number of groups with at least two finite rewards, which a comparison needs."""
     return sum(scored(rewards).size >= 2 for rewards in _as_floats(rewards_by_group))
@@ -147,6 +195,25 @@ def _one_group(
         advantages[kept] = deviations / (std + eps)
     mean = _mean(finite) if baseline is None else baseline
     return GroupAdvantages(advantages, kept, mean, std, outcome, problems)
+
+
+def _weighted_sum(parts: Mapping[str, GroupAdvantages], weights: Mapping[str, float], norm: float) -> GroupAdvantages:
+    # The same samples are missing from every part, so kept, problems and too few samples are those of any.
+    first = next(iter(parts.values()))
+    columns = zip(*(weights[name] * part.advantages for name, part in parts.items()), strict=True)
+    advantages = np.array([math.fsum(column) / norm for column in columns])
+    outcome = first.outcome
+    if outcome is not GroupOutcome.TOO_FEW_FINITE:
+        outcomes = {part.outcome for name, part in parts.items() if weights[name]}
+        outcome = GroupOutcome.USABLE if GroupOutcome.USABLE in outcomes else GroupOutcome.ZERO_VARIANCE
+    return GroupAdvantages(
+        advantages,
+        first.kept,
+        math.fsum(weights[name] * part.mean for name, part in parts.items()),
+        norm,
+        outcome,
+        first.problems,
+    )
 
 
 def _problems(index: int, rewards: Floats, kept: Bools) -> tuple[str, ...]:

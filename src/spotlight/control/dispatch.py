@@ -160,6 +160,7 @@ class Dispatcher:
         """Remove a node and all its workers, because the connection to its agent broke."""
         if not self.directory.remove_node(node):
             return
+        self.setbacks.node_lost(node)
         for worker in self.directory.workers_of(node):
             self.worker_lost(worker, cause, ReleaseReason.LOST, now)
         self._emit(NodeLost(node=node, cause=cause))
@@ -201,6 +202,8 @@ class Dispatcher:
                 )
             case m.Noted():
                 self.setbacks.note_once(node, message.problem)
+            case m.RewardAwaited() if node in self.directory.nodes:
+                self.setbacks.reward_awaited(node, message)
             case m.Failed() if worker is None or message.fatal:
                 known = self.directory.nodes.get(node)
                 if known is not None and self.failure is None:

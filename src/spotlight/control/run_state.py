@@ -40,6 +40,8 @@ class RunState:
     iterations_done: int = 0
     lagged: LaggedStd = field(default_factory=LaggedStd)
     """The lagged std for the next iteration's advantages."""
+    lagged_terms: dict[str, LaggedStd] = field(default_factory=dict)
+    """The same for each of several rewards."""
     compared: dict[int, Compared] = field(default_factory=dict)
     selected: dict[int, Selected] = field(default_factory=dict)
     previewed: dict[int, list[Previewed]] = field(default_factory=dict)
@@ -73,6 +75,9 @@ class RunState:
             case Compared():
                 self.compared[event.iteration] = event
                 self.lagged = self.lagged.updated([np.array(group) for group in event.rewards])
+                for name, groups in event.terms.items():
+                    before = self.lagged_terms.get(name, LaggedStd())
+                    self.lagged_terms[name] = before.updated([np.array(group) for group in groups])
             case Selected():
                 self.selected[event.iteration] = event
             case Previewed():

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError, error_of
 from spotlight.core.events import AnyEvent, ProblemNoted
 from spotlight.core.types import NodeId
@@ -58,6 +59,11 @@ class Setbacks:
         """The newest failure of an attempt."""
         self.unscored_for = ""
         """Problem of the newest attempt without a score."""
+        self._awaited: dict[str, dict[NodeId, int]] = {}
+        """Pictures that wait for a reward, by the reward and the node."""
+        self._outages: Counter[str] = Counter()
+        self._outage_problems: dict[str, str] = {}
+        """Reason of each reward's newest outage."""
 
     def note(self, source: str, problem: str) -> None:
         """Record a problem in the journal, for status and report."""
@@ -71,6 +77,39 @@ class Setbacks:
         if name not in self._noted_nodes:
             self._noted_nodes.add(name)
             self.note(node, problem)
+
+    def reward_awaited(self, node: NodeId, awaited: m.RewardAwaited) -> None:
+        """Count the pictures of a node that wait for a reward; an outage is recorded when its first picture waits.
+
+        Only outages 1, 2, 4, 8 and so on: an endpoint that often fails must not fill the journal.
+        """
+        nodes = self._awaited.setdefault(awaited.reward, {})
+        if awaited.problem:
+            self._outage_problems[awaited.reward] = awaited.problem
+        if awaited.pictures and not nodes:
+            self._outages[awaited.reward] += 1
+            number = self._outages[awaited.reward]
+            if not number & (number - 1):
+                self.note(
+                    node,
+                    f"the reward '{awaited.reward}' cannot score now (outage {number}: {awaited.problem.rstrip('.')}); "
+                    "its pictures wait and are tried again until it can.",
+                )
+        nodes[node] = awaited.pictures
+        self._awaited[awaited.reward] = {each: count for each, count in nodes.items() if count}
+
+    def node_lost(self, node: NodeId) -> None:
+        """Forget the pictures that waited there: they are made again elsewhere."""
+        for nodes in self._awaited.values():
+            nodes.pop(node, None)
+
+    def awaited_rewards(self) -> list[str]:
+        """Short descriptions of the outages, for people; empty while every reward scores."""
+        return [
+            f"the reward '{reward}' to score {sum(nodes.values())} pictures ({self._outage_problems[reward]})"
+            for reward, nodes in sorted(self._awaited.items())
+            if nodes
+        ]
 
     def failed(self, request: RequestId, failure: Failure) -> int:
         """Count an attempt that raised; return the count once it reaches the limit, else 0."""

@@ -113,9 +113,9 @@ class Hub:
         return self.watch.since_sign_s if self.watch is not None else 0.0
 
     def waiting_for(self) -> str:
-        """Short description of what the run waits for now; empty if no waiter has one."""
+        """Short description of what the run waits for now, unavailable rewards included; empty if there is none."""
         named = [waiter.what if isinstance(waiter.what, str) else waiter.what() for waiter in self._waiters]
-        return "; ".join(dict.fromkeys(filter(None, named)))
+        return "; ".join(dict.fromkeys(filter(None, (*named, *self.dispatcher.setbacks.awaited_rewards()))))
 
     async def tick_forever(self) -> None:
         while True:

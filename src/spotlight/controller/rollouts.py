@@ -1,5 +1,6 @@
 """The exact samples of an iteration: issued by identity, awaited, compared within their groups."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -9,7 +10,15 @@ import numpy as np
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.rollout.config import InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AdvantageConfig
-from spotlight.control.advantage import GroupAdvantages, StdMode, comparable_groups, group_advantages
+from spotlight.control.advantage import (
+    Combine,
+    GroupAdvantages,
+    StdMode,
+    comparable_groups,
+    decoupled_advantages,
+    group_advantages,
+)
+from spotlight.control.constant_rewards import alarm, constant_rewards
 from spotlight.control.explore.config import Baseline, SelectedNoise, Solver
 from spotlight.control.explore.seeds import Chosen, by_candidate, prompt_mean, unselected
 from spotlight.control.ledger import Ledger
@@ -22,6 +31,8 @@ from spotlight.core.work import Request, RequestId, Work
 
 SCORES_EXPECTED = 8
 """Number of samples of which at least one has a score, unless the reward is broken."""
+TOTAL = ""
+"""Stands for the reward itself among the names of its terms."""
 SEEDS_PER_PROMPT = 1 << 20
 """Seeds reserved per position in the prompt order, so that seeds of two positions never collide."""
 
@@ -114,6 +125,19 @@ def _samples(
     ]
 
 
+class RunRewards(NamedTuple):
+    """The rewards of a run."""
+
+    weights: Mapping[str, float] = {}
+    """Weight of each of several rewards, by the name of its component; empty for one reward."""
+    combine: Combine = Combine.SUM
+    first: str = ""
+    """Name of the first reward."""
+
+
+ONE_REWARD = RunRewards()
+
+
 class Rollouts:
     """Issues, awaits and compares; each method does nothing where the journal shows it done."""
 
@@ -125,7 +149,9 @@ class Rollouts:
         advantage: AdvantageConfig,
         emit: Callable[[AnyEvent], None],
         baseline: Baseline = Baseline.KEPT,
+        rewards: RunRewards = ONE_REWARD,
     ) -> None:
+        self._rewards = rewards
         self._hub = hub
         self._samples = samples
         self._state = state
@@ -204,7 +230,7 @@ class Rollouts:
         if known is not None:
             return known
         groups = self.requests_by_group(iteration)
-        rewards = [self._rewards(group) for group in groups]
+        rewards = [self._scores(group) for group in groups]
         self._check_judge(iteration, groups, rewards)
         found = self._advantages(iteration, groups, rewards)
         compared = Compared(
@@ -213,14 +239,42 @@ class Rollouts:
             advantages=tuple(tuple(group.advantages.tolist()) for group in found),
             kept=tuple(tuple(group.kept.tolist()) for group in found),
             problems=tuple(problem for group in found for problem in group.problems),
+            terms={
+                name: tuple(tuple(self._scores(group, name).tolist()) for group in groups)
+                for name in self._rewards.weights
+            },
         )
+        # Before the record: after a crash in between, the alarm is repeated instead of lost.
+        self._alarm(compared)
         self._emit(compared)
         return compared
 
+    def _alarm(self, compared: Compared) -> None:
+        """Note rewards that are constant over the iteration, unless they had that score in all of the one before."""
+        before = self._state.compared.get(compared.iteration - 1)
+        known = constant_rewards(self._named(before)) if before is not None else {}
+        constant = constant_rewards(self._named(compared))
+        new = {name: score for name, score in constant.items() if known.get(name) != score}
+        if new:
+            self._hub.dispatcher.setbacks.note("rewards", alarm(compared.iteration, new))
+
+    def _named(self, compared: Compared) -> dict[str, tuple[tuple[float, ...], ...]]:
+        """Scores by a name for people."""
+        total = "the sum of the rewards" if self._rewards.weights else f"the reward '{self._rewards.first}'"
+        return {f"the reward '{name}'": groups for name, groups in compared.terms.items()} | {total: compared.rewards}
+
     def has_scale(self, iteration: int) -> bool:
         """Whether a group's advantages are known once it is complete, before others are."""
-        is_lagged = self._advantage.std is StdMode.LAGGED and self._state.lagged.std is not None
+        is_lagged = self._advantage.std is StdMode.LAGGED and None not in self._lagged_stds().values()
         return is_lagged or self._advantage.std is StdMode.GROUP or iteration in self._state.compared
+
+    def _lagged_stds(self) -> dict[str, float | None]:
+        """Lagged std of each reward whose advantages are computed; the reward itself is TOTAL."""
+        if self._rewards.combine is not Combine.GDPO:
+            return {TOTAL: self._state.lagged.std}
+        known = self._state.lagged_terms
+        weighted = [name for name, weight in self._rewards.weights.items() if weight]
+        return {name: known[name].std if name in known else None for name in weighted}
 
     def can_compare(self, iteration: int, group: int) -> bool:
         """Whether the group's advantages are known."""
@@ -240,31 +294,44 @@ class Rollouts:
         known = self._state.compared.get(iteration)
         if known is not None:
             return known.advantages[group], known.kept[group]
-        (found,) = self._advantages(iteration, [requests], [self._rewards(requests)])
+        (found,) = self._advantages(iteration, [requests], [self._scores(requests)])
         return found.advantages.tolist(), found.kept.tolist()
 
     def _advantages(
         self, iteration: int, groups: Sequence[Sequence[Request]], rewards: list[np.ndarray]
     ) -> list[GroupAdvantages]:
-        return group_advantages(
-            rewards,
+        numbers = [group[0].group for group in groups]
+        if self._rewards.combine is not Combine.GDPO:
+            return group_advantages(
+                rewards,
+                std_mode=self._advantage.std,
+                eps=self._advantage.eps,
+                lagged_std=self._state.lagged.std,
+                baselines=self._baselines(iteration, numbers, rewards, TOTAL),
+            )
+        terms = {name: [self._scores(group, name) for group in groups] for name in self._rewards.weights}
+        return decoupled_advantages(
+            terms,
+            self._rewards.weights,
             std_mode=self._advantage.std,
             eps=self._advantage.eps,
-            lagged_std=self._state.lagged.std,
-            baselines=self._baselines(iteration, [group[0].group for group in groups], rewards),
+            lagged_stds=self._lagged_stds(),
+            baselines={name: self._baselines(iteration, numbers, known, name) for name, known in terms.items()},
         )
 
-    def _baselines(self, iteration: int, groups: Sequence[int], rewards: list[np.ndarray]) -> list[float | None] | None:
+    def _baselines(
+        self, iteration: int, groups: Sequence[int], scores: list[np.ndarray], term: str
+    ) -> list[float | None] | None:
         """Baselines that replace the groups' means; None where no seed was selected or the means serve."""
         selected = self._state.selected.get(iteration)
         if self._baseline is Baseline.KEPT or selected is None:
             return None
         previews = by_candidate(self._state.previewed.get(iteration, ()))
         means = []
-        for group, known in zip(groups, rewards, strict=True):
+        for group, known in zip(groups, scores, strict=True):
             chosen = Chosen(selected.seeds[group], selected.fresh[group])
             left = unselected(previews.get(selected.candidate(group), []), chosen)
-            means.append(prompt_mean(known, self._rewards(self._audits(iteration, group)), len(left)))
+            means.append(prompt_mean(known, self._scores(self._audits(iteration, group), term), len(left)))
         return means
 
     def _audits(self, iteration: int, group: int) -> list[Request]:
@@ -278,7 +345,7 @@ class Rollouts:
         """
         ledger = self._hub.dispatcher.ledger
         made = [request.id for group in groups for request in group if ledger.result(request.id) is not None]
-        check_any_scored(f"rollouts of iteration {iteration}", [self._reward(request) for request in made], self._hub)
+        check_any_scored(f"rollouts of iteration {iteration}", [self._score(request) for request in made], self._hub)
         before = self._state.compared.get(iteration - 1)
         was_blind = before is not None and not any(any(group) for group in before.kept)
         if was_blind and not comparable_groups(rewards):
@@ -293,12 +360,17 @@ class Rollouts:
             groups.setdefault(request.group, []).append(request)
         return [groups[group] for group in sorted(groups)]
 
-    def _rewards(self, group: Sequence[Request]) -> np.ndarray:
-        return np.array([self._reward(request.id) for request in group])
+    def _scores(self, group: Sequence[Request], term: str = TOTAL) -> np.ndarray:
+        return np.array([self._score(request.id, term) for request in group], dtype=np.float64)
 
-    def _reward(self, request: RequestId) -> float:
+    def _score(self, request: RequestId, term: str = TOTAL) -> float:
+        """The sample's score by one of several rewards, or its reward; NaN unless it has all of them."""
         accepted = self._hub.dispatcher.ledger.result(request)
-        return float("nan") if accepted is None else accepted.reward
+        if accepted is None:
+            return math.nan
+        if term == TOTAL:
+            return accepted.reward
+        return accepted.components.get(term, math.nan) if math.isfinite(accepted.reward) else math.nan
 
 
 def _outstanding(ledger: Ledger, iteration: int) -> str:

@@ -6,7 +6,8 @@
 A sign is an accepted sample, a committed or reported denoising step, loaded weights, or a reply of the gang. The bound
 is what the settings allow a single operation to take without any sign (starting a worker; a heartbeat, which reports
 steps; scoring, where samples are leased), and FACTOR times the longest time between two signs that this run has had. An
-order to the gang has a limit of its own, which follows from the time of earlier ones (`gang.py`).
+order to the gang has a limit of its own, which follows from the time of earlier ones (`gang.py`). While pictures wait
+for an unavailable reward, no bound applies: the run waits for as long as the outage lasts.
 
 Time is counted by ticks, at most LONGEST_TICK_S each, so that a pause of the controller is not blamed on its workers
 (tests/unit/test_stall.py, tests/journeys/test_stalls.py; storms run it too).
@@ -36,8 +37,8 @@ class StallContext:
 
     signs: int
     """Signs of progress since the controller started."""
-    is_bounded_elsewhere: bool
-    """Whether the gang works on an order, which has a time limit."""
+    is_excused: bool
+    """Whether the gang works on an order, which has a time limit, or pictures wait for an unavailable reward."""
     allowed_s: float
     """Seconds that the settings allow a single operation to take without a sign."""
 
@@ -72,7 +73,7 @@ class StallWatch:
         self._ticked_at = now
         context = self._look()
         self.since_sign_s += elapsed
-        if context.signs != self._signs or context.is_bounded_elsewhere:
+        if context.signs != self._signs or context.is_excused:
             if context.signs != self._signs:
                 self.longest_s = max(self.longest_s, self.quiet_s)
                 self.since_sign_s = 0.0

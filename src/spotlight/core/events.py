@@ -180,6 +180,8 @@ class Compared(Event, frozen=True, kw_only=True):
     advantages: tuple[tuple[float, ...], ...]
     kept: tuple[tuple[bool, ...], ...]
     problems: tuple[str, ...] = ()
+    terms: dict[str, tuple[tuple[float, ...], ...]] = {}
+    """Raw scores of each of several rewards, by its name and by group; NaN for a sample without one of them."""
 
 
 class StepCommitted(Event, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
     the training worker    Accumulated, Stepped, PublishedWeights, Saved
-    agent  -> controller   NodeHello, Gone, Warned, Noted
+    agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited
     controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
     within a node          the messages of `core/crew_messages.py`
@@ -203,6 +203,15 @@ class Warned(Message, frozen=True, kw_only=True):
     seconds: float
 
 
+class RewardAwaited(Message, frozen=True, kw_only=True):
+    """`pictures` of this node wait for a reward that cannot score now; 0: none waits for it any more."""
+
+    reward: str
+    pictures: int
+    problem: str = ""
+    """Reason, if the number has grown."""
+
+
 # -- controller -> worker ----------------------------------------------------------------------------------------------
 
 
@@ -318,7 +327,7 @@ class Rejected(Message, frozen=True, kw_only=True):
 AnyMessage: TypeAlias = (
     Hello | Pull | Commit | HandBack | Result | Alive | Held | Accumulated | Stepped | PublishedWeights | Saved | Failed
     | Noted
-    | NodeHello | Gone | Warned
+    | NodeHello | Gone | Warned | RewardAwaited
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | crews.Adopt

@@ -28,6 +28,7 @@ from typing import NoReturn
 import msgspec
 
 from spotlight import __version__
+from spotlight.compute.rewards.config import Term
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core import wire
@@ -38,17 +39,15 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import RequestId, Work
 from spotlight.node.crews import NodeCrews
 from spotlight.node.group_store import GroupStore
-from spotlight.node.judge import Judge, Picture, unpack, unscored
+from spotlight.node.judge import VERDICTS_S, Judge, Picture, unpack
 from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker
 from spotlight.node.leases import Leases
 from spotlight.node.nursery import die_with_parent
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
 from spotlight.node.slot import Slot
+from spotlight.node.term_judge import unscored
 from spotlight.node.weight_cache import WeightCache, Written
-
-VERDICTS_S = 5.0
-"""Delay of `Gone` for pending verdicts on the worker's finished samples, which then need not be repeated."""
 
 log = logging.getLogger("spotlight.agent")
 _ORDER = msgspec.json.Decoder(AnyAgentOrder)
@@ -62,12 +61,11 @@ class Agent:
         self._nursery = nursery
         self._controller = controller
         self._loop = asyncio.get_running_loop()
-        judge = launch.judge.name if launch.judge is not None else None
-        rewards = [
-            RewardProcess(launch.reward, launch.reward_timeout_s, judge, self._warn)
-            for _ in range(launch.reward_processes)
-        ]
-        self._judge: Judge[Picture] = Judge(rewards, RewardLog(f"{launch.logs}/{launch.node}.log"))
+        self._judge: Judge[Picture] = Judge(
+            [(term, self._reward_processes(term)) for term in launch.rewards],
+            RewardLog(f"{launch.logs}/{launch.node}.log"),
+            lambda awaited: self._spawn(self._to_controller(awaited)),
+        )
         self._weights = WeightCache(Path(launch.store), Path(launch.spill), self._warn)
         self._written = Written()
         self._slots = [Slot(number, launch, nursery, self) for number in range(launch.spec.slots)]
@@ -297,6 +295,12 @@ class Agent:
             self._written.arrived(load)
         if local is not None:
             self._relay(worker, local, b"")
+
+    def _reward_processes(self, term: Term) -> list[RewardProcess]:
+        """The second judge runs in the processes of the first reward."""
+        second = self._launch.judge if term is self._launch.rewards[0] else None
+        judge = second.name if second is not None else None
+        return [RewardProcess(term, judge, self._warn) for _ in range(term.processes)]
 
     def _warn(self, problem: str) -> None:
         """Log a problem and send it to the controller; the copying and scoring threads call this."""

@@ -1,53 +1,33 @@
-"""Scores finished pictures on their node: one queue, several reward processes, one batch at a time in each.
+"""Scores finished pictures on their node: every reward of the run scores each picture, in its own processes.
 
-    batch --scores--> a verdict for each picture
-      `--the reward raised, or its process died or hung--> each picture of the batch alone
-    picture alone --score--> its verdict
-      |--its process died--> again, in a new process, up to DEATHS_ALLOWED times
-      `--the reward raised, its process hung, or died too often--> unscored, with the reason
-
-The simulator drives the same class over simulated reward processes; `node/reward_process.py` is the real one.
-
-Invariants (tests/unit/test_judge.py, tests/processes/test_run.py, tests/storm): every picture gets a verdict
-in bounded time, and the death of a reward process, idle or busy, leaves no picture unscored.
+A picture's verdict is complete when all rewards have given theirs. If one fails, the picture has no score, with the
+reason, and keeps the others' scores as components. A picture whose reward is unavailable waits for it. The simulator
+drives the same class over simulated reward processes; `node/reward_process.py` is the real one.
 """
 
 import asyncio
-import contextlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from spotlight.compute.rewards.protocol import JUDGE, Image, Scores
-from spotlight.compute.rewards.reward_pool import RewardHung, RewardProcessDied
+from spotlight.compute.rewards.combination import Verdict, combined
+from spotlight.compute.rewards.config import Term
+from spotlight.compute.rewards.protocol import Image
 from spotlight.core.errors import RewardError
-from spotlight.core.messages import Score
+from spotlight.core.messages import RewardAwaited
 from spotlight.core.types import Prompt
+from spotlight.node.term_judge import Item, ScoringProcess, TermJudge
 
-GATHER_S = 0.004
-"""Wait of a picture for others to share its batch: short against the 25 ms for reading one word."""
-BATCH = 16
-"""Pictures per batch: the fastest size of the reading model, and small enough to spread a burst over the processes."""
-DEATHS_ALLOWED = 4
-"""Processes in a row that may die over one picture alone before it stays unscored."""
-HUNG_ALLOWED = 2
-"""Hangs per batch, over pictures alone, before the rest of the batch stays unscored."""
+VERDICTS_S = 5.0
+"""Delay of `Gone` for pending verdicts on the worker's finished samples, which then need not be repeated."""
 IMAGE = "image"
 """Key of the picture among a result's tensors: uint8, height x width x 3."""
 PAYLOAD = "payload"
 """Key of the training tensors' bytes, if any: uint8."""
-
-Item = TypeVar("Item")
-Taken = TypeVar("Taken", contravariant=True)
-
-
-def longest_verdict_s(timeout_s: float) -> float:
-    """Seconds until the first verdict on a batch that the reward hangs at: the batch, then pictures alone."""
-    return (1 + HUNG_ALLOWED) * timeout_s
 
 
 @dataclass(frozen=True)
@@ -68,127 +48,34 @@ class Parcel:
     payload: bytes | None
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A score, or NaN with the reason."""
-
-    score: Score
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Scores of a batch, and the name and version of the reward that gave them."""
-
-    scores: Scores
-    scorer: str
-    judged: Mapping[int, float] = field(default_factory=dict)
-    """The second judge's scores, by the index of the picture."""
-
-
-class ScoringProcess(Protocol[Taken]):
-    """One reward process; it takes one batch at a time."""
-
-    async def score(self, items: Sequence[Taken]) -> Scored:
-        """Score a batch; after RewardProcessDied or RewardHung the next call uses a new process."""
-
-    async def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Case(Generic[Item]):
-    item: Item
-    verdict: asyncio.Future[Verdict]
-
-
 class Judge(Generic[Item]):
-    """One task per reward process takes batches from the queue; `judge` waits for the verdict on one picture."""
+    """One queue per reward; `judge` waits for the verdicts of all on one picture."""
 
-    def __init__(self, processes: Sequence[ScoringProcess[Item]], report: Callable[[Exception], str] = str) -> None:
-        """`report` logs an error's traceback and returns the reason recorded with an unscored picture."""
-        self._processes = processes
-        self._report = report
-        self._queue: asyncio.Queue[_Case[Item]] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._serve(process)) for process in processes]
+    def __init__(
+        self,
+        processes: Sequence[tuple[Term, Sequence[ScoringProcess[Item]]]],
+        report: Callable[[Exception], str] = str,
+        waits: Callable[[RewardAwaited], None] = lambda awaited: None,
+    ) -> None:
+        """`report` logs an error's traceback and returns the reason recorded with an unscored picture. `waits` is
+        called whenever the number of pictures that wait for an unavailable reward changes."""
+        self._terms = [term for term, _ in processes]
+
+        def count(term: Term, pictures: int, problem: str) -> None:
+            waits(RewardAwaited(reward=term.key or term.name, pictures=pictures, problem=problem))
+
+        self._judges = [TermJudge(those, term.batch, report, partial(count, term)) for term, those in processes]
 
     async def judge(self, item: Item) -> Verdict:
-        case = _Case(item, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(case)
-        return await case.verdict
+        return combined(self._terms, await asyncio.gather(*(judge.judge(item) for judge in self._judges)))
 
     def cancel(self) -> None:
         """Stop all tasks; no verdict follows."""
-        for task in self._tasks:
-            task.cancel()
+        for judge in self._judges:
+            judge.cancel()
 
     async def close(self) -> None:
-        self.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(process.close() for process in self._processes))
-
-    async def _serve(self, process: ScoringProcess[Item]) -> None:
-        """Take batches of pictures from the queue until `close`."""
-        while True:
-            batch = [await self._queue.get()]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_S):
-                    while len(batch) < BATCH:
-                        batch.append(await self._queue.get())
-            verdicts = await self._verdicts(process, [case.item for case in batch])
-            for case, verdict in zip(batch, verdicts, strict=True):
-                if not case.verdict.done():
-                    case.verdict.set_result(verdict)
-
-    async def _verdicts(self, process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:
-        try:
-            return await _scored(process, items)
-        except Exception as error:  # if this task ended, every later sample would stay unscored
-            self._report(error)
-        verdicts: list[Verdict] = []
-        hung = 0
-        for item in items:
-            try:
-                verdicts.append(await self._alone(process, item))
-            except Exception as error:
-                verdicts.append(unscored(self._report(error)))
-                hung += isinstance(error, RewardHung)
-            if hung >= HUNG_ALLOWED:
-                # Waiting for each of the remaining pictures could take hours.
-                break
-        return verdicts + [verdicts[-1]] * (len(items) - len(verdicts))
-
-    async def _alone(self, process: ScoringProcess[Item], item: Item) -> Verdict:
-        """Score one picture, again in a new process if one dies: only repeated deaths are due to the picture."""
-        for remaining in reversed(range(DEATHS_ALLOWED)):
-            try:
-                (verdict,) = await _scored(process, [item])
-            except RewardProcessDied as error:
-                if not remaining:
-                    raise
-                self._report(error)
-            else:
-                return verdict
-        raise AssertionError("the last death is raised")
-
-
-async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[Verdict]:
-    found = await process.score(items)
-    return [
-        Verdict(
-            Score(
-                reward=float(found.scores.total[index]),
-                components={name: float(values[index]) for name, values in found.scores.components.items()}
-                | ({JUDGE: found.judged[index]} if index in found.judged else {}),
-                scorer=found.scorer,
-            )
-        )
-        for index in range(len(items))
-    ]
-
-
-def unscored(problem: str) -> Verdict:
-    """Verdict of a sample that is kept without a score."""
-    return Verdict(Score(reward=math.nan), problem)
+        await asyncio.gather(*(judge.close() for judge in self._judges))
 
 
 def unpack(blob: bytes) -> Parcel:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from spotlight.compute.rewards.config import SecondJudge
+from spotlight.compute.rewards.config import SecondJudge, Term
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
@@ -67,12 +67,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shared: str
     """See WorkerLaunch."""
     logs: str
-    reward: str
+    rewards: tuple[Term, ...]
     judge: SecondJudge | None = None
-    """Second judge of held-out pictures, which runs in the reward processes; None: there is none."""
-    reward_processes: int
-    reward_timeout_s: float
-    """Seconds without a reply after which a reward process is killed as hung."""
+    """Second judge of held-out pictures, which runs in the processes of the first reward; None: there is none."""
     threads: int
     heartbeat_s: float
     silence_s: float

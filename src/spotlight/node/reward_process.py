@@ -1,4 +1,4 @@
-"""One reward process of a node's judge: a RewardPool of one process, replaced when it dies or hangs.
+"""One process of one reward on a node: a RewardPool of one process, replaced when it dies or hangs.
 
 A thread waits for the process's scores, so the agent's event loop is not blocked.
 """
@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.reward_pool import RewardHung, RewardPool, RewardProcessDied
-from spotlight.node.judge import Picture, Scored
+from spotlight.node.judge import Picture
+from spotlight.node.term_judge import Scored
 
 TRACEBACKS_LOGGED = 20
 """Limit per node: a broken reward raises at every picture."""
@@ -34,21 +36,18 @@ class RewardLog:
 
 
 class RewardProcess:
-    """Implements `judge.ScoringProcess`; the constructor starts the process, which loads the reward at once.
+    """Implements `term_judge.ScoringProcess`; the constructor starts the process, which loads the reward at once.
 
     A second judge scores in the same process, after the reward. Invariant (tests/unit/test_judge.py): no failure of the
     second judge changes the reward's scores. A judge that kills its process or hangs is not called again.
     """
 
-    def __init__(
-        self, reward: str, timeout_s: float, judge: str | None = None, report: Callable[[str], None] = log.warning
-    ) -> None:
+    def __init__(self, reward: Term, judge: str | None = None, report: Callable[[str], None] = log.warning) -> None:
         """`report` is called, in the scoring thread, with the reason why the judge did not score."""
         self._reward = reward
-        self._timeout_s = timeout_s
         self._judge = judge
         self._report = report
-        self._pool = RewardPool(1, timeout_s)
+        self._pool = RewardPool(1, reward.timeout_s)
         self._version = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="judge")
         # Loading a reward takes seconds; meanwhile the workers load their model.
@@ -72,7 +71,7 @@ class RewardProcess:
         except (RewardHung, RewardProcessDied):
             self._replace_pool()
             raise
-        return Scored(scores, f"{self._reward} {self._version}", self._judged(items))
+        return Scored(scores, self._reward.recorded(self._version), self._judged(items))
 
     def _judged(self, items: Sequence[Picture]) -> dict[int, float]:
         """The second judge's scores of the pictures marked for it, by index; empty if it fails."""
@@ -92,5 +91,5 @@ class RewardProcess:
         return dict(zip(indices, map(float, scores.total), strict=True))
 
     def _replace_pool(self) -> None:
-        pool, self._pool = self._pool, RewardPool(1, self._timeout_s)
+        pool, self._pool = self._pool, RewardPool(1, self._reward.timeout_s)
         pool.close()

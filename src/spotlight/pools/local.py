@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.compute.rewards.config import SecondJudge
+from spotlight.compute.rewards.config import SecondJudge, Term
 from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
@@ -65,10 +65,8 @@ class LocalPoolSettings:
     preload: tuple[str, ...]
     """Modules that all workers need."""
     worker_settings: bytes
-    reward: str
+    rewards: tuple[Term, ...]
     judge: SecondJudge | None = None
-    reward_processes: int
-    reward_timeout_s: float
     cluster: ClusterConfig
     heads: int = 1
     """Attention heads of the model; with one, workers never share a sample."""
@@ -270,10 +268,8 @@ class LocalPool:
             spill=str(self._spill / spec.name),
             shared=str(self._shared),
             logs=str(self._logs),
-            reward=settings.reward,
+            rewards=settings.rewards,
             judge=settings.judge,
-            reward_processes=settings.reward_processes,
-            reward_timeout_s=settings.reward_timeout_s,
             threads=settings.cluster.threads,
             heartbeat_s=settings.cluster.heartbeat_s,
             silence_s=settings.cluster.silence_s,

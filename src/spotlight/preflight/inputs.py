@@ -6,10 +6,11 @@ import numpy as np
 
 from spotlight.compute.data.prompt_rows import PromptSet
 from spotlight.compute.models.encoder_process import problems_with
+from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.rewards.tracebacks import named_tracebacks
-from spotlight.core.errors import PromptError
+from spotlight.core.errors import PromptError, RewardUnavailable
 from spotlight.core.types import Prompt, Size
 from spotlight.preflight.planned_run import PlannedRun
 
@@ -55,28 +56,43 @@ def _encoder_problems(subject: PlannedRun, prompts: Sequence[Prompt]) -> list[st
 
 
 def check_prompts_and_reward(subject: PlannedRun) -> Iterator[str]:
-    """The reward can be loaded, accepts every prompt, and gives finite scores for the first ones; so does the second
-    judge for held-out prompts."""
-    settings, size = subject.config.reward, subject.facts.size(subject.config.data.size)
-    with named_tracebacks(), RewardPool(min(1, settings.processes), settings.timeout_s) as pool:
-        judges = f"reward {_checked(pool, subject.reward, (subject.training, subject.held_out), size)}"
-        if subject.judge is not None:
-            judges += f", judge {_checked(pool, subject.judge, (subject.held_out,), size)}"
+    """Every reward can be loaded with its options, accepts every prompt, and gives finite scores for the first ones; so
+    does the second judge for held-out prompts."""
+    size, both = subject.facts.size(subject.config.data.size), (subject.training, subject.held_out)
+    judges = []
+    for number, term in enumerate(subject.rewards):
+        with named_tracebacks(), RewardPool(min(1, term.processes), term.timeout_s) as pool:
+            judges.append(f"reward {_loaded(pool, term, both)}")
+            try:
+                _score(pool, term, both, size)
+            except RewardUnavailable as error:
+                yield (
+                    f"the reward '{term.name}' cannot score now: {str(error).rstrip('.')}; a run starts all the same, "
+                    "and its pictures wait until the reward can."
+                )
+            if subject.judge is not None and not number:
+                judge = Term(name=subject.judge)
+                judges.append(f"judge {_loaded(pool, judge, (subject.held_out,))}")
+                _score(pool, judge, (subject.held_out,), size)
     yield (
         f"checked: {len(subject.training.prompts)} training and {len(subject.held_out.prompts)} held-out prompts, "
-        f"{judges}."
+        f"{', '.join(judges)}."
     )
 
 
-def _checked(pool: RewardPool, name: str, sets: Sequence[PromptSet], size: Size) -> str:
-    """Check one reward; return its name and version."""
-    version = pool.version(name)
+def _loaded(pool: RewardPool, term: Term, sets: Sequence[PromptSet]) -> str:
+    """Load one reward and check the prompts with it; return its name and version."""
+    version = pool.version(term)
     for prompts in sets:
-        problems = pool.problems_with(name, prompts.prompts)
-        _refuse(prompts, problems or [], f"the reward '{name}'")
+        problems = pool.problems_with(term, prompts.prompts)
+        _refuse(prompts, problems or [], f"the reward '{term.name}'")
+    return f"{term.identity} ({version})"
+
+
+def _score(pool: RewardPool, term: Term, sets: Sequence[PromptSet], size: Size) -> None:
+    """Let one reward score pictures of noise for the first prompts."""
     first = list(dict.fromkeys(prompt for prompts in sets for prompt in prompts.prompts[:SCORED]))
-    pool.score(name, [noise_picture(size)] * len(first), first)
-    return f"{name} ({version})"
+    pool.score(term, [noise_picture(size)] * len(first), first)
 
 
 def noise_picture(size: Size) -> Image:

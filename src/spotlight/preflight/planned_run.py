@@ -7,6 +7,7 @@ from typing import NamedTuple
 from spotlight.compute.data.prompt_rows import PromptSet
 from spotlight.compute.data.prompts import RunPrompts, prompt_sets
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
+from spotlight.compute.rewards.config import Term
 from spotlight.config import RunConfig
 from spotlight.folder import RunFolder
 
@@ -51,8 +52,8 @@ class PlannedRun:
         return RunPrompts.of(self.training, self.held_out)
 
     @property
-    def reward(self) -> str:
-        return self.config.reward_name(self.facts)
+    def rewards(self) -> tuple[Term, ...]:
+        return self.config.rewards(self.facts)
 
     @property
     def judge(self) -> str | None:

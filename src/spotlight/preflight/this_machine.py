@@ -82,11 +82,12 @@ def check_open_files(subject: PlannedRun) -> Iterator[str]:
 def open_files(config: RunConfig) -> dict[str, int]:
     """Largest number of open files by kind of process."""
     cluster = config.cluster
+    judges = sum(term.processes for term in config.reward.terms) or config.reward.processes
     nodes = cluster.reserved + cluster.spot + (cluster.spot if config.market.fallback_s is not None else 0)
     return {
         "controller": OPEN_BEFORE_NODES + OPEN_PER_NODE * nodes,
         "nursery": OPEN_BEFORE_NODES + nodes * (1 + cluster.slots),
-        "agent": OPEN_BEFORE_NODES + OPEN_PER_SLOT * cluster.slots + OPEN_PER_REWARD_PROCESS * config.reward.processes,
+        "agent": OPEN_BEFORE_NODES + OPEN_PER_SLOT * cluster.slots + OPEN_PER_REWARD_PROCESS * judges,
     }
 
 

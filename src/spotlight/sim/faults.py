@@ -45,6 +45,7 @@ class Fault(StrEnum):
     SILENCE = "silence, then a zombie"
     STALL = "connection stalled"
     REWARD_KILLED = "reward process killed"
+    REWARD_DOWN = "reward unavailable for a while"
     DOUBLED = "message doubled"
     REPLAYED = "message replayed late"
     LATE_RESULT = "result of an attempt that had ended"
@@ -77,6 +78,7 @@ MACHINES = (
     Fault.SILENCE,
     Fault.STALL,
     Fault.REWARD_KILLED,
+    Fault.REWARD_DOWN,
 )
 """Faults at random times; the others happen at an occasion, such as a message."""
 KIND_SHARE = 0.4
@@ -233,6 +235,9 @@ class MachineFaults:
             ),
             Fault.STALL: lambda chance: self._on_node(chance, lambda name: world.stall(name, chance.uniform(1, 25))),
             Fault.REWARD_KILLED: lambda chance: self._on_node(chance, world.kill_reward_process),
+            Fault.REWARD_DOWN: lambda chance: world.lose_reward(
+                chance.choice(world.rewards).key, chance.uniform(0.5, 15.0)
+            ),
         }
 
     async def inject(self, kind: Fault) -> None:

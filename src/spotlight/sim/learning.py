@@ -10,7 +10,7 @@ begin slower, because averaged weights lag behind (benchmarks/learning_fit/ prin
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -120,7 +120,9 @@ class ModelNumerics:
 
     counts_bits = False
 
-    def __init__(self, model: LearningModel, run_seed: int, full_steps: int) -> None:
+    def __init__(self, model: LearningModel, run_seed: int, full_steps: int, rewards: Sequence[str] = ()) -> None:
+        """Each of several `rewards` scores what the model draws, as their sum does: the fit is of one reward."""
+        self._rewards = rewards
         self._model = model
         self._run_seed = run_seed
         self._full_steps = full_steps
@@ -153,7 +155,7 @@ class ModelNumerics:
         reward = self._reward(request, weights_digest)
         if request.work is ROLLOUT:
             self._scored[request.id] = (weights_digest, reward)
-        return m.Score(reward, {}, SCORER)
+        return m.Score(reward, dict.fromkeys(self._rewards, reward), SCORER)
 
     def _reward_again(self, request: Request, weights_digest: str) -> float:
         digest, reward = self._scored.pop(request.id, ("", 0.0))

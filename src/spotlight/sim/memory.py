@@ -90,4 +90,6 @@ def subject_of(config: RunConfig) -> str:
     parts = {name: settings[name] for name in ("seed", "data", "algorithm")}
     parts["train"] = {name: value for name, value in settings["train"].items() if name not in BATCHING}
     parts |= {"model": facts_of(config.model.name).digest, "reward": settings["reward"]["name"], "code": __version__}
+    # Without several rewards or options, caches of earlier versions keep their names.
+    parts |= {name: settings["reward"][name] for name in ("options", "terms") if settings["reward"][name]}
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()

@@ -4,11 +4,13 @@ Machines request latents, verdicts and tensors by sample identity and weights, a
 machine and time of a request change nothing. A weights digest covers everything that was trained into the weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from spotlight.compute.rewards.combination import Verdict, combined
+from spotlight.compute.rewards.config import Term
 from spotlight.core import messages as m
 from spotlight.core.types import Sample
 from spotlight.core.work import Request, Work
@@ -63,6 +65,9 @@ class HashNumerics:
 
     counts_bits = True
 
+    def __init__(self, rewards: Sequence[Term] = ()) -> None:
+        self._rewards = [term for term in rewards if term.key]
+
     def begin_run(self, issued: Issued) -> None:
         pass
 
@@ -80,6 +85,12 @@ class HashNumerics:
         return f"{fakes.latent_at(sample, sample.sampling.steps, weights_digest)}{salt}".encode()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
+        if self._rewards:
+            parts = [
+                Verdict(m.Score(fakes.reward_of(request.sample, f"{weights_digest} {term.key}"), {}, fakes.SCORER))
+                for term in self._rewards
+            ]
+            return combined(self._rewards, parts).score
         reward = fakes.reward_of(request.sample, weights_digest)
         return m.Score(reward, {"exact": float(reward > 0.5)}, fakes.SCORER)
 

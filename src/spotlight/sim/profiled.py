@@ -27,7 +27,7 @@ class ProfiledPolicy(NoFaults):
         self._cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
         self._cluster = config.cluster
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
-        self._judges = max(1, config.reward.processes)
+        self._judges = min((term.processes for term in config.reward.terms), default=max(1, config.reward.processes))
         self._busy: dict[NodeId, list[float]] = {}
         """Time at which each judge of a node is free, as a heap."""
         self._loop = asyncio.get_running_loop()

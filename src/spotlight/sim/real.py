@@ -16,6 +16,7 @@ from torch import Tensor
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.models import families
+from spotlight.compute.rewards.combination import Verdict, combined, score_of
 from spotlight.compute.rewards.protocol import Scorer
 from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.scores import EVALUATION_SEED
@@ -60,7 +61,7 @@ class RealNumerics:
         self.memory = memory
         self._adapter = families.load(config.model.name, config.model.device)
         world = families.world_of(self._adapter)
-        self._reward = config.reward.name or world.reward
+        self._rewards = config.reward.rewards(world.reward)
         prompts = run_prompts(config.data, world)
         self._prompts: dict[PromptId, Prompt] = {each.id: each for each in (*prompts.training, *prompts.held_out)}
         # Some runs may be asynchronous; training on fresh samples is the same with keeps_before.
@@ -147,10 +148,11 @@ class RealNumerics:
         rollout = self._rollout(requests, weights_digest)
         size = requests[0].sample.sampling.size
         images = to_images(self._adapter.decode(rollout.x0_BSC, size))
-        scores = self._judge.score(self._reward, images, [self._prompts[r.sample.prompt] for r in requests])
+        prompts = [self._prompts[request.sample.prompt] for request in requests]
+        scores = [self._judge.score(term, images, prompts) for term in self._rewards]
         for row, request in enumerate(requests):
-            components = {name: float(values[row]) for name, values in scores.components.items()}
-            self.memory.keep(request, weights_digest, float(scores.total[row]), components)
+            found = combined(self._rewards, [Verdict(score_of(each, row)) for each in scores]).score
+            self.memory.keep(request, weights_digest, found.reward, found.components)
             if request.work is Work.ROLLOUT:
                 self._remember(request, weights_digest, rollout, row)
 

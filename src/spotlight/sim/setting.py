@@ -57,6 +57,7 @@ def draw_setting(seed: int) -> Setting:
                 "elastic": {"speed_ups": SPEED_UPS, "hysteresis_s": 0.5, "measure": False},
             },
             "pipeline": _draw_pipeline(seed),
+            "reward": _draw_rewards(seed),
             "output": {"checkpoint_every": chance.randint(1, 3), "journal": {"sync": "never", "segment_bytes": 16384}},
             "deterministic": is_exact,
         }
@@ -110,6 +111,14 @@ def _with_baseline(explore: ExploreConfig, seed: int, explores: bool) -> Explore
     """Half of all runs that explore measure advantages from the prompt's mean; from their own stream."""
     is_audited = explores and Streams(seed)["baseline"].random() < 0.5
     return explore.model_copy(update={"baseline": Baseline.AUDITED}) if is_audited else explore
+
+
+def _draw_rewards(seed: int) -> dict[str, object]:
+    """Half of all runs have two rewards, half of those with separate advantages; from their own stream."""
+    chance = Streams(seed)["rewards"]
+    terms = [{"name": "jpeg", "weight": chance.choice((0.5, 1.0, -2.0))}, {"name": "ocr"}]
+    combine = chance.choice(("sum", "gdpo"))
+    return {"terms": terms, "combine": combine} if chance.random() < 0.5 else {}
 
 
 def _draw_pipeline(seed: int) -> dict[str, object]:

@@ -1,13 +1,13 @@
 """A simulated node: the agent's part of the protocol, one connection, and a series of workers on every slot.
 
 Invariants, as of the real agent: a worker's messages are sent in order; `Gone` follows all of them, including the
-verdicts on its finished samples; the node ends with the controller.
+verdicts on its finished samples that come within VERDICTS_S; the node ends with the controller.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Protocol
@@ -15,6 +15,8 @@ from typing import Protocol
 import msgspec
 
 from spotlight import __version__
+from spotlight.compute.rewards.combination import Verdict
+from spotlight.compute.rewards.config import Term
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core.crew_messages import Crewed, Demand
@@ -23,7 +25,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Request, WeightsId, Work
 from spotlight.node.crews import NodeCrews
-from spotlight.node.judge import Judge, Verdict
+from spotlight.node.judge import VERDICTS_S, Judge
 from spotlight.node.leases import Leases
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults
@@ -31,7 +33,7 @@ from spotlight.sim.frames import Carry, Frame
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
-from spotlight.sim.sim_rewards import SimPicture, SimRewardProcess
+from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
 from spotlight.sim.storage import SimStorage
@@ -97,8 +99,12 @@ class NodeWorld(Protocol):
     is_exact: bool
     """Whether samples and updates have the same bits on every worker."""
 
+    rewards: Sequence[Term]
     carry: Carry | None
     """Encodes and decodes messages; None: they are passed on as they are."""
+
+    def is_reward_down(self, key: str) -> bool:
+        """Whether the reward of this key cannot score now."""
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
 
@@ -132,8 +138,8 @@ class SimNode:
         self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
         count = 0 if policy.never_faults else REWARD_PROCESSES
-        self._reward_processes = [SimRewardProcess(policy.tempo.start_s) for _ in range(count)]
-        self._judge = Judge[SimPicture](self._reward_processes) if count else None
+        self._reward_processes = reward_processes(world.rewards, count, policy.tempo.start_s, world.is_reward_down)
+        self._judge = Judge[SimPicture](self._reward_processes, waits=partial(self._send, None)) if count else None
         """None without faults: a score then takes one timer, not three tasks."""
         self.is_alive = True
         self._leases = Leases()
@@ -264,8 +270,9 @@ class SimNode:
 
     def kill_reward_process(self) -> None:
         """Kill every reward process, idle or busy."""
-        for process in self._reward_processes:
-            process.kill()
+        for _, processes in self._reward_processes:
+            for process in processes:
+                process.kill()
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
         return self._world.policy.misread(self._copied[load.weights][1], worker)
@@ -306,7 +313,8 @@ class SimNode:
             if not life.cancelled() and (error := life.exception()) is not None:
                 self._world.machine_failed(error)
             cause = "killed" if life.cancelled() or life.exception() else life.result()
-            while self._judging.get(worker.id):
+            given_up = self._loop.time() + VERDICTS_S
+            while self._judging.get(worker.id) and self._loop.time() < given_up:
                 await asyncio.sleep(self._world.policy.tempo.score_s)
             self._send(None, m.Gone(worker=worker.id, cause=cause))
             await asyncio.sleep(self._world.policy.tempo.restart_s)

@@ -10,6 +10,7 @@ After each message that reaches the controller, `checked` is called, which check
 import asyncio
 from collections.abc import Callable, Sequence
 
+from spotlight.compute.rewards.config import Term
 from spotlight.control.dispatch import Outgoing
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.controller.hub import Hub
@@ -38,9 +39,13 @@ class SimWorld:
         is_exact: bool,
         elastic: ElasticConfig | None = None,
         numerics: Numerics | None = None,
+        rewards: Sequence[Term] = (Term(name="simulated"),),
     ) -> None:
         self.policy = policy
-        self.numerics = numerics or HashNumerics()
+        self.rewards = rewards
+        self._rewards_down: dict[str, float] = {}
+        """Time until which a reward cannot score, by its key."""
+        self.numerics = numerics or HashNumerics(rewards)
         self.storage = storage
         self.trace = trace
         self.is_exact = is_exact
@@ -205,6 +210,14 @@ class SimWorld:
         if name in self.nodes:
             self._note(f"!! the reward process of {self.nodes[name].id} is killed")
             self.nodes[name].kill_reward_process()
+
+    def lose_reward(self, key: str, seconds: float) -> None:
+        """Make a reward unavailable on all nodes, as an endpoint that is down."""
+        self._note(f"!! the reward {key} is unavailable for {seconds:.1f} s")
+        self._rewards_down[key] = max(self._rewards_down.get(key, 0.0), self.now + seconds)
+
+    def is_reward_down(self, key: str) -> bool:
+        return self.now < self._rewards_down.get(key, 0.0)
 
     def stall(self, name: str, seconds: float) -> None:
         """Stall the connection in both directions."""

@@ -126,7 +126,9 @@ class StormRun:
         self.trace = MessageTrace()
         self.storage = SimStorage()
         self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.02)
-        self.world = SimWorld(storm, self.storage, self.trace, config.deterministic, config.cluster.elastic)
+        rewards = config.reward.rewards("simulated")
+        elastic = config.cluster.elastic
+        self.world = SimWorld(storm, self.storage, self.trace, config.deterministic, elastic, rewards=rewards)
         self.invariants = Invariants(self.world, bounds)
         self.restarts = 0
 

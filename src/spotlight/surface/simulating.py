@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotlight.compute.rewards.config import weights_of
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
@@ -57,7 +58,8 @@ def own_fit(config: RunConfig) -> str:
 
 def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
     """Numerics by the name of a fit; default the recipe's own."""
-    return ModelNumerics(LearningModel.load(learning or own_fit(config)), config.seed, config.rollout.steps)
+    model = LearningModel.load(learning or own_fit(config))
+    return ModelNumerics(model, config.seed, config.rollout.steps, tuple(weights_of(config.reward.rewards(""))))
 
 
 @contextmanager

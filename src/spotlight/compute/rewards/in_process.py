@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, closing
 
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked, joined, paired, raised
-from spotlight.compute.rewards.config import RewardConfig
+from spotlight.compute.rewards.config import RewardConfig, Term
 from spotlight.compute.rewards.protocol import Image, Reward, Scorer, Scores, UsesDevice
-from spotlight.compute.rewards.reward_pool import RewardPool
+from spotlight.compute.rewards.reward_pool import RewardPool, term_of
 from spotlight.core.errors import SpotlightError
 from spotlight.core.types import Prompt
 
@@ -20,18 +20,18 @@ CHUNK = 512
 
 
 class InProcessScorer:
-    """Scores batches by reward name; loads a reward at its first use."""
+    """Scores batches by reward; a name is a reward without options. Loads a reward at its first use."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self._loaded: dict[str, Reward] = {}
 
-    def version(self, name: str) -> str:
-        return self._reward(name).version
+    def version(self, reward: Term | str) -> str:
+        return self._reward(term_of(reward)).version
 
     def score(
         self,
-        name: str,
+        reward: Term | str,
         images: Sequence[Image],
         prompts: Sequence[Prompt],
         progress: Callable[[int], None] = lambda done: None,
@@ -41,30 +41,30 @@ class InProcessScorer:
         parts = []
         for start in range(0, len(images), CHUNK):
             chunk = slice(start, start + CHUNK)
-            parts.append(self._scored(name, images[chunk], prompts[chunk]))
+            parts.append(self._scored(term_of(reward), images[chunk], prompts[chunk]))
             progress(min(start + CHUNK, len(images)))
         return joined(parts)
 
     def close(self) -> None:
         self._loaded.clear()
 
-    def _scored(self, name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
-        reward = self._reward(name)
+    def _scored(self, term: Term, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
+        reward = self._reward(term)
         try:
             scores = reward.score(images, prompts)
         except SpotlightError:
             raise
         except (Exception, SystemExit) as error:
-            raise raised(name, error) from error
-        return checked(name, scores, len(images))
+            raise raised(term.name, error) from error
+        return checked(term.name, scores, len(images))
 
-    def _reward(self, name: str) -> Reward:
-        if name not in self._loaded:
-            reward = registry.create(name)
+    def _reward(self, term: Term) -> Reward:
+        if term.identity not in self._loaded:
+            reward = registry.create(term.name, term.options)
             if isinstance(reward, UsesDevice):
                 reward.use_device(self._device)
-            self._loaded[name] = reward
-        return self._loaded[name]
+            self._loaded[term.identity] = reward
+        return self._loaded[term.identity]
 
 
 def scorer(config: RewardConfig, device: str) -> AbstractContextManager[Scorer]:

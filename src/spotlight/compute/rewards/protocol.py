@@ -8,18 +8,23 @@ docs/data_and_rewards.md is the user's guide.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spotlight.core.types import Prompt
 
+if TYPE_CHECKING:
+    from spotlight.compute.rewards.config import Term
+
 Image: TypeAlias = NDArray[np.uint8]
 """Height x width x 3, RGB."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
+TOTAL = "reward"
+"""Name of the reward among the figures of held-out pictures."""
 JUDGE = "judge"
 """Name of the second judge's score among the components and figures of held-out pictures."""
 
@@ -60,13 +65,13 @@ class ChecksPrompts(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores batches by a reward's name: reward processes (`reward_pool.py`) or this process (`in_process.py`)."""
+    """Scores batches by a reward or its name: reward processes (`reward_pool.py`) or this process (`in_process.py`)."""
 
-    def version(self, name: str) -> str: ...
+    def version(self, reward: "Term | str") -> str: ...
 
     def score(
         self,
-        name: str,
+        reward: "Term | str",
         images: Sequence[Image],
         prompts: Sequence[Prompt],
         progress: Callable[[int], None] = ...,

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from spotlight.compute.rewards.function import FunctionReward, is_scoring_function
+from spotlight.compute.rewards.config import Options
+from spotlight.compute.rewards.function import FunctionReward, check_options, is_scoring_function
 from spotlight.compute.rewards.protocol import Reward
 from spotlight.core.errors import RewardError, SpotlightError, suggestion
 
@@ -69,25 +70,27 @@ def reward_folder() -> str:
     return os.environ.get(FOLDER_VARIABLE) or os.getcwd()
 
 
-def create(name: str) -> Reward:
-    """Create the reward of this name or path."""
-    found = _imported(name)
-    if is_scoring_function(name, found):
-        return FunctionReward(name, found)
+def create(name: str, options: Options | None = None) -> Reward:
+    """Create the reward of this name or path, with its options as keyword arguments."""
+    found, options = _imported(name), options or {}
+    is_scoring = is_scoring_function(name, found)
+    check_options(name, found, options)
+    if is_scoring:
+        return FunctionReward(name, found, options)
+    called = f"'{name}' was called {f'with {options}' if options else 'without arguments'} to make a reward"
     try:
-        reward: Reward = found()
+        reward: Reward = found(**options)
     except SpotlightError:
         raise
     except (Exception, SystemExit) as error:
         raise RewardError(
-            f"'{name}' was called without arguments to make a reward, but it raised {type(error).__name__} ({error}); "
-            "fix it, or write a function of (images, prompts)."
+            f"{called}, but it raised {type(error).__name__} ({error}); fix it, or write a function of (images, "
+            "prompts)."
         ) from error
     if not (callable(getattr(reward, "score", None)) and isinstance(getattr(reward, "version", None), str)):
         raise RewardError(
-            f"'{name}' was called without arguments to make a reward, but it returned a {type(reward).__name__} "
-            "without score() and version; return an object that implements spotlight.compute.rewards.protocol.Reward, "
-            "or write a function of (images, prompts)."
+            f"{called}, but it returned a {type(reward).__name__} without score() and version; return an object that "
+            "implements spotlight.compute.rewards.protocol.Reward, or write a function of (images, prompts)."
         )
     return reward
 

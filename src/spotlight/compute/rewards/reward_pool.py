@@ -16,15 +16,13 @@ from typing import Any, TypeVar
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.answers import checked, joined, paired, raised
 from spotlight.compute.rewards.child import prepare
-from spotlight.compute.rewards.config import TIMEOUT_S
-from spotlight.compute.rewards.protocol import ChecksPrompts, Image, Reward, Scores
-from spotlight.core.errors import ConfigError, RewardError, SpotlightError
+from spotlight.compute.rewards.config import TIMEOUT_S, Term
+from spotlight.compute.rewards.protocol import ChecksPrompts, Image, Reward, Scores, UsesDevice
+from spotlight.core.errors import ConfigError, RewardError, RewardUnavailable, SpotlightError
 from spotlight.core.types import Prompt
 
-SHARD = 16
-"""Images per task: the reading model is fastest at 8 to 16, and small shards spread evenly."""
-
-_loaded: dict[str, Reward] = {}
+_loaded: dict[tuple[str, str], Reward] = {}
+"""Rewards of this process by identity and device."""
 
 Answer = TypeVar("Answer")
 
@@ -51,7 +49,7 @@ class RewardProcessDied(RewardError):
 
 
 class RewardPool:
-    """Scores batches by reward name; each process loads a reward at its first use."""
+    """Scores batches by reward; a name is a reward without options. Each process loads a reward at its first use."""
 
     def __init__(self, processes: int, timeout_s: float = TIMEOUT_S) -> None:
         """`timeout_s` is the time limit of a shard, including its wait for earlier shards."""
@@ -64,43 +62,46 @@ class RewardPool:
         self._context = _Spawning()
         self._executor = ProcessPoolExecutor(processes, mp_context=self._context, initializer=prepare)
 
-    def version(self, name: str) -> str:
+    def version(self, reward: Term | str) -> str:
         """Load the reward in a reward process and return its version; raises early if it cannot be loaded."""
-        return self._answer(name, self._submit(name, _load_version, name))
+        term = term_of(reward)
+        return self._answer(term.name, self._submit(term, _load_version))
 
-    def problems_with(self, name: str, prompts: Sequence[Prompt]) -> list[str | None] | None:
+    def problems_with(self, reward: Term | str, prompts: Sequence[Prompt]) -> list[str | None] | None:
         """The reward's problem with each prompt (`protocol.ChecksPrompts`); None if it does not check prompts."""
-        return self._answer(name, self._submit(name, _problems_with, name, prompts))
+        term = term_of(reward)
+        return self._answer(term.name, self._submit(term, _problems_with, prompts))
 
     def score(
         self,
-        name: str,
+        reward: Term | str,
         images: Sequence[Image],
         prompts: Sequence[Prompt],
         progress: Callable[[int], None] = lambda done: None,
     ) -> Scores:
         """Return one score per image, in order; `progress` is called with the number of scored images."""
         paired(images, prompts)
-        starts = range(0, len(images), SHARD)
+        term = term_of(reward)
+        starts = range(0, len(images), term.batch)
         futures = [
-            self._submit(name, _score_shard, name, images[start : start + SHARD], prompts[start : start + SHARD])
+            self._submit(term, _score_shard, images[start : start + term.batch], prompts[start : start + term.batch])
             for start in starts
         ]
         parts = []
         for start, future in zip(starts, futures, strict=True):
-            parts.append(self._answer(name, future))
-            progress(min(start + SHARD, len(images)))
-        return checked(name, joined(parts), len(images))
+            parts.append(self._answer(term.name, future))
+            progress(min(start + term.batch, len(images)))
+        return checked(term.name, joined(parts), len(images))
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, name: str, task: Callable[..., Answer], *arguments: Any) -> Future[Answer]:
+    def _submit(self, term: Term, task: Callable[..., Answer], *arguments: Any) -> Future[Answer]:
         try:
-            return self._executor.submit(_guarded, task, *arguments)
+            return self._executor.submit(_guarded, task, term, *arguments)
         except BrokenProcessPool as error:
             # The process died while idle, so no task reported it.
-            raise _died(name) from error
+            raise _died(term.name) from error
 
     def _answer(self, name: str, future: Future[Answer]) -> Answer:
         """Wait for a task's result; other exceptions of the process become the reward's RewardError."""
@@ -151,34 +152,51 @@ def _result_of(name: str, done: Future[Answer]) -> Answer:
     return done.result()
 
 
-def _guarded(task: Callable[..., Answer], name: str, *arguments: Any) -> Answer:
+def term_of(reward: Term | str) -> Term:
+    """The reward of this name, without options."""
+    return Term(name=reward) if isinstance(reward, str) else reward
+
+
+def _guarded(task: Callable[..., Answer], term: Term, *arguments: Any) -> Answer:
     """Run a task in a reward process. Every exception of the reward becomes a RewardError: the parent cannot import
     the reward's own exception classes, and a SystemExit would end the process."""
     try:
-        return task(name, *arguments)
+        return task(term, *arguments)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         if isinstance(error, SpotlightError) and type(error).__module__.startswith("spotlight."):
             raise
-        raise raised(name, error) from error
+        if isinstance(error, RewardUnavailable):
+            raise RewardUnavailable(str(error)) from error
+        raise raised(term.name, error) from error
 
 
-def _load(name: str) -> Reward:
-    if name not in _loaded:
-        _loaded[name] = registry.create(name)
-    return _loaded[name]
+def _load(term: Term) -> Reward:
+    """The reward on its device, created at its first use."""
+    place = (term.identity, term.device)
+    if place not in _loaded:
+        reward = registry.create(term.name, term.options)
+        if isinstance(reward, UsesDevice):
+            reward.use_device(term.device)
+        elif term.device != "cpu":
+            raise RewardError(
+                f"the reward '{term.name}' has the device {term.device}, but it computes on the CPU only; leave out "
+                "its device."
+            )
+        _loaded[place] = reward
+    return _loaded[place]
 
 
-def _load_version(name: str) -> str:
-    return _load(name).version
+def _load_version(term: Term) -> str:
+    return _load(term).version
 
 
-def _problems_with(name: str, prompts: Sequence[Prompt]) -> list[str | None] | None:
-    reward = _load(name)
+def _problems_with(term: Term, prompts: Sequence[Prompt]) -> list[str | None] | None:
+    reward = _load(term)
     return [reward.problem_with(prompt) for prompt in prompts] if isinstance(reward, ChecksPrompts) else None
 
 
-def _score_shard(name: str, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
+def _score_shard(term: Term, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
     # Checked before the shards are joined, under the user's name of the reward.
-    return checked(name, _load(name).score(images, prompts), len(images))
+    return checked(term.name, _load(term).score(images, prompts), len(images))

@@ -115,7 +115,7 @@ def with_reward_folder(config: "RunConfig") -> "RunConfig":
     from spotlight.compute.rewards.registry import is_path
 
     reward = config.reward
-    if not any(name is not None and is_path(name) for name in (reward.name, reward.judge)):
+    if not any(map(is_path, reward.names)):
         return config
     folder = str(Path(reward.folder or "").resolve())
     return config.model_copy(update={"reward": reward.model_copy(update={"folder": folder})})
@@ -126,9 +126,10 @@ def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -
 
     A reward is imported from the working folder, or from a folder that this call names, and never from the run folder.
     """
-    folder, code = config.reward.folder, config.reward.name or config.reward.judge
+    folder = config.reward.folder
     if folder is None:
         return
+    code = next(iter(config.reward.names), None)
     if not is_named and Path(folder) != Path.cwd():
         raise ConfigError(
             f"the reward '{code}' of this run is imported from {folder}, which is not the working "
