@@ -17,9 +17,9 @@ from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
-from spotlight.compute.models.config import FLOAT32, ModelConfig
+from spotlight.compute.models.config import FLOAT32, ModelConfig, found_device
 from spotlight.compute.rewards import registry
-from spotlight.compute.rewards.config import RewardConfig, SecondJudge
+from spotlight.compute.rewards.config import RewardConfig, SecondJudge, Term
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.control.advantage import StdMode
@@ -62,7 +62,7 @@ class RunConfig(Section):
 
     def rewards(self, facts: ModelFacts) -> tuple[Term, ...]:
         """The rewards to train on; raises ConfigError if neither the recipe nor the model names one."""
-        if self.reward.is_unset and facts.reward is None:
+        if self.reward.is_family_own and facts.reward is None:
             raise ConfigError(
                 f"reward.name is not set, and {facts.family} has no reward of its own; set it to one of "
                 f"{', '.join(registry.names())}, or to package.module:function."
@@ -207,6 +207,8 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
         config = RunConfig.model_validate(settings)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
+    model = config.model.model_copy(update={"device": found_device(config.model.device)})
+    config = config.model_copy(update={"model": model})
     if not is_stored:
         facts = facts_of(config.model.name)
         check_model(config, facts)

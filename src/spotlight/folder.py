@@ -196,7 +196,7 @@ def differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, An
         # A list of sections, such as reward.terms: its entries keep their places.
         pairs = zip(before, now, strict=True)
         if all(isinstance(each, dict) for each in (*before, *now)):
-            return [difference for old, new in pairs for difference in _differences(old, new, path)]
+            return [difference for old, new in pairs for difference in differences(old, new, path)]
     return [] if before == now else [(path, before, now)]
 
 

@@ -20,7 +20,7 @@ from spotlight.controller.rollouts import Rollouts
 from spotlight.controller.training import Training
 from spotlight.core.clock import Clock
 from spotlight.core.errors import Stopped
-from spotlight.core.events import AnyEvent, Compared, IterationDone
+from spotlight.core.events import SAMPLES, AnyEvent, Compared, IterationDone
 from spotlight.core.work import Policy
 
 
@@ -103,6 +103,9 @@ class Loop:
                 rollout_s=rollout_s,
                 train_s=train_s,
                 reward=fmean(rewards) if rewards else float("nan"),
-                figures={"flat_groups": float(sum(len(set(group)) == 1 for group in compared.rewards))},
+                figures={
+                    "flat_groups": float(sum(len(set(group)) == 1 for group in compared.rewards)),
+                    SAMPLES: float(len(rewards)),
+                },
             )
         )

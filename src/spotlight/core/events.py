@@ -219,6 +219,10 @@ class Restored(Event, frozen=True, kw_only=True):
     reason: str
 
 
+SAMPLES = "samples"
+"""Figure of an iteration: number of its samples that were scored."""
+
+
 class IterationDone(Event, frozen=True, kw_only=True):
     iteration: int
     rollout_s: float

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import Evaluated, IterationDone, ProblemNoted, Record, RunStopped
+from spotlight.core.events import SAMPLES, Evaluated, IterationDone, ProblemNoted, Record, RunStopped
 from spotlight.core.work import SlotClass
 from spotlight.surface.liveness import RunStanding
 from spotlight.surface.projections import RunView
@@ -137,6 +137,7 @@ def line_of_record(view: RunView, record: Record, iterations: int, prices: Price
                 f"iteration {done.iteration + 1}/{iterations}",
                 f"rollout {duration(done.rollout_s)}",
                 f"train {duration(done.train_s)}",
+                *_rate(view),
                 f"{count(done_of(explored) if explored else 0, 'preview')}",
                 count(len(view.timeline.preemptions), "preemption"),
                 f"priced as if {dollars(view.bill(prices).dollars)}",
@@ -211,6 +212,15 @@ def state_line(standing: RunStanding) -> Text:
     if standing.last_progress_s is not None:
         line.append(f"; last progress {duration(standing.last_progress_s)} ago", style="dim")
     return line
+
+
+def _rate(view: RunView) -> list[str]:
+    """Samples per second of the newest iteration, from the end of the one before; empty for a first one."""
+    if len(view.iterations) < 2:
+        return []
+    before, last = view.iterations[-2:]
+    seconds = last.at - before.at
+    return [f"{last.figures.get(SAMPLES, 0.0) / seconds:.2g} samples/s"] if seconds > 0 else []
 
 
 def _left(view: RunView, iterations: int) -> Text:

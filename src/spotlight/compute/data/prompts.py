@@ -113,8 +113,8 @@ def read_prompts(source: str, world: World | None) -> PromptSet:
         why = "this model has no prompt splits" if world is None else "prompts are read from these formats only"
         raise InputError(
             f"'{source}' is not a .txt, .jsonl or .parquet file nor a dataset (hf:owner/name, or a folder made by "
-            f"save_to_disk) nor a shipped set ({', '.join(SHIPPED)}), and {why}; write a prompt per line into a .txt file, or "
-            '{"prompt": ..., "target": ...} into a .jsonl file.'
+            f"save_to_disk) nor a shipped set ({', '.join(SHIPPED)}), and {why}; write a prompt per "
+            'line into a .txt file, or {"prompt": ..., "target": ...} into a .jsonl file.'
         )
     return PromptSet(source=f"the split {source}", prompts=tuple(world.prompts(source)))
 

@@ -1,5 +1,6 @@
 """Section `model` of a recipe, and the names of devices; free of torch."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -7,10 +8,19 @@ from pydantic import Field, field_validator
 from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 
-CPU, CUDA = "cpu", "cuda"
+CPU, CUDA, AUTO = "cpu", "cuda", "auto"
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+"""Device files of GPU drivers; torch calls both kinds cuda."""
 FLOAT32 = "float32"
 LIKE_CPU = ("cp", "host", "x86", "arm")
 """Beginnings of wrong device names that mean the CPU; any other wrong name means a GPU."""
+
+
+def found_device(name: str) -> str:
+    """The device that `auto` stands for here; any other name is returned as it is."""
+    if name != AUTO:
+        return name
+    return CUDA if any(Path(driver).exists() for driver in GPU_DRIVERS) else CPU
 
 
 def device_of(name: str, setting: str = "the device") -> tuple[str, int | None]:
@@ -30,8 +40,8 @@ class ModelConfig(Section):
     RUN/checkpoints/STEP), a folder in diffusers layout, a hub id (owner/name), random-tiny:FAMILY or random:FAMILY
     (docs/models.md). A run copies weights files and tiny random models into its folder when it starts."""
     device: str = CPU
-    """cpu, cuda or cuda:N. With cuda every slot has its own device (see cluster.share_devices); cuda:N puts all slots
-    on that device."""
+    """cpu, cuda, cuda:N or auto. With cuda every slot has its own device (see cluster.share_devices); cuda:N puts all
+    slots on that device. auto is cuda on a machine with a GPU and cpu on any other; a run stores which."""
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     """Compute type of the transformer. None: that of the family on a GPU (bfloat16), float32 on a CPU and for the
     shipped families. Adapters, latents and log-probs are always float32."""
@@ -53,5 +63,6 @@ class ModelConfig(Section):
     @field_validator("device")
     @classmethod
     def _device_exists(cls, device: str) -> str:
-        device_of(device, "model.device")
+        if device != AUTO:
+            device_of(device, "model.device")
         return device

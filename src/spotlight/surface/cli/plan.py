@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 SPOT_COUNTS = (0, 4, 8)
 """Numbers of spot nodes to compare if none are named and the recipe has none."""
-OWN_PROFILES = {"words": "cpu-words", "qwen-image": "h200-qwen-image-512"}
+OWN_PROFILES = {"words": "cpu-words"}
+"""Profiles of models by name."""
+GPU_PROFILES = {"qwen-image": ("h200-qwen-image-512", "h200-qwen-image-1280")}
+"""Profiles of real families on a GPU; that of the nearest size is taken."""
 """The shipped profile of a model; any other model needs --profile."""
 
 
@@ -91,7 +94,7 @@ def dry_run_lines(
     """Print the forecast of this run, if a profile is named or the model has one."""
     if profile is not None:
         _forecast_lines(config, recipe, profile, table, console)
-    elif config.model.name in OWN_PROFILES:
+    elif own_profile(config) is not None:
         try:
             _forecast_lines(config, recipe, None, table, console)
         except InputError as problem:
@@ -133,11 +136,26 @@ def _usual_counts(config: "RunConfig") -> list[int]:
     return possible
 
 
+def own_profile(config: "RunConfig") -> str | None:
+    """Name of the shipped profile of this model on this device."""
+    from spotlight.compute.models.catalogue import facts_of
+    from spotlight.control.profiles import Profile
+
+    if config.model.name in OWN_PROFILES or not config.model.is_on_gpu:
+        return OWN_PROFILES.get(config.model.name)
+    facts = facts_of(config.model.name)
+    size = facts.size(config.data.size)
+    fitting = {name: Profile.load(name) for name in GPU_PROFILES.get(facts.family, ())}
+    pixels = size.height * size.width
+    nearest = sorted(fitting, key=lambda name: abs(fitting[name].width * fitting[name].height - pixels))
+    return nearest[0] if nearest else None
+
+
 def profile_of(config: "RunConfig", name: str | None) -> "Profile":
     from spotlight.control.profiles import Profile, profile_names
 
     model = config.model.name
-    chosen = name or OWN_PROFILES.get(model)
+    chosen = name or own_profile(config)
     if chosen is None:
         raise ConfigError(
             f"no profile of the model '{model}' ships, so the seconds of its steps are not known; name the hardware to "

@@ -73,11 +73,23 @@ class GenEvalReward:
         return prompt.scene
 
 
-def geneval() -> GenEvalReward:
-    """Graded match of a synthetic scene with the prompt's objects, counts, colours, positions, 0 to 1; to train on."""
-    return GenEvalReward(SceneDetector())
+def geneval(*, detector: str = "") -> GenEvalReward:
+    """Graded match of a picture with the prompt's objects, counts, colours, positions, 0 to 1; to train on.
+
+    `detector` is a folder or hub id of a detector in `transformers`; without it, pictures are synthetic scenes.
+    """
+    return GenEvalReward(_detector(detector))
 
 
-def geneval_strict() -> GenEvalReward:
-    """GenEval's own pass or fail, 1 or 0, on synthetic scenes; for evaluation."""
-    return GenEvalReward(SceneDetector(), total=Total.STRICT, name="geneval_strict")
+def geneval_strict(*, detector: str = "") -> GenEvalReward:
+    """GenEval's own pass or fail, 1 or 0; for evaluation. Its option is that of `geneval`."""
+    return GenEvalReward(_detector(detector), total=Total.STRICT, name="geneval_strict")
+
+
+def _detector(source: str) -> Detector:
+    if not source:
+        return SceneDetector()
+    # Imported on demand: transformers takes seconds.
+    from spotlight.compute.rewards.geneval.transformers_detector import TransformersDetector
+
+    return TransformersDetector(source)

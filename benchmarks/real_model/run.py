@@ -1,0 +1,179 @@
+"""One run of a shipped recipe with random weights, its kill, and the figures of its journal."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.lib.figures import Figure
+from spotlight.config import RunConfig, load_config
+from spotlight.control.ledger.audit import audit
+from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
+from spotlight.core.events import (
+    Accepted,
+    Encoded,
+    Evaluated,
+    IterationDone,
+    Leased,
+    Record,
+    Worked,
+    WorkerJoined,
+    WorkerLost,
+)
+from spotlight.core.journal import read
+from spotlight.core.segments import list_segments
+from spotlight.core.work import Activity, SlotClass, Work
+from spotlight.surface.planning import forecast
+from spotlight.surface.simulating import Assumed
+
+RECIPES = {"qwen-image": "qwen-image-ocr-512", "sd3": "sd35-pickscore", "flux": "flux-clip"}
+PROFILES = {"qwen-image": "h200-qwen-image-512"}
+CUT = (
+    "iterations=2", "reward.name=jpeg", "reward.processes=2", "rollout.prompts=4", "rollout.group_size=4",
+    "explore.plan=fixed", "explore.seeds=8", "explore.steps=4", "eval.prompts=4", "eval.steps=10", "eval.every=2",
+    "cluster.share_devices=true", "cluster.rows=8", "cluster.commit_every=2", "train.micro_batch=4",
+    "output.name=run", "output.checkpoint_every=2",
+)  # fmt: skip
+TINY = ("model.device=cpu", "data.size=64x64")
+PATIENCE_S = 540.0
+POLL_S = 0.2
+MIDWAY_S = 1.0
+"""Wait before the kill, so that the rollout has taken some of its steps."""
+SECONDS = "seconds"
+
+
+def measure(family: str, tiny: bool) -> tuple[dict[str, Figure], list[str]]:
+    """Run the recipe with one kill; return its figures and the settings that differ from the recipe."""
+    name = f"random-tiny:{family}" if tiny else f"random:{family}"
+    settings = [f"model.name={name}", *CUT, *(TINY if tiny else ())]
+    with TemporaryDirectory(prefix="real-model-") as folder:
+        memory = MemoryWatch()
+        records = _killed_run(RECIPES[family], settings, Path(folder), memory)
+        config = load_config(RECIPES[family], settings)
+    found = _measured(records)
+    found["peak_memory_gib"] = Figure.single(memory.peak_mib / 1024, "GiB of the GPU, all processes")
+    if family in PROFILES:
+        found |= _predicted(config, RECIPES[family], Profile.load(PROFILES[family]))
+    return found, settings
+
+
+class MemoryWatch:
+    """Polls the driver for the memory in use on the first GPU; 0 without a GPU."""
+
+    def __init__(self) -> None:
+        self.peak_mib = 0.0
+        threading.Thread(target=self._poll, daemon=True).start()
+
+    def _poll(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while True:
+            try:
+                used = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+            except (OSError, subprocess.SubprocessError, IndexError):
+                return
+            self.peak_mib = max(self.peak_mib, float(used))
+            time.sleep(POLL_S)
+
+
+def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: MemoryWatch) -> list[Record]:
+    """Start the run, kill its spot worker while it holds a rollout, and return the journal of the clean run."""
+    command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", recipe]
+    for setting in settings:
+        command += ["--set", setting]
+    process = subprocess.Popen(command, cwd=folder, stdout=sys.stderr, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    journal = folder / "runs" / "run" / "journal"
+    try:
+        pid = _wait(lambda: _spot_in_flight(_records(journal)), process)
+        time.sleep(MIDWAY_S)
+        os.kill(pid, signal.SIGKILL)
+        print(f"killed the spot worker {pid} in mid-flight; {memory.peak_mib / 1024:.0f} GiB so far", file=sys.stderr)
+        code = process.wait(PATIENCE_S)
+    finally:
+        process.kill()
+    records = _records(journal)
+    report = audit(records)
+    if code or not report.clean or not any(isinstance(record.event, WorkerLost) for record in records):
+        logs = "\n".join(
+            path.read_text(errors="replace")[-1500:] for path in sorted((journal.parent / "logs").glob("*"))
+        )
+        raise SystemExit(f"the run ended with {code}: {' '.join(report.sentences())}\n{logs}")
+    print(" ".join(report.sentences()), file=sys.stderr)
+    return records
+
+
+def _records(journal: Path) -> list[Record]:
+    return list(read(journal)) if journal.is_dir() and list_segments(journal) else []
+
+
+def _wait(seen: Callable[[], int | None], process: subprocess.Popen[bytes]) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = seen()
+        if found is not None:
+            return found
+        if process.poll() is not None:
+            raise SystemExit(f"the run ended early with {process.returncode}")
+        time.sleep(POLL_S)
+    raise SystemExit(f"no spot worker held a rollout within {PATIENCE_S:.0f} s")
+
+
+def _spot_in_flight(records: Sequence[Record]) -> int | None:
+    """Process id of a spot worker that holds an unfinished rollout."""
+    events = [record.event for record in records]
+    accepted = {event.request for event in events if isinstance(event, Accepted)}
+    pids = {e.worker: e.pid for e in events if isinstance(e, WorkerJoined) and e.slot_class is SlotClass.SPOT}
+    for event in events:
+        if not isinstance(event, Leased) or event.worker not in pids or event.request in accepted:
+            continue
+        if event.request.startswith(Work.ROLLOUT.value):
+            return pids[event.worker]
+    return None
+
+
+def _measured(records: Sequence[Record]) -> dict[str, Figure]:
+    events = [record.event for record in records]
+    joined = [record.at for record in records if isinstance(record.event, WorkerJoined)]
+    done = [event for event in events if isinstance(event, IterationDone)]
+    ends = [record.at for record in records if isinstance(record.event, IterationDone)]
+    evaluated = [record.at for record in records if isinstance(record.event, Evaluated)]
+    busy = {
+        kind: sum(e.end - e.start for e in events if isinstance(e, Worked) and e.activity is kind) for kind in Activity
+    }
+    encoded = [event for event in events if isinstance(event, Encoded)]
+    return {
+        "encode_s": Figure.single(sum(event.seconds for event in encoded), f"{SECONDS} of the text encoder's process"),
+        "prompts_encoded": Figure.single(sum(event.prompts for event in encoded), "prompts"),
+        "first_worker_s": Figure.single(joined[0], f"{SECONDS} until the first worker has loaded the model"),
+        "replaced_worker_s": Figure.single(_replaced_s(records), f"{SECONDS} from the kill to the next spot worker"),
+        "evaluation_s": Figure.single(evaluated[0] - max(joined[:2]), f"{SECONDS} of the first evaluation"),
+        "rollout_s": Figure.median([event.rollout_s for event in done], f"{SECONDS} per iteration, measured"),
+        "train_s": Figure.median([event.train_s for event in done], f"{SECONDS} per iteration, measured"),
+        "iteration_s": Figure.single(ends[-1] - ends[-2], f"{SECONDS} of the last iteration"),
+        "publish_busy_s": Figure.single(busy[Activity.PUBLISH], f"{SECONDS} of writing weights, whole run"),
+        "preview_busy_s": Figure.single(busy[Activity.PREVIEW], f"{SECONDS} of slots, whole run"),
+    }
+
+
+def _replaced_s(records: Sequence[Record]) -> float:
+    lost = next(record.at for record in records if isinstance(record.event, WorkerLost))
+    return next(
+        (record.at - lost for record in records if isinstance(record.event, WorkerJoined) and record.at > lost),
+        float("nan"),
+    )
+
+
+def _predicted(config: RunConfig, recipe: str, profile: Profile) -> dict[str, Figure]:
+    """Phases of the simulator with the shipped profile."""
+    found = forecast(config, recipe, config.cluster.spot, Assumed(profile=profile, prices=PriceTable.load(None)))
+    unit = f"{SECONDS} per iteration, predicted for a GPU per process"
+    return {
+        "predicted_rollout_s": Figure.single(found.phases.rollout, unit),
+        "predicted_train_s": Figure.single(found.phases.train, unit),
+        "predicted_iteration_s": Figure.single(found.seconds_per_iteration, unit),
+    }
