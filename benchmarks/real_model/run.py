@@ -21,6 +21,7 @@ from spotlight.core.events import (
     Evaluated,
     IterationDone,
     Leased,
+    Previewed,
     Record,
     Worked,
     WorkerJoined,
@@ -35,14 +36,16 @@ from spotlight.surface.simulating import Assumed
 RECIPES = {"qwen-image": "qwen-image-ocr-512", "sd3": "sd35-pickscore", "flux": "flux-clip"}
 PROFILES = {"qwen-image": "h200-qwen-image-512"}
 CUT = (
-    "iterations=2", "reward.name=jpeg", "reward.processes=2", "rollout.prompts=4", "rollout.group_size=4",
-    "explore.plan=fixed", "explore.seeds=8", "explore.steps=4", "eval.prompts=4", "eval.steps=10", "eval.every=2",
+    "iterations=3", "reward.name=jpeg", "reward.processes=2", "rollout.prompts=4", "rollout.group_size=4",
+    "explore.plan=fixed", "explore.seeds=8", "explore.steps=4", "eval.prompts=4", "eval.steps=10", "eval.every=3",
     "cluster.share_devices=true", "cluster.rows=8", "cluster.commit_every=2", "train.micro_batch=4",
     "output.name=run", "output.checkpoint_every=2",
 )  # fmt: skip
 TINY = ("model.device=cpu", "data.size=64x64")
 PATIENCE_S = 540.0
 POLL_S = 0.2
+KILLED_IN = 1
+"""Iteration in which the spot worker is killed, so that previews ran before it."""
 MIDWAY_S = 1.0
 """Wait before the kill, so that the rollout has taken some of its steps."""
 SECONDS = "seconds"
@@ -124,14 +127,14 @@ def _wait(seen: Callable[[], int | None], process: subprocess.Popen[bytes]) -> i
 
 
 def _spot_in_flight(records: Sequence[Record]) -> int | None:
-    """Process id of a spot worker that holds an unfinished rollout."""
+    """Process id of a spot worker that holds an unfinished rollout of that iteration."""
     events = [record.event for record in records]
     accepted = {event.request for event in events if isinstance(event, Accepted)}
     pids = {e.worker: e.pid for e in events if isinstance(e, WorkerJoined) and e.slot_class is SlotClass.SPOT}
     for event in events:
         if not isinstance(event, Leased) or event.worker not in pids or event.request in accepted:
             continue
-        if event.request.startswith(Work.ROLLOUT.value):
+        if event.request.startswith(f"{Work.ROLLOUT.value}/{KILLED_IN}/"):
             return pids[event.worker]
     return None
 
@@ -156,6 +159,9 @@ def _measured(records: Sequence[Record]) -> dict[str, Figure]:
         "train_s": Figure.median([event.train_s for event in done], f"{SECONDS} per iteration, measured"),
         "iteration_s": Figure.single(ends[-1] - ends[-2], f"{SECONDS} of the last iteration"),
         "publish_busy_s": Figure.single(busy[Activity.PUBLISH], f"{SECONDS} of writing weights, whole run"),
+        "previews": Figure.single(
+            len([event for event in events if isinstance(event, Previewed)]), "batches of previews"
+        ),
         "preview_busy_s": Figure.single(busy[Activity.PREVIEW], f"{SECONDS} of slots, whole run"),
     }
 
