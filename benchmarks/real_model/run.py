@@ -46,7 +46,7 @@ PATIENCE_S = 540.0
 POLL_S = 0.2
 KILLED_IN = 1
 """Iteration in which the spot worker is killed, so that previews ran before it."""
-MIDWAY_S = 1.0
+MIDWAY_S = 2.5
 """Wait before the kill, so that the rollout has taken some of its steps."""
 SECONDS = "seconds"
 
@@ -57,7 +57,7 @@ def measure(family: str, tiny: bool) -> tuple[dict[str, Figure], list[str]]:
     settings = [f"model.name={name}", *CUT, *(TINY if tiny else ())]
     with TemporaryDirectory(prefix="real-model-") as folder:
         memory = MemoryWatch()
-        records = _killed_run(RECIPES[family], settings, Path(folder), memory)
+        records = _killed_run(RECIPES[family], settings, Path(folder), memory, tiny)
         config = load_config(RECIPES[family], settings)
     found = _measured(records)
     found["peak_memory_gib"] = Figure.single(memory.peak_mib / 1024, "GiB of the GPU, all processes")
@@ -84,7 +84,7 @@ class MemoryWatch:
             time.sleep(POLL_S)
 
 
-def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: MemoryWatch) -> list[Record]:
+def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: MemoryWatch, is_tiny: bool) -> list[Record]:
     """Start the run, kill its spot worker while it holds a rollout, and return the journal of the clean run."""
     command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", recipe]
     for setting in settings:
@@ -93,7 +93,7 @@ def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: Memo
     journal = folder / "runs" / "run" / "journal"
     try:
         pid = _wait(lambda: _spot_in_flight(_records(journal)), process)
-        time.sleep(MIDWAY_S)
+        time.sleep(0.2 if is_tiny else MIDWAY_S)
         os.kill(pid, signal.SIGKILL)
         print(f"killed the spot worker {pid} in mid-flight; {memory.peak_mib / 1024:.0f} GiB so far", file=sys.stderr)
         code = process.wait(PATIENCE_S)
