@@ -135,6 +135,9 @@ def own_device(name: str) -> torch.device:
     device = usable_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        # cuDNN's attention fails in the backward pass of FLUX (torch 2.11, H200: an illegal memory access). Rollouts
+        # must use the kernels of training, so no worker uses it.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 
