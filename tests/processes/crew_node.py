@@ -63,7 +63,7 @@ WINDOW = Window(2, 4)
 SILENCE_S = 30.0
 """Longer than a forward may take, so that the deadline of the step detects a hung worker."""
 ELASTIC = {
-    "speed_ups": tuple((FACTS.tokens, degree, 0.9 * degree) for degree in range(2, 5)),
+    "speed_ups": tuple((FACTS.tokens(None), degree, 0.9 * degree) for degree in range(2, 5)),
     "measure": False,
     "hysteresis_s": 0.05,
     "step_floor_s": 10.0,
@@ -150,7 +150,7 @@ class Story:
         ledger = Ledger(self._record)
         dispatcher = Dispatcher(
             ledger, Scheduler(ledger, SchedulerSettings(silence_s=2 * SILENCE_S)), self, self._record,
-            run_clock=lambda at: at, commit_every=COMMIT_EVERY, demands=Demands(FACTS.tokens),
+            run_clock=lambda at: at, commit_every=COMMIT_EVERY, demands=Demands(FACTS.tokens(None)),
         )  # fmt: skip
         self._hub = _ListeningHub(dispatcher, RealClock(), self._door.send)
         self._hub.listener = self._message_applied

@@ -92,8 +92,8 @@ def case(name: str, dtype: torch.dtype) -> Case:
                 copy.add_(0.001 * torch.randn(copy.shape, generator=generator))
         for parameter in trainer.sets.theta.values():
             parameter.add_(0.003 * torch.randn(parameter.shape, generator=generator))
-        for fractions in trainer.objective_state.values():
-            fractions.copy_(torch.tensor([0.1, 0.9]))
+        if "clip_fractions" in trainer.objective_state:
+            trainer.objective_state["clip_fractions"].copy_(torch.tensor([0.1, 0.9]))
     return Case(trainer, in_dtype(experience, dtype), state_copy(trainer))
 
 

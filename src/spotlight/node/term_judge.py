@@ -105,6 +105,8 @@ class TermJudge(Generic[Item]):
         """Stop all tasks; no verdict follows."""
         for task in self._tasks:
             task.cancel()
+        # Its owner holds the judge and is held by the callback; a long simulation collects no cycles.
+        self._waits = _unheard
 
     async def close(self) -> None:
         self.cancel()
@@ -200,3 +202,7 @@ async def _scored(process: ScoringProcess[Item], items: Sequence[Item]) -> list[
 def unscored(problem: str) -> Verdict:
     """Verdict of a sample that is kept without a score."""
     return Verdict(Score(reward=math.nan), problem)
+
+
+def _unheard(pictures: int, why: str) -> None:
+    """Drop the report: the judge has ended."""

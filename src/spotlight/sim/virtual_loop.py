@@ -4,8 +4,9 @@ Invariant: the order of callbacks depends on the program alone, never on the mac
 (tests/storm/test_storm.py compares traces of two processes), and a finished run leaves no object behind
 (tests/unit/test_virtual_loop.py).
 
-Timers of one instant run in the order in which they were set. They wait in the loop's own heap of tuples, which Python
-compares without calling a method: with ten thousand workers, asyncio's comparisons cost a tenth of a simulation.
+Timers wait in the loop's own heap of floats, which Python compares without calling a method: with ten thousand workers,
+asyncio's comparisons cost a tenth of a simulation. As in asyncio, the order of timers of one instant follows from the
+calls that set and cancelled them: the same in every process, though not always the order of setting.
 
     run_virtually(main())        # an hour of asyncio.sleep takes milliseconds
 """
@@ -16,11 +17,13 @@ import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 Outcome = TypeVar("Outcome")
 COLLECTIONS = (10_000_000, 50, 100)
 """Garbage collection thresholds: reference counts free nearly everything, and a collection visits all objects."""
+RESOLUTION_S = 1e-9
+"""Timers this close together are due at one instant, as in asyncio: sums of the same durations differ in last bits."""
 EPOCH_S = 1_700_000_000.0
 """Wall time at virtual time 0: any date, always the same."""
 
@@ -29,8 +32,30 @@ class NothingLeft(RuntimeError):
     """No timer is set and no callback is ready: the program waits for an event that cannot happen."""
 
 
-_Entry: TypeAlias = tuple[float, int, asyncio.TimerHandle, Callable[..., object], tuple[object, ...], Context]
-"""Time, number, handle of the caller, callback, its arguments, its context."""
+class _Timer(asyncio.TimerHandle):
+    """A timer that releases its callback when it is cancelled."""
+
+    __slots__ = ("call",)
+
+    call: tuple[Callable[..., object], tuple[object, ...], Context] | None
+    """Callback, arguments and context; None once it has run or was cancelled."""
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.call = None
+
+    def run(self) -> None:
+        if self.call is not None:
+            callback, args, _ = self.call
+            self.call = None
+            callback(*args)
+
+
+class _Due(float):
+    """Time of a timer: heaps compare floats without calling a method."""
+
+    __slots__ = ("timer",)
+    timer: _Timer
 
 
 class _Timers(selectors.SelectSelector):
@@ -39,19 +64,20 @@ class _Timers(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.heap: list[_Entry] = []
-        self.start: Callable[[_Entry], object]
+        self.heap: list[_Due] = []
+        self.start: Callable[[_Timer], object]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         heap = self.heap
-        while heap and heap[0][2].cancelled():
+        while heap and heap[0].timer.call is None:
             heappop(heap)
         if timeout is None:
             if not heap:
                 raise NothingLeft("every task waits and no timer is set, so nothing can ever happen again.")
-            self.now = max(self.now, heap[0][0])
-        while heap and heap[0][0] <= self.now:
-            self.start(heappop(heap))
+            self.now = max(self.now, float(heap[0]))
+        due = self.now + RESOLUTION_S
+        while heap and heap[0] < due:
+            self.start(heappop(heap).timer)
         return []
 
 
@@ -62,7 +88,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers = _Timers()
         super().__init__(self._timers)
         self._timers.start = self._start
-        self._count = 0
 
     def time(self) -> float:
         return self._timers.now
@@ -71,25 +96,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
         context = context or copy_context()
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._count += 1
-        heappush(self._timers.heap, (when, self._count, timer, callback, args, context))
+        timer = _Timer(when, callback, args, self, context)
+        timer.call = (callback, args, context)
+        due = _Due(when)
+        due.timer = timer
+        heappush(self._timers.heap, due)
         return timer
 
     def close(self) -> None:
         super().close()
         self._timers.heap.clear()
 
-    def _start(self, entry: _Entry) -> None:
-        _, _, timer, callback, args, context = entry
-        if not timer.cancelled():
-            self.call_soon(_fire, timer, callback, args, context=context)
-
-
-def _fire(timer: asyncio.TimerHandle, callback: Callable[..., object], args: tuple[object, ...]) -> None:
-    """Run a due timer, unless a callback of the same round has cancelled it."""
-    if not timer.cancelled():
-        callback(*args)
+    def _start(self, timer: _Timer) -> None:
+        """Run a due timer in this round, unless an earlier callback of the round cancels it."""
+        if timer.call is not None:
+            self.call_soon(timer.run, context=timer.call[2])
 
 
 class VirtualClock:
