@@ -126,7 +126,8 @@ class RunFolder:
         """The stored settings, with the present path of the run's own base weights: the folder may have been moved."""
         try:
             content: dict[str, Any] = json.loads(self.config.read_text())
-            content["model"].update({"name": str(self.base)} if self.base.is_file() else {})
+            for own in (self.base, self.base_folder):
+                content["model"].update({"name": str(own)} if own.exists() else {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"the settings {self.config} cannot be read ({error}), so it is damaged or not a run's; put it back."

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,7 @@ FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 MAKER = "spotlight.compute.models.random_weights"
 
 
+@cache
 def hub_folder(hub_id: str) -> Path:
     """Folder with the model's files; those that the hub's cache lacks are fetched, with a progress bar."""
     # Imported on demand: it takes a second.
