@@ -32,8 +32,8 @@ class NothingLeft(RuntimeError):
     """No timer is set and no callback is ready: the program waits for an event that cannot happen."""
 
 
-class _Timer(asyncio.TimerHandle):
-    """A timer that releases its callback when it is cancelled."""
+class _Timer(float):
+    """A timer and its own key in the heap: floats are compared without a call. asyncio's code uses `cancel` only."""
 
     __slots__ = ("call",)
 
@@ -41,7 +41,6 @@ class _Timer(asyncio.TimerHandle):
     """Callback, arguments and context; None once it has run or was cancelled."""
 
     def cancel(self) -> None:
-        super().cancel()
         self.call = None
 
     def run(self) -> None:
@@ -51,25 +50,18 @@ class _Timer(asyncio.TimerHandle):
             callback(*args)
 
 
-class _Due(float):
-    """Time of a timer: heaps compare floats without calling a method."""
-
-    __slots__ = ("timer",)
-    timer: _Timer
-
-
 class _Timers(selectors.SelectSelector):
     """Starts due timers instead of waiting for files; asyncio calls `select` before every round of callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.heap: list[_Due] = []
+        self.heap: list[_Timer] = []
         self.start: Callable[[_Timer], object]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         heap = self.heap
-        while heap and heap[0].timer.call is None:
+        while heap and heap[0].call is None:
             heappop(heap)
         if timeout is None:
             if not heap:
@@ -77,7 +69,7 @@ class _Timers(selectors.SelectSelector):
             self.now = max(self.now, float(heap[0]))
         due = self.now + RESOLUTION_S
         while heap and heap[0] < due:
-            self.start(heappop(heap).timer)
+            self.start(heappop(heap))
         return []
 
 
@@ -92,16 +84,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._timers.now
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        context = context or copy_context()
-        timer = _Timer(when, callback, args, self, context)
-        timer.call = (callback, args, context)
-        due = _Due(when)
-        due.timer = timer
-        heappush(self._timers.heap, due)
+    ) -> _Timer:
+        timer = _Timer(when)
+        timer.call = (callback, args, context or copy_context())
+        heappush(self._timers.heap, timer)
         return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Timer:
+        return self.call_at(self._timers.now + delay, callback, *args, context=context)
 
     def close(self) -> None:
         super().close()
