@@ -16,12 +16,14 @@ import gc
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 Outcome = TypeVar("Outcome")
 COLLECTIONS = (10_000_000, 50, 100)
 """Garbage collection thresholds: reference counts free nearly everything, and a collection visits all objects."""
+MANY = 100
+"""Number of timers above which cancelled ones are removed once they are the most, as in asyncio."""
 RESOLUTION_S = 1e-9
 """Timers this close together are due at one instant, as in asyncio: sums of the same durations differ in last bits."""
 EPOCH_S = 1_700_000_000.0
@@ -35,12 +37,16 @@ class NothingLeft(RuntimeError):
 class _Timer(float):
     """A timer and its own key in the heap: floats are compared without a call. asyncio's code uses `cancel` only."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "waits_in")
 
     call: tuple[Callable[..., object], tuple[object, ...], Context] | None
     """Callback, arguments and context; None once it has run or was cancelled."""
+    waits_in: "_Timers | None"
+    """None once it is due."""
 
     def cancel(self) -> None:
+        if self.call is not None and self.waits_in is not None:
+            self.waits_in.cancelled += 1
         self.call = None
 
     def run(self) -> None:
@@ -57,19 +63,31 @@ class _Timers(selectors.SelectSelector):
         super().__init__()
         self.now = 0.0
         self.heap: list[_Timer] = []
+        self.cancelled = 0
+        """Number of cancelled timers in the heap."""
         self.start: Callable[[_Timer], object]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         heap = self.heap
+        if len(heap) > MANY and self.cancelled > len(heap) / 2:
+            heap[:] = [timer for timer in heap if timer.call is not None]
+            heapify(heap)
+            self.cancelled = 0
         while heap and heap[0].call is None:
             heappop(heap)
+            self.cancelled -= 1
         if timeout is None:
             if not heap:
                 raise NothingLeft("every task waits and no timer is set, so nothing can ever happen again.")
-            self.now = max(self.now, float(heap[0]))
+            self.now += max(0.0, heap[0] - self.now)
         due = self.now + RESOLUTION_S
         while heap and heap[0] < due:
-            self.start(heappop(heap))
+            timer = heappop(heap)
+            timer.waits_in = None
+            if timer.call is None:
+                self.cancelled -= 1
+            else:
+                self.start(timer)
         return []
 
 
@@ -89,6 +107,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> _Timer:
         timer = _Timer(when)
         timer.call = (callback, args, context or copy_context())
+        timer.waits_in = self._timers
         heappush(self._timers.heap, timer)
         return timer
 
@@ -103,8 +122,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _start(self, timer: _Timer) -> None:
         """Run a due timer in this round, unless an earlier callback of the round cancels it."""
-        if timer.call is not None:
-            self.call_soon(timer.run, context=timer.call[2])
+        assert timer.call is not None
+        self.call_soon(timer.run, context=timer.call[2])
 
 
 class VirtualClock:
