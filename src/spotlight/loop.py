@@ -12,7 +12,7 @@ from typing import Protocol
 
 from spotlight.control.run_state import RunState
 from spotlight.controller.checkpoints import Checkpoints
-from spotlight.controller.embeddings import Embeddings
+from spotlight.controller.encoded_ahead import Embeddings
 from spotlight.controller.exploration import Explorer
 from spotlight.controller.held_out import HeldOut
 from spotlight.controller.overlap import Ahead

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.rewards.config import weights_of
+from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
@@ -14,7 +15,7 @@ from spotlight.control.ledger import SampleState
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
-from spotlight.controller.embeddings import Embeddings, EncodedAhead, NoEmbeddings, PromptTexts
+from spotlight.controller.encoded_ahead import Embeddings, EncodedAhead, NoEmbeddings, PromptTexts
 from spotlight.controller.exploration import Exploration, ExplorationRules, Explorer, NoExploration, Patience
 from spotlight.controller.gang import Gang
 from spotlight.controller.held_out import HeldOut
@@ -57,13 +58,7 @@ def wire(
         silence_s=config.cluster.silence_s,
         audits_with_groups=config.explore.baseline is Baseline.AUDITED,
     )
-    schedule = Schedule(
-        updates=min(config.train.updates_per_iteration, config.rollout.prompts),
-        run_seed=config.seed,
-        pipeline=config.pipeline,
-        is_fixed=config.deterministic,
-        gap_allowed=config.algorithm.gap_allowed(config.model.is_on_gpu),
-    )
+    schedule = _schedule(config)
     dispatcher = Dispatcher(
         run_log.ledger,
         Scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
@@ -105,6 +100,16 @@ def wire(
     )
     _restore(run_log, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
+
+
+def _schedule(config: RunConfig) -> Schedule:
+    return Schedule(
+        updates=min(config.train.updates_per_iteration, config.rollout.prompts),
+        run_seed=config.seed,
+        pipeline=config.pipeline,
+        is_fixed=config.deterministic,
+        gap_allowed=config.algorithm.gap_allowed(config.model.is_on_gpu),
+    )
 
 
 def _samples(run_log: RunLog) -> Samples:

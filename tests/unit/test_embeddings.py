@@ -14,7 +14,7 @@ from spotlight.compute.models.adapter import Conditioning
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.models.text_encoding import read_conditioning, write_conditioning
-from spotlight.controller.embeddings import EncodedAhead, PromptTexts
+from spotlight.controller.encoded_ahead import EncodedAhead, PromptTexts
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.events import Encoded
 from spotlight.core.types import Prompt

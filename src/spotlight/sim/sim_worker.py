@@ -37,6 +37,8 @@ from spotlight.sim.surroundings import Surroundings
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 ROUNDING = 1e-6
 """Share of a step: a message this close after a boundary counts as arrived at it."""
+LATE = " of an attempt that was given up"
+"""Mark in the tensors of a late result."""
 
 
 @dataclass(eq=False)
@@ -239,10 +241,10 @@ class SimWorker:
             self.crash_if_due(CrashPoint.BEFORE_RESULT)
             digest = self.around.digest_used(digest, self.id)
         del self._live[row.request.id]
-        self._send_result(row, digest)
+        self._send_result(row, digest, self.latent_salt)
 
-    def _send_result(self, row: SimRow, digest: str) -> None:
-        self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, self.latent_salt))
+    def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
+        self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, salt))
 
     def _measure(self, rows: int, seconds: float) -> None:
         if rows * 2 >= self.rows and seconds > 0:
@@ -327,7 +329,8 @@ class SimWorker:
             )
             delay_s = self.around.late_result_delay(self.id)
             if delay_s is not None:
-                self._loop.call_later(delay_s, self._send_result, row, row.digest)
+                # Of an attempt that was given up: its tensors are like no accepted ones, and must never be kept.
+                self._loop.call_later(delay_s, self._send_result, row, row.digest, LATE)
 
     async def _load(self, load: m.Load) -> None:
         began = self._loop.time()

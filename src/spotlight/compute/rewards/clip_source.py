@@ -6,11 +6,11 @@ the cache folder. Code of a repository never runs. torch and transformers are im
 
 import hashlib
 import os
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from spotlight.core.errors import EnvironmentProblem, WeightsError
@@ -142,7 +142,7 @@ def _tensors(file: Path) -> Mapping[str, Any]:
 
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError) as error:
+    except (UnpicklingError, EOFError) as error:
         raise WeightsError(
             f"the checkpoint {file} is damaged or contains more than tensors, which could run code when it is loaded; "
             "use a checkpoint in safetensors form."

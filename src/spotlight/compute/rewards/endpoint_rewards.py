@@ -14,7 +14,7 @@ from spotlight.compute.rewards.answers import paired
 from spotlight.compute.rewards.endpoint import TIMEOUT_S, EndpointConfig, VisionEndpoint
 from spotlight.compute.rewards.ocr import text
 from spotlight.compute.rewards.protocol import Image, Scores
-from spotlight.core.errors import ConfigError, PromptError
+from spotlight.core.errors import ConfigError
 from spotlight.core.types import Prompt
 
 LARGEST = 10
@@ -59,11 +59,7 @@ class OcrEndpoint:
 
     def problem_with(self, prompt: Prompt) -> str | None:
         """A prompt needs a target text."""
-        try:
-            text.target_of(prompt)
-        except PromptError as error:
-            return str(error)
-        return None
+        return text.target_problem(prompt)
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         paired(images, prompts)

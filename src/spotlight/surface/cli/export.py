@@ -91,7 +91,7 @@ def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, co
     from spotlight.compute.quiet import quiet_libraries
 
     quiet_libraries()
-    from spotlight.compute.export import writing
+    from spotlight.compute.export import export_files
     from spotlight.compute.export.trained import read_trained
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
@@ -105,13 +105,13 @@ def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, co
             "leave it out."
         )
     if trained.family is None:
-        writing.write_weights_file(trained, scratch)
+        export_files.write_weights_file(trained, scratch)
     elif is_whole:
-        writing.write_transformer(trained, trained.family, scratch)
+        export_files.write_transformer(trained, trained.family, scratch)
         if complete:
-            writing.copy_components(trained, trained.family, scratch)
+            export_files.copy_components(trained, trained.family, scratch)
     else:
-        writing.write_lora(trained, trained.family, scratch)
+        export_files.write_lora(trained, trained.family, scratch)
     view = latest(folder.journal)
     name = view.headline()
     if name is not None:

@@ -23,7 +23,7 @@ from spotlight.compute.rewards.ocr.recogniser import (
 )
 from spotlight.compute.rewards.ocr.weights import ASSETS
 from spotlight.compute.rewards.protocol import Floats, Image, Scores
-from spotlight.core.errors import PromptError, RewardError
+from spotlight.core.errors import RewardError
 from spotlight.core.types import Prompt
 
 LINE_HEIGHT = 64
@@ -58,11 +58,7 @@ class _OcrBase:
 
     def problem_with(self, prompt: Prompt) -> str | None:
         """A prompt needs a target text."""
-        try:
-            text.target_of(prompt)
-        except PromptError as error:
-            return str(error)
-        return None
+        return text.target_problem(prompt)
 
     def score(self, images: Sequence[Image], prompts: Sequence[Prompt]) -> Scores:
         """Score each image against its own prompt's target."""

@@ -29,6 +29,15 @@ def normalise(text: str) -> str:
     return text.replace(" ", "").lower()
 
 
+def target_problem(prompt: Prompt) -> str | None:
+    """Why the prompt has no target text; None if it has one."""
+    try:
+        target_of(prompt)
+    except PromptError as error:
+        return str(error)
+    return None
+
+
 def target_of(prompt: Prompt) -> str:
     """The target text, normalised: `prompt.target`, else the text in the first double quotes."""
     raw = prompt.target
