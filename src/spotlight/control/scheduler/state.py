@@ -332,6 +332,8 @@ class PullQueue:
         A worker about to leave rarely finishes a request in time, so its pull waits for its next message: with
         thousands of workers these refusals would cost more than all other decisions (benchmarks/scale/).
         """
+        if not self._aside:
+            return
         aside, self._aside = self._aside, {}
         entries, heap, entry = self.entries, self._heap, self._entry
         for worker in aside.values():
