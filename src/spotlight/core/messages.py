@@ -4,9 +4,10 @@
 Unknown fields are refused, and so is a `Hello` of another schema or code version.
 
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
-    the training worker    Accumulated, Stepped, PublishedWeights, Saved
+    training ranks         StoreOpened, GangFormed, GangBroken, AwaitsRanks, Accumulated, Stepped, PublishedWeights,
+                           Saved
     agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited
-    controller -> worker   Grant, Recall, Discard, Fenced, Load, Train, Publish, Save, Restore, Drain
+    controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Rejected
     within a node          the messages of `core/crew_messages.py`
 
@@ -122,6 +123,36 @@ class Held(Message, frozen=True, kw_only=True):
 
     weights: WeightsId
     digest: str
+
+
+class StoreOpened(Message, frozen=True, kw_only=True):
+    """Rank 0 of gang `epoch` serves the store at which its ranks meet."""
+
+    epoch: int
+    store: str
+    """host:port"""
+
+
+class GangFormed(Message, frozen=True, kw_only=True):
+    """This rank is connected to all others of gang `epoch`."""
+
+    epoch: int
+    steps: int
+    """Optimizer steps that its theta contains."""
+
+
+class AwaitsRanks(Message, frozen=True, kw_only=True):
+    """This rank has added its share of a part and enters an exchange, where it waits for the other ranks."""
+
+    step: int
+    part: int
+
+
+class GangBroken(Message, frozen=True, kw_only=True):
+    """An exchange of gang `epoch` failed, because another rank died or hung; this process waits for a FormGang."""
+
+    epoch: int
+    problem: str
 
 
 class Accumulated(Message, frozen=True, kw_only=True):
@@ -274,12 +305,25 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kept: bool
 
 
+class FormGang(Message, frozen=True, kw_only=True):
+    """Leave any earlier gang and connect to the other ranks of gang `epoch`; the reply is GangFormed.
+
+    Rank 0 first receives it without a store: it opens one, replies StoreOpened, and then receives it with the others.
+    """
+
+    epoch: int
+    rank: int
+    ranks: int
+    store: str = ""
+    """host:port of rank 0's store."""
+
+
 class Train(Message, frozen=True, kw_only=True):
     """Take optimizer step `step` over these samples; after the `last` one of an iteration the behaviour policy follows.
 
     A step may come in parts, whose gradients add up. Part 0 starts the step anew. The final part ends in the
-    optimizer's step and is answered by Stepped, the others by Accumulated. Every rank of the gang receives all items
-    and trains its share; rank 0 replies.
+    optimizer's step and is answered by Stepped, the others by Accumulated. Every rank of the gang receives all items,
+    trains its share and replies; only rank 0 reports figures.
     """
 
     step: int
@@ -295,23 +339,28 @@ class Train(Message, frozen=True, kw_only=True):
 
 
 class Publish(Message, frozen=True, kw_only=True):
-    """Write these weight sets into the node's store."""
+    """Write these weight sets into the node's store; every rank takes part, rank 0 writes and replies."""
 
     weights: tuple[WeightsId, ...]
 
 
 class Save(Message, frozen=True, kw_only=True):
-    """Write a durable checkpoint of the current state to `path`, concurrently with later orders."""
+    """Write a durable checkpoint of the current state to `path`, concurrently with later orders.
+
+    Every rank writes its part; rank 0 replies when the checkpoint is whole.
+    """
 
     step: int
     path: str
 
 
 class Restore(Message, frozen=True, kw_only=True):
-    """Restore this checkpoint; an empty path is the initial state."""
+    """Restore this checkpoint; an empty path is the initial state. Every rank replies."""
 
     step: int
     path: str
+    source: int | None = None
+    """Rank whose state in memory all ranks receive, instead of reading `path`."""
 
 
 class Drain(Message, frozen=True, kw_only=True):
@@ -325,13 +374,14 @@ class Rejected(Message, frozen=True, kw_only=True):
 
 
 AnyMessage: TypeAlias = (
-    Hello | Pull | Commit | HandBack | Result | Alive | Held | Accumulated | Stepped | PublishedWeights | Saved | Failed
+    Hello | Pull | Commit | HandBack | Result | Alive | Held
+    | StoreOpened | GangFormed | AwaitsRanks | GangBroken | Accumulated | Stepped | PublishedWeights | Saved | Failed
     | Noted
     | NodeHello | Gone | Warned | RewardAwaited
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | crews.Adopt
-    | Grant | Recall | Discard | Fenced | Load | Train | Publish | Save | Restore | Drain | Rejected
+    | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
 )  # fmt: skip
 
 
