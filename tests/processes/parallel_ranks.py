@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from store_thread import StoreThread
 
+import spotlight
 from spotlight.core.crew_messages import Forward, ForwardDone, GroupToken
 from spotlight.core.types import NodeId, WorkerId
 
@@ -41,7 +42,7 @@ def _serve(link: Connection) -> None:
 def _server_environment() -> Iterator[None]:
     """Environment of the fork server, which the first rank starts: it imports by this path alone."""
     before = dict(os.environ)
-    folders = [Path(__file__).parent, Path(__file__).parents[1] / "unit"]
+    folders = [Path(__file__).parent, Path(__file__).parents[1] / "unit", Path(spotlight.__file__).parents[1]]
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
     try:
         yield

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+from tiny_models import RUN_SEED, grouped_samples, kept_pairs, tiny_adapter, tiny_experience, tiny_sampling
 from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, kept_pairs
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.trainer import Trainer
 from spotlight.control.pipeline.tsp import Pair
 from spotlight.core.types import SamplerKind, Window

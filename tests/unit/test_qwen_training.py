@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_models import kept_pairs
 from tiny_qwen_image import conditioning, tiny_qwen_adapter
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.qwen_image import QwenImageAdapter
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, LoraConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, kept_pairs
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
 from spotlight.core.types import NO_WINDOW, PromptId, Sample, SamplerKind, Sampling, Size, Version, Window

@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import NOISE_LEVELS, RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+from tiny_models import (
+    NOISE_LEVELS,
+    RUN_SEED,
+    grouped_samples,
+    kept_pairs,
+    tiny_adapter,
+    tiny_experience,
+    tiny_sampling,
+)
 
 from spotlight.compute.train.config import LOG_PROB_GAP, FlowGrpoConfig, LoraConfig, OldLogProb, TrainConfig
-from spotlight.compute.train.experience import Experience, kept_pairs
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.objectives import objective
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.digest import fingerprint

@@ -9,6 +9,7 @@ from tiny_models import (
     RUN_SEED,
     conditions,
     grouped_samples,
+    kept_pairs,
     rolled_out,
     sample_of,
     tiny_adapter,
@@ -17,7 +18,7 @@ from tiny_models import (
 )
 
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, LoraConfig, NftConfig, OldDecay, TrainConfig
-from spotlight.compute.train.experience import Experience, joined, kept_pairs
+from spotlight.compute.train.experience import Experience, joined
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet

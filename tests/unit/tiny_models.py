@@ -12,6 +12,7 @@ from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import MappedWeights
+from spotlight.control.pipeline.tsp import Pair, pairs_of
 from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Size, Version, Window
 
 RUN_SEED = 7
@@ -93,3 +94,9 @@ def tiny_experience(adapter: PixelAdapter, samples: Sequence[Sample], advantages
         kept_B=torch.ones(len(samples), dtype=torch.bool),
         iteration=0,
     )
+
+
+def kept_pairs(experience: Experience, samples: Sequence[int], places: int | Sequence[int]) -> list[Pair]:
+    """Return the pairs to train for these samples; `places` is the number of timesteps per sample, or one for all."""
+    counts = [places] * len(experience) if isinstance(places, int) else places
+    return pairs_of(samples, experience.kept_B.tolist(), counts)

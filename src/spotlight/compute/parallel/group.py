@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, tear_down
+from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, staged_exchange, tear_down
 from spotlight.compute.parallel.store_client import AgentStore
 from spotlight.compute.parallel.store_wire import StoreError
 from spotlight.core.crew_messages import GroupToken
@@ -111,6 +111,14 @@ class CrewGroup:
         if link is not None:
             tear_down(link)
 
+    def abort(self) -> None:
+        """Fail the exchange under way in another thread, here and at the peers, and release the group."""
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.cut()
+            tear_down(link)
+
     def _peers(self, stride: int) -> list[int]:
         return [(self.rank + stride * distance) % self.degree for distance in range(1, self.degree)]
 
@@ -124,15 +132,7 @@ class CrewGroup:
         link = self._link
         if link is None:
             return ExchangeFailure(None, "this worker had dropped the group")
-        on_device = any(tensor.is_cuda for tensor in (*sends.values(), *receives.values()))
-        if not (link.host_only and on_device):
-            return link.exchange(sends, receives, self.limit_s)
-        arrived = {peer: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for peer, t in receives.items()}
-        failure = link.exchange(_to_host(sends), arrived, self.limit_s)
-        if failure is None:
-            for peer, tensor in receives.items():
-                tensor.copy_(arrived[peer], non_blocking=True)
-        return failure
+        return staged_exchange(link, sends, receives, self.limit_s)
 
     def _broken(self, operation: str, failure: ExchangeFailure) -> CrewBroken:
         waited_for = None if failure.peer is None else self.members[failure.peer]
@@ -172,7 +172,7 @@ def form(
             "gloo."
         )
     group = _connected(token, members, rank, store, device_kind, timeout_s)
-    _test_connections(group, "cuda" if device_kind is DeviceKind.NCCL else "cpu")
+    check_connections(group, "cuda" if device_kind is DeviceKind.NCCL else "cpu")
     group.limit_s = first_limit_s or limit_s
     group.steady_limit_s = limit_s
     return group
@@ -198,7 +198,7 @@ def _connected(
     )
 
 
-def _test_connections(group: CrewGroup, device: str) -> None:
+def check_connections(group: CrewGroup, device: str) -> None:
     """Exchange one number with every peer, to check that each connection ends at the right member."""
     numbers = [torch.tensor([_number(group, group.rank, peer)], device=device) for peer in range(group.degree)]
     received = group.all_to_all(numbers, [(1,)] * group.degree)
@@ -214,15 +214,3 @@ def _test_connections(group: CrewGroup, device: str) -> None:
 
 def _number(group: CrewGroup, sender: int, receiver: int) -> int:
     return (group.token.epoch * group.degree + sender) * group.degree + receiver
-
-
-def _to_host(tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Copy tensors to pinned memory, each once even for several peers; the copies are complete on return."""
-    copies: dict[int, Tensor] = {}
-    for tensor in tensors.values():
-        if id(tensor) not in copies:
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            copies[id(tensor)] = host.copy_(tensor, non_blocking=True)
-    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-        torch.cuda.current_stream(device).synchronize()
-    return {peer: copies[id(tensor)] for peer, tensor in tensors.items()}

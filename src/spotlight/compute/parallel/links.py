@@ -8,6 +8,7 @@ NCCL is unverified: no machine with several GPUs was available, and NCCL refuses
 """
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -25,7 +26,9 @@ from torch import Tensor
 from spotlight.compute.parallel.store_client import AgentStore
 
 LOOPBACK = "127.0.0.1"
-"""Address of every member: a crew never spans nodes."""
+"""Address of every member of a crew, which never spans nodes."""
+CUT_TAG = 99
+"""Tag of the receive that cuts a gloo link; no exchange uses it."""
 TEARDOWN_PATIENCE_S = 2.0
 """Longest wait of an exiting process for groups in teardown; one takes about 30 ms."""
 
@@ -47,6 +50,9 @@ class Link(Protocol):
     ) -> ExchangeFailure | None:
         """Send and receive contiguous tensors; returns when all have arrived."""
 
+    def cut(self) -> None:
+        """Fail the exchange under way, here and at the peers, from any thread."""
+
     def abort(self) -> None:
         """Abort the library's object before it is released."""
 
@@ -56,13 +62,14 @@ class GlooLink:
 
     host_only = True
 
-    def __init__(self, store: AgentStore, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, host: str = LOOPBACK) -> None:
         group_class: Any = dist.ProcessGroupGloo
         options = group_class._Options()
-        options._devices = [_gloo_device(os.getpid())]
+        options._devices = [_gloo_device(os.getpid(), host)]
         options._threads = 1
         options._timeout = timedelta(seconds=timeout_s)
         self._group: Any = group_class(store, rank, size, options)
+        self._peers = [peer for peer in range(size) if peer != rank]
         # The library references only the C++ half of the store.
         self._store = store
 
@@ -81,8 +88,18 @@ class GlooLink:
                 # One limit for the whole exchange; the library accepts no less than a millisecond.
                 work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
         except RuntimeError as error:
-            return ExchangeFailure(waiting_for, _first_line(error))
+            return ExchangeFailure(waiting_for, first_line(error))
         return None
+
+    def cut(self) -> None:
+        """Let a receive run into its timeout: gloo then closes every connection of the group.
+
+        Its abort unblocks neither this process nor the peers.
+        """
+        for peer in self._peers:
+            # A connection that has failed already raises at once and leaves the others open: try each peer.
+            with contextlib.suppress(RuntimeError):
+                self._group.recv([torch.empty(1)], peer, CUT_TAG).wait(timedelta(milliseconds=1))
 
     def abort(self) -> None:
         """Do nothing: gloo's abort does not unblock peers; releasing the object closes the sockets."""
@@ -96,7 +113,7 @@ class NcclLink:
 
     host_only = False
 
-    def __init__(self, store: AgentStore, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         group_class: Any = dist.ProcessGroupNCCL
         options = group_class.Options()
         options._timeout = timedelta(seconds=timeout_s)
@@ -119,12 +136,16 @@ class NcclLink:
                 return ExchangeFailure(None, f"the exchange did not end within {limit_s:g} s")
             torch.cuda.current_stream().synchronize()
         except RuntimeError as error:
-            return ExchangeFailure(None, _first_line(error))
+            return ExchangeFailure(None, first_line(error))
         return None
+
+    def cut(self) -> None:
+        self._group.abort()
 
     def abort(self) -> None:
         self._group.abort()
-        self._store.close()
+        if isinstance(self._store, AgentStore):
+            self._store.close()
 
 
 class _Teardown:
@@ -169,11 +190,38 @@ def wait_for_teardown(limit_s: float = TEARDOWN_PATIENCE_S) -> bool:
     return _teardown(os.getpid()).wait(limit_s)
 
 
+def staged_exchange(
+    link: Link, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
+) -> ExchangeFailure | None:
+    """Exchange tensors of any device; those of a device pass through pinned memory if the link needs it."""
+    on_device = any(tensor.is_cuda for tensor in (*sends.values(), *receives.values()))
+    if not (link.host_only and on_device):
+        return link.exchange(sends, receives, limit_s)
+    arrived = {peer: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for peer, t in receives.items()}
+    failure = link.exchange(_to_host(sends), arrived, limit_s)
+    if failure is None:
+        for peer, tensor in receives.items():
+            tensor.copy_(arrived[peer], non_blocking=True)
+    return failure
+
+
+def _to_host(tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Copy tensors to pinned memory, each once even for several peers; the copies are complete on return."""
+    copies: dict[int, Tensor] = {}
+    for tensor in tensors.values():
+        if id(tensor) not in copies:
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            copies[id(tensor)] = host.copy_(tensor, non_blocking=True)
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    return {peer: copies[id(tensor)] for peer, tensor in tensors.items()}
+
+
 @cache
-def _gloo_device(process: int) -> Any:
+def _gloo_device(process: int, host: str) -> Any:
     """One listening socket and one event thread for all groups of a process; a forked process needs its own."""
-    return dist.ProcessGroupGloo.create_device(hostname=LOOPBACK, lazy_init=False)
+    return dist.ProcessGroupGloo.create_device(hostname=host, lazy_init=False)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".;: ")

@@ -54,11 +54,21 @@ class BatchSearch:
         self._meter = meter
         self._sizes = SizeSearch()
         self._readings: list[BatchReading] = []
+        self._agreed: int | None = None
 
     @property
     def chosen(self) -> int:
-        """Best size found so far."""
-        return self._sizes.chosen
+        """Best size found so far, or the size that all ranks agreed on."""
+        return self._sizes.chosen if self._agreed is None else self._agreed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the search has ended."""
+        return self._sizes.is_settled
+
+    def agree(self, rows: int) -> None:
+        """Use this size, the least that a rank chose."""
+        self._agreed = rows
 
     def size(self, left: int) -> int:
         is_next = not self._sizes.is_settled and self._sizes.candidate <= left

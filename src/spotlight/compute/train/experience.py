@@ -1,4 +1,4 @@
-"""The input of one update: scored samples, and the pairs of sample and timestep that losses see.
+"""The input of one update: scored samples with their tensors.
 
 Samples may have different numbers of timesteps: the records of shorter ones are padded, and padding has no pair.
 """
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.rollout.denoise import Rollout, check_guidance
-from spotlight.control.pipeline.tsp import Pair, pairs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +34,6 @@ class Experience:
     def is_stale(self, sample: int) -> bool:
         """Whether the sample was drawn with the weights of the previous iteration."""
         return self.rollout.samples[sample].version == self.iteration - 1
-
-
-def kept_pairs(experience: Experience, samples: Sequence[int], places: int | Sequence[int]) -> list[Pair]:
-    """Return the pairs to train for these samples; `places` is the number of timesteps per sample, or one for all."""
-    counts = [places] * len(experience) if isinstance(places, int) else places
-    return pairs_of(samples, experience.kept_B.tolist(), counts)
 
 
 def joined(rollouts: Sequence[Rollout]) -> Rollout:

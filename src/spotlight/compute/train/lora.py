@@ -15,7 +15,10 @@ ADAPTER = "policy"
 
 
 def select_trainable(transformer: nn.Module, lora: LoraConfig | None, targets: Sequence[str], seed: int) -> None:
-    """Mark parameters for training, and inject adapters if `lora` is set; adapters start as the identity, in fp32."""
+    """Mark parameters for training, and inject adapters if `lora` is set.
+
+    Adapters start as the identity, in fp32, or in fp64 over such a base.
+    """
     if lora is None:
         _check_precision(transformer)
         transformer.requires_grad_(True)
@@ -35,7 +38,7 @@ def select_trainable(transformer: nn.Module, lora: LoraConfig | None, targets: S
     for parameter in transformer.parameters():
         # peft uses the base's dtype, and in bf16 most optimizer steps would round to nothing.
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ class Objective(Protocol):
     state: Mapping[str, Tensor]
     """State beside the weights that later updates depend on; saved, and restored in place."""
 
-    def places(self, experience: Experience) -> list[int]:
+    def places(self, samples: Sequence[Sample]) -> list[int]:
         """Number of trained timesteps of each sample."""
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows: ...
@@ -77,8 +77,8 @@ class NftObjective:
         self.weight_sets = frozenset({WeightSet.OLD, *references, *befores})
         self.state: Mapping[str, Tensor] = {}
 
-    def places(self, experience: Experience) -> list[int]:
-        return [min(self.config.timesteps_per_sample, s.sampling.steps) for s in experience.rollout.samples]
+    def places(self, samples: Sequence[Sample]) -> list[int]:
+        return [min(self.config.timesteps_per_sample, sample.sampling.steps) for sample in samples]
 
     def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows:
         sampling = experience.rollout.samples[0].sampling
@@ -143,8 +143,8 @@ class FlowGrpoObjective:
         if takes_stale:
             self.state = {**self.state, "clip_fractions": self._watch.running_2}
 
-    def places(self, experience: Experience) -> list[int]:
-        places = [recorded_steps(sample.sampling) for sample in experience.rollout.samples]
+    def places(self, samples: Sequence[Sample]) -> list[int]:
+        places = [recorded_steps(sample.sampling) for sample in samples]
         if not all(places):
             raise ConfigError(
                 "Flow-GRPO has samples without an SDE window, so they have no trainable step; set rollout.sampler and "

@@ -12,30 +12,27 @@ repeated sample, or a final part whose sample count does not match is refused (t
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
-from spotlight.compute.models.adapter import Adapter, Conditioning
-from spotlight.compute.rollout.flight import join_payloads
+from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.parallel.gang_group import GangLinks, RankLost, check_transport, form_gang, open_store
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
-from spotlight.compute.train.experience import Experience, joined, on_device
+from spotlight.compute.train.part_loading import PartLoader
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import errors
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
-from spotlight.core.types import Prompt
+from spotlight.core.errors import Diverged, Stopped
 from spotlight.core.work import Policy, RequestId, WeightsId
 
-HOST = torch.device("cpu")
 Write: TypeAlias = Callable[[checkpoint.TrainerSnapshot, Path], None]
 
 
@@ -58,6 +55,7 @@ class TrainingRole:
         run_folder: Path,
         send: Callable[[m.AnyMessage], None],
         write: Write = checkpoint.write,
+        links: GangLinks | None = None,
     ) -> None:
         """`send` is called from the thread that writes checkpoints."""
         self._trainer = trainer
@@ -65,16 +63,55 @@ class TrainingRole:
         self._base_digest = base_digest
         self._run_folder = run_folder
         self._store = NodeStore(run_folder / "weights")
+        self._loader = PartLoader(adapter, run_folder)
+        self._links = links or GangLinks()
         self._send = send
         self._write = write
         self._writing: threading.Thread | None = None
         self._parts: _Parts | None = None
         """Parts of the current step; None if it has not begun."""
+        self._meeting_place: tuple[Any, str] | None = None
+        """Store that this rank serves, and its address."""
+
+    @property
+    def _leads(self) -> bool:
+        return self._trainer.gang is None or self._trainer.gang.rank == 0
 
     @property
     def steps(self) -> int:
         """Number of optimizer steps that theta contains."""
         return int(self._trainer.updates)
+
+    def form(self, order: m.FormGang) -> m.StoreOpened | m.GangFormed:
+        """Leave the earlier gang and join this one; rank 0 first opens a store, if the order names none.
+
+        Raises RankLost if another rank does not come.
+        """
+        self._leave()
+        if order.ranks == 1:
+            self._meeting_place = None
+            self._trainer.join(None)
+            return m.GangFormed(epoch=order.epoch, steps=self.steps)
+        check_transport(self._links.transport)
+        if not order.store:
+            if self._meeting_place is None:
+                self._meeting_place = open_store(self._links.host, self._links.port)
+            return m.StoreOpened(epoch=order.epoch, store=self._meeting_place[1])
+        gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
+        self._trainer.join(gang, self._links.even_shares)
+        return m.GangFormed(epoch=order.epoch, steps=self.steps)
+
+    def abort(self) -> None:
+        """End an exchange of the gang under way, here and at the other ranks, from any thread."""
+        gang = self._trainer.gang
+        if gang is not None:
+            gang.abort()
+
+    def _leave(self) -> None:
+        gang = self._trainer.gang
+        if gang is not None:
+            gang.drop()
+        self._drop_update()
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         """Execute an order and return its reply; None for a checkpoint, which is reported when it is durable."""
@@ -90,29 +127,54 @@ class TrainingRole:
                 return self._restore(order)
 
     def _train(self, order: m.Train) -> m.Stepped | m.Accumulated:
-        self._check_order(order)
+        gang = self._trainer.gang
+        try:
+            self._check_order(order)
+            return self._trained(order)
+        except (RankLost, Diverged):
+            # All ranks raise these.
+            self._drop_update()
+            raise
+        except BaseException:
+            # The other ranks must not wait for this one.
+            if gang is not None:
+                gang.drop()
+            raise
+
+    def _trained(self, order: m.Train) -> m.Stepped | m.Accumulated:
         # Read first: if a file is lost, the accumulated gradient stays as it is.
-        experience = self._experience(order)
+        groups = self._loader.groups(order.items)
+        described = [
+            self._trainer.group([item.request.sample for item in items], [item.kept for item in items])
+            for items in groups.items
+        ]
+        plan = self._trainer.plan(described, order.iteration)
+        experiences = self._loader.experiences(groups, plan, order.iteration)
         samples = len(order.items) if order.samples is None else order.samples
         parts, self._parts = self._parts, None
         if order.part == 0 or parts is None:
             self._trainer.begin(samples)
             parts = _Parts()
-        for part in experience:
-            self._trainer.add(part, range(len(part)))
+        self._trainer.add_planned(plan.renumbered(), experiences)
         parts.taken += 1
         parts.requests.update(item.request.id for item in order.items)
         if not order.is_final:
             self._parts = parts
             return m.Accumulated(step=order.step, part=order.part)
+        if self._trainer.gang is not None:
+            self._send(m.AwaitsRanks(step=order.step, part=order.part))
         return self._step_reply(order, self._trainer.finish(order.iteration))
+
+    def _drop_update(self) -> None:
+        self._parts = None
+        self._trainer.drop_update()
 
     def _step_reply(self, order: m.Train, report: UpdateReport) -> m.Stepped:
         if order.last:
             self._trainer.end_iteration()
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
-        return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures)
+        return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures if self._leads else {})
 
     def _check_order(self, order: m.Train) -> None:
         """Refuse an order that would train the wrong weights, lose a sample or count one twice."""
@@ -148,41 +210,9 @@ class TrainingRole:
             )
         check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
 
-    def _experience(self, order: m.Train) -> list[Experience]:
-        """Samples by width of their text, so that a forward pads a prompt to the width that its rollout had.
-
-        Another width sums attention in another order: in bf16 that moves log-probs by more than a clip range.
-        """
-        prompts = list(dict.fromkeys(item.prompt for item in order.items))
-        conditionings = dict(zip(prompts, self._adapter.encode(prompts), strict=True))
-        width_of = {prompt: self._adapter.collate([cond]).mask.shape[1] for prompt, cond in conditionings.items()}
-        widths: dict[int, list[m.TrainItem]] = {}
-        for item in order.items:
-            widths.setdefault(width_of[item.prompt], []).append(item)
-        return [self._of_one_width(widths[width], conditionings, order.iteration) for width in sorted(widths)]
-
-    def _of_one_width(
-        self, items: Sequence[m.TrainItem], conditionings: Mapping[Prompt, Conditioning], iteration: int
-    ) -> Experience:
-        device = self._adapter.device
-        requests = [item.request for item in items]
-        payloads = [self._run_folder / item.payload for item in items]
-        # One by one, because windows may differ in length.
-        read = [join_payloads([request], [path], HOST) for request, path in zip(requests, payloads, strict=True)]
-        cond = self._adapter.collate([conditionings[item.prompt] for item in items])
-        uncond = None
-        if requests[0].sample.sampling.guidance != 1.0:
-            uncond = self._adapter.collate([self._adapter.unconditional()] * len(requests))
-        return Experience(
-            rollout=on_device(joined(read), device),
-            cond=cond,
-            uncond=uncond,
-            advantage_B=torch.tensor([item.advantage for item in items], device=device),
-            kept_B=torch.tensor([item.kept for item in items], device=device),
-            iteration=iteration,
-        )
-
-    def _publish(self, weights: WeightsId) -> m.PublishedWeights:
+    def _publish(self, weights: WeightsId) -> m.PublishedWeights | None:
+        if not self._leads:
+            return None
         stored = self._store.publish(weights, self._adapter.family, self.state(weights.policy), self._base_digest)
         return m.PublishedWeights(weights=weights, digest=stored.fingerprint, size=stored.size, step=self.steps)
 

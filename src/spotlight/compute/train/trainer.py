@@ -7,9 +7,11 @@ checkpoint.
 
 Invariant: the gradient of an update is the sum over its rows divided by the number of rows of its samples, kept or not.
 It does not depend on the micro-batch, the order of rows or the division into parts
-(tests/property/test_trainer_property.py, tests/property/test_pipeline_gradient_property.py).
+(tests/property/test_trainer_property.py, tests/property/test_pipeline_gradient_property.py), nor on the number of ranks
+of the trainer's gang (tests/processes/test_gang_training.py).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,38 +20,21 @@ from torch import Tensor
 
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
+from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
-from spotlight.compute.train.experience import Experience, kept_pairs
+from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
+from spotlight.compute.train.part import PartPlan, SampleGroup, plan_part
+from spotlight.compute.train.ranks import GangSide, MeetingResult, RankReport
+from spotlight.compute.train.tally import UpdateTally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.pipeline.gap import groups_by_update
 from spotlight.control.pipeline.tsp import Pair, runs_of
 from spotlight.core.errors import Diverged
-
-
-@dataclass
-class UpdateTally:
-    """Sums over the rows of an update, across its batches and parts."""
-
-    loss: float = 0.0
-    rows: int = 0
-    _sums: dict[str, Tensor] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, loss: Tensor, part: LossRows) -> None:
-        """Add a batch with its share of the update's loss."""
-        self.loss += float(loss.detach())
-        self.rows += len(part.loss_B)
-        for name, values in part.figures.items():
-            self._sums[name] = self._sums.get(name, torch.zeros(())) + values.detach().sum().cpu()
-            self._counts[name] = self._counts.get(name, 0) + len(values)
-
-    def means(self) -> dict[str, float]:
-        """Means of the figures that have at least one row."""
-        return {name: float(total) / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
+from spotlight.core.types import Sample
 
 
 @dataclass(frozen=True)
@@ -73,6 +58,8 @@ class _OpenUpdate:
     places: int = 0
     """Number of rows of the samples added so far, kept or not: the final divisor."""
     tally: UpdateTally = field(default_factory=UpdateTally)
+    seconds: float = 0.0
+    """Time of the forwards and backwards on this rank."""
 
 
 class Trainer:
@@ -108,6 +95,8 @@ class Trainer:
         """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
         self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
         self._underway: _OpenUpdate | None = None
+        self._side: GangSide | None = None
+        """Side of this rank in its gang; None if it trains alone."""
 
     @property
     def behaviour(self) -> WeightSet | None:
@@ -118,6 +107,26 @@ class Trainer:
     def objective_state(self) -> Mapping[str, Tensor]:
         """State of the objective beside weights and moments; part of a checkpoint."""
         return self._objective.state
+
+    @property
+    def gang(self) -> GangGroup | None:
+        """The gang that this trainer is a rank of."""
+        return None if self._side is None else self._side.gang
+
+    def join(self, gang: GangGroup | None, is_even: bool = False) -> None:
+        """Train with the other ranks of this gang, or alone; an update under way is dropped.
+
+        `is_even`: ranks take equal shares whatever their speed. All ranks of a gang call it together.
+        """
+        self.drop_update()
+        self._side = None
+        if gang is not None:
+            self._side = GangSide(gang, None, is_even)
+
+    def drop_update(self) -> None:
+        """Forget the gradient of an update under way."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._underway = None
 
     def run_iteration(self, experience: Experience, groups: Sequence[Sequence[int]]) -> list[UpdateReport]:
         """Run all updates of one iteration over disjoint groups of sample indices."""
@@ -153,23 +162,48 @@ class Trainer:
 
     def add(self, experience: Experience, samples: Sequence[int]) -> None:
         """Add the gradient of these samples; a part that fails half-way drops the update."""
-        underway = self._open_update()
+        group = self.group(experience.rollout.samples, experience.kept_B.tolist(), samples)
+        self.add_planned(self.plan([group], experience.iteration), [experience])
+
+    def group(
+        self, samples: Sequence[Sample], kept: Sequence[bool], chosen: Sequence[int] | None = None
+    ) -> SampleGroup:
+        """Describe samples of one width, of which the `chosen` ones, or all, are trained."""
+        positions = range(len(samples)) if chosen is None else chosen
+        return SampleGroup(samples, kept, self._objective.places(samples), positions)
+
+    def plan(self, groups: Sequence[SampleGroup], iteration: int) -> PartPlan:
+        """Plan this rank's share of a part; changes nothing."""
         if self.keeps_before:
-            check_versions([experience.rollout.samples[s] for s in samples], experience.iteration, takes_stale=True)
-        counts = self._objective.places(experience)
-        places = sum(counts[sample] for sample in samples)
-        if underway.denominator is None and places:
-            underway.denominator = underway.samples * places / len(samples)
-        underway.places += places
-        rows = kept_pairs(experience, samples, counts)
+            for group in groups:
+                check_versions([group.samples[sample] for sample in group.chosen], iteration, takes_stale=True)
+        if self._side is None:
+            return plan_part(groups, lambda pairs: [range(pairs)], 0)
+        return plan_part(groups, self._side.shares, self._side.share_number)
+
+    def add_planned(self, plan: PartPlan, experiences: Sequence[Experience | None]) -> None:
+        """Add the gradient of this rank's rows; there is one experience per group, None where it has no row."""
+        underway = self._open_update()
+        if underway.denominator is None and plan.first is not None:
+            rows, samples = plan.first
+            underway.denominator = underway.samples * rows / samples
+        underway.places += plan.rows
         self._underway = None
-        self._accumulate(experience, rows, underway.denominator or 1.0, underway.tally)
+        began = time.perf_counter()
+        for pairs, experience in zip(plan.pairs, experiences, strict=True):
+            if experience is not None:
+                self._accumulate(experience, pairs, underway.denominator or 1.0, underway.tally)
+        underway.seconds += time.perf_counter() - began
         self._underway = underway
 
     def finish(self, iteration: int) -> UpdateReport:
         """Take one optimizer step over all added samples."""
         underway = self._open_update()
         self._underway = None
+        tally, micro_batch = underway.tally, self._search.chosen
+        if self._side is not None:
+            met = self._meet(self._side, underway)
+            tally, micro_batch = met.tally, met.micro_batch
         scale = underway.denominator / underway.places if underway.denominator and underway.places else 1.0
         if scale != 1.0:
             self._scale_gradients(scale)
@@ -182,11 +216,28 @@ class Trainer:
         self.optimizer.step()
         self.updates.add_(1)
         self.sets.follow(WeightSet.EMA, self.train_config.ema_decay_at(int(self.updates)))
-        figures = underway.tally.means()
+        figures = tally.means()
         self._objective.after_step(figures)
         if self.train_config.micro_batch == AUTO:
-            figures["micro_batch"] = float(self._search.chosen)
-        return UpdateReport(underway.tally.loss * scale, float(norm), underway.tally.rows, figures)
+            figures["micro_batch"] = float(micro_batch)
+        return UpdateReport(tally.loss * scale, float(norm), tally.rows, figures)
+
+    def _meet(self, side: GangSide, underway: _OpenUpdate) -> MeetingResult:
+        """Add the gradients of all ranks; raises RankLost before anything but gradients has changed."""
+        met = side.meet(
+            RankReport(
+                step=int(self.updates),
+                rows=underway.places,
+                tally=underway.tally,
+                seconds=underway.seconds,
+                micro_batch=self._search.chosen,
+                is_settled=self._search.is_settled,
+            ),
+            self.sets.theta,
+        )
+        if met.is_settled:
+            self._search.agree(met.micro_batch)
+        return met
 
     def accumulate(
         self, experience: Experience, rows: Sequence[Pair], denominator: float

@@ -4,11 +4,19 @@ A pair is plain data, so any batch of pairs, in any order, is a legal micro-batc
 a batch holds one timestep of many samples, and small parts of an update make small batches, which are bound by kernel
 launches. The order of accumulation is by sample, never by arrival, and the gradient does not depend on the batches
 (tests/property/test_trainer_property.py).
+
+TSP over ranks: the pairs of a part are shared between the training ranks in contiguous runs, in the same order, so that
+one sample's timesteps may be trained by two ranks. A run is as long as its rank is fast, measured in pairs per second,
+so that the last rank ends as early as possible. All ranks compute all shares from the same exchanged speeds
+(tests/property/test_rank_shares_property.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+EQUALLY_FAST = 0.05
+"""Relative difference of speeds below which ranks count as equally fast: it is noise of the measurement."""
 
 
 class BatchesOver(StrEnum):
@@ -46,3 +54,33 @@ def runs_of(pairs: Sequence[Pair], over: BatchesOver) -> list[list[Pair]]:
 def run_sizes(samples: int, places: int, over: BatchesOver) -> list[int]:
     """Lengths of the runs where every sample is trained at `places` timesteps."""
     return [samples * places] if over is BatchesOver.PAIRS else [samples] * places
+
+
+def rank_shares(pairs: int, speeds: Sequence[float]) -> tuple[range, ...]:
+    """Positions of each rank's pairs; `speeds` are pairs per second by rank. Equally fast ranks share evenly.
+
+    No other division ends earlier. Where two ranks would end a further pair at the same time, the faster one takes it.
+    """
+    if max(speeds) <= min(speeds) * (1 + EQUALLY_FAST):
+        speeds = [1.0] * len(speeds)
+    total = sum(speeds)
+    # A rank never takes less than its whole part of the exact share.
+    sizes = [int(pairs * speed / total) for speed in speeds]
+    for _ in range(pairs - sum(sizes)):
+        first = min(range(len(sizes)), key=lambda rank: ((sizes[rank] + 1) / speeds[rank], -speeds[rank]))
+        sizes[first] += 1
+    ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
+    return tuple(range(end - size, end) for end, size in zip(ends, sizes, strict=True))
+
+
+def smoothed_speeds(before: Sequence[float] | None, measured: Sequence[float | None]) -> list[float] | None:
+    """Speeds after another update; a rank without a measurement keeps its speed or counts as average.
+
+    Half of each measurement, because single updates are disturbed by other load. None: no rank was measured.
+    """
+    known = [speed for speed in measured if speed]
+    if not known:
+        return None if before is None else list(before)
+    mean = sum(known) / len(known)
+    old = list(before) if before is not None else [speed or mean for speed in measured]
+    return [(one + (new or one)) / 2 for one, new in zip(old, measured, strict=True)]

@@ -1,0 +1,170 @@
+"""A training rank for tests of gangs: the trainer alone, with tensors in memory, or a whole training role.
+
+The same scenarios run on a CPU over gloo and on GPUs over NCCL (tests/gpus).
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+
+from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.parallel.gang_group import GangGroup, GangLinks
+from spotlight.compute.train import part_loading
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.compute.train.experience import Experience
+from spotlight.compute.train.role import TrainingRole
+from spotlight.compute.train.trainer import Trainer
+from spotlight.compute.weights.digest import digest
+from spotlight.core import messages as m
+from spotlight.core.types import SamplerKind, Version, Window
+
+NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
+FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
+ALGORITHMS: dict[str, AlgorithmConfig] = {"nft": NFT, "flow_grpo": FLOW}
+BASE = "base"
+
+
+def moved(trainer: Trainer, scale: float = 0.003) -> None:
+    """Move theta and the behaviour sets apart, so that clipping, KL and every policy matter."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in trainer.sets.theta.items():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator).to(parameter))
+            for which in trainer.sets.names:
+                if which.value in ("before", "start"):
+                    copy = trainer.sets[which][name]
+                    copy.add_(scale * torch.randn(copy.shape, generator=generator).to(copy))
+
+
+def experience_of(adapter: Any, algorithm: AlgorithmConfig, is_stale: bool, dtype: torch.dtype) -> Experience:
+    """Eight samples, of which those of odd groups are one version old if `is_stale`."""
+    is_nft = isinstance(algorithm, NftConfig)
+    sampling = tiny_sampling() if is_nft else tiny_sampling(SamplerKind.CPS, Window(0, 2))
+    made = tiny_experience(adapter, grouped_samples(sampling))
+    rollout = made.rollout
+    names = ("x0_BSC", "path_BKSC", "log_prob_BK", "mean_BKSC")
+    tensors = {name: getattr(rollout, name).to(dtype) for name in names}
+    samples = rollout.samples
+    if is_stale:
+        versions = [1 - number // 2 % 2 for number in range(len(samples))]
+        samples = tuple(
+            msgspec.structs.replace(sample, version=Version(version))
+            for sample, version in zip(samples, versions, strict=True)
+        )
+    cond = ConditionBatch(made.cond.embeds.to(dtype), made.cond.mask)
+    return replace(
+        made, rollout=replace(rollout, samples=samples, **tensors), cond=cond, iteration=1 if is_stale else 0
+    )
+
+
+class TrainerRank:
+    """A trainer that joins gangs."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.role: Any = None
+        self.sent: list[m.AnyMessage] = []
+        self.read: list[str] = []
+        made = (self.build, self.set_speeds, self.update, self.weights, self.build_role, self.form, self.obey)
+        made += (self.taken_reads, self.taken_messages, self.die_in_exchange)
+        self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
+
+    def build(self, algorithm: str, dtype: str = "float32", is_stale: bool = False, **train: Any) -> None:
+        """Build the trainer and its eight samples."""
+        config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, "max_grad_norm": 1e9, **train})
+        chosen, number = ALGORITHMS[algorithm], getattr(torch, dtype)
+        adapter = tiny_adapter()
+        self.experience = experience_of(adapter, chosen, is_stale, number)
+        adapter.transformer.to(number)
+        self.trainer = Trainer(adapter, config, chosen, RUN_SEED, keeps_before=is_stale)
+        moved(self.trainer)
+
+    def train_in(self, gang: GangGroup | None, is_even: bool = True) -> None:
+        self.trainer.join(gang, is_even)
+
+    def set_speeds(self, speeds: list[float]) -> None:
+        self.trainer._side._speeds = speeds
+
+    def update(self, parts: list[list[int]], announced: int | None = None) -> tuple[np.ndarray, dict[str, float], int]:
+        """Take one step in these parts; returns its gradient, figures and number of rows."""
+        self.trainer.begin(announced or sum(len(part) for part in parts))
+        for part in parts:
+            self.trainer.add(self.experience, part)
+        report = self.trainer.finish(self.experience.iteration)
+        return self.gradient(), {"loss": report.loss, "grad_norm": report.grad_norm, **report.figures}, report.rows
+
+    def gradient(self) -> np.ndarray:
+        """All gradients as one row; absent ones are zero."""
+        rows = []
+        for parameter in self.trainer.sets.theta.values():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            rows.append(_whole(gradient).detach().double().flatten().cpu())
+        return torch.cat(rows).numpy()
+
+    def weights(self) -> dict[str, str]:
+        """Digest of theta and of each copy."""
+        sets = {"theta": {name: _whole(p.detach()) for name, p in self.trainer.sets.theta.items()}}
+        for which in self.trainer.sets.names:
+            sets[which.value] = {name: _whole(tensor) for name, tensor in self.trainer.sets[which].items()}
+        return {name: digest(tensors) for name, tensors in sets.items()}
+
+    # -- a whole role --------------------------------------------------------------------------------------------------
+
+    def build_role(
+        self, folder: str, algorithm: str, links: dict[str, Any], is_stale: bool = False, **train: Any
+    ) -> None:
+        config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, **train})
+        self.trainer = Trainer(tiny_adapter(), config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
+        adapter = self.trainer.adapter
+        chosen = GangLinks(**{"even_shares": True, **links})
+        self.role = TrainingRole(self.trainer, adapter, BASE, Path(folder), self.sent.append, links=chosen)
+        real = part_loading.join_payloads
+
+        def join_payloads(requests: Any, payloads: Any, device: Any) -> Any:
+            self.read.extend(path.name for path in payloads)
+            return real(requests, payloads, device)
+
+        part_loading.join_payloads = join_payloads
+
+    def form(self, order: m.FormGang) -> Any:
+        return self.role.form(order)
+
+    def obey(self, order: Any) -> Any:
+        return self.role.obey(order)
+
+    def taken_reads(self) -> list[str]:
+        """Names of the payloads read since the last call."""
+        read, self.read = self.read, []
+        return sorted(read)
+
+    def taken_messages(self) -> list[Any]:
+        """Messages sent since the last call, after the checkpoint under way has ended."""
+        self.role.settle()
+        sent = list(self.sent)
+        self.sent.clear()
+        return sent
+
+    def die_in_exchange(self, number: int) -> None:
+        """Kill this process in its `number`-th exchange from now on."""
+        gang, left = self.trainer.gang, [number]
+        real = gang._attempt
+
+        def attempt(sends: Any, receives: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(sends, receives)
+
+        gang._attempt = attempt
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
