@@ -110,10 +110,18 @@ class TrainerRank:
         return torch.cat(rows).numpy()
 
     def weights(self) -> dict[str, str]:
-        """Digest of theta and of each copy."""
-        sets = {"theta": {name: _whole(p.detach()) for name, p in self.trainer.sets.theta.items()}}
+        """Digest of theta, of each copy and of the optimizer's moments."""
+        sets: dict[str, dict[str, torch.Tensor]] = {
+            "theta": {name: _whole(p.detach()) for name, p in self.trainer.sets.theta.items()}
+        }
         for which in self.trainer.sets.names:
             sets[which.value] = {name: _whole(tensor) for name, tensor in self.trainer.sets[which].items()}
+        sets["moments"] = {
+            f"{moment} {name}": _whole(value)
+            for name, parameter in self.trainer.sets.theta.items()
+            for moment, value in self.trainer.optimizer.state.get(parameter, {}).items()
+        }
+        sets["counts"] = {"updates": self.trainer.updates, **self.trainer.objective_state}
         return {name: digest(tensors) for name, tensors in sets.items()}
 
     # -- a whole role --------------------------------------------------------------------------------------------------

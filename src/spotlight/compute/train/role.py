@@ -10,6 +10,7 @@ Invariant: a step contains every sample of its parts once, and nothing of an aba
 repeated sample, or a final part whose sample count does not match is refused (tests/unit/test_training_role.py).
 """
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangLinks, RankLost, check_transport, form_gang, open_store
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
+from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
@@ -72,6 +74,10 @@ class TrainingRole:
         """Parts of the current step; None if it has not begun."""
         self._meeting_place: tuple[Any, str] | None = None
         """Store that this rank serves, and its address."""
+        self._saves = 0
+        """Checkpoints ordered since the gang was formed."""
+        self._is_torn = False
+        """Whether a transfer of another rank's state ended half-way."""
 
     @property
     def _leads(self) -> bool:
@@ -79,8 +85,8 @@ class TrainingRole:
 
     @property
     def steps(self) -> int:
-        """Number of optimizer steps that theta contains."""
-        return int(self._trainer.updates)
+        """Number of optimizer steps that theta contains; -1 if a transfer from another rank ended half-way."""
+        return -1 if self._is_torn else int(self._trainer.updates)
 
     def form(self, order: m.FormGang) -> m.StoreOpened | m.GangFormed:
         """Leave the earlier gang and join this one; rank 0 first opens a store, if the order names none.
@@ -97,6 +103,7 @@ class TrainingRole:
             if self._meeting_place is None:
                 self._meeting_place = open_store(self._links.host, self._links.port)
             return m.StoreOpened(epoch=order.epoch, store=self._meeting_place[1])
+        self._saves = 0
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
         self._trainer.join(gang, self._links.even_shares)
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
@@ -223,7 +230,8 @@ class TrainingRole:
 
     def _save(self, order: m.Save) -> None:
         self.settle()
-        taken = checkpoint.snapshot(self._trainer, self._base_digest)
+        taken = checkpoint.snapshot(self._trainer, self._base_digest, self._saves)
+        self._saves += 1
         # A daemon thread: an exiting process leaves a half-written checkpoint under its scratch name.
         self._writing = threading.Thread(target=self._write_out, args=(taken, order), name="checkpoint", daemon=True)
         self._writing.start()
@@ -237,17 +245,24 @@ class TrainingRole:
     def _write_out(self, taken: checkpoint.TrainerSnapshot, order: m.Save) -> None:
         try:
             self._write(taken, self._run_folder / order.path)
+        except CheckpointAbandoned as error:
+            # The controller orders the next one after the gang that follows.
+            sys.stderr.write(f"{order.path} is abandoned: {error}\n")
         except Exception as error:
             traceback.print_exc()
             self._send(m.Failed(problem=errors.describe(error), exit_code=errors.exit_code_of(error)))
         else:
-            self._send(m.Saved(step=order.step, path=order.path))
+            if taken.writer is None or taken.writer.rank == 0:
+                self._send(m.Saved(step=order.step, path=order.path))
 
     def _restore(self, order: m.Restore) -> m.Saved:
         self.settle()
         self._parts = None
-        if order.path:
+        if order.source is not None:
+            self._receive(order.source)
+        elif order.path:
             checkpoint.restore(self._trainer, self._run_folder / order.path)
+            self._is_torn = False
         elif self.steps:
             raise Stopped(f"the trainer has taken {self.steps} steps and cannot go back to none; restart it.")
         if self.steps != order.step:
@@ -256,3 +271,18 @@ class TrainingRole:
                 "would continue from the wrong weights; restore the checkpoint of that step."
             )
         return m.Saved(step=order.step, path=order.path, restored=True)
+
+    def _receive(self, source: int) -> None:
+        """Take the state of rank `source`; if that fails half-way, this rank holds no usable state."""
+        gang = self._trainer.gang
+        if gang is None:
+            raise Stopped(
+                f"the state of rank {source} cannot be received by a rank outside of a gang; form a gang first."
+            )
+        is_source = gang.rank == source
+        if is_source and self._is_torn:
+            gang.drop()
+            raise Stopped(f"rank {source} holds no usable state to send; restore a checkpoint.")
+        self._is_torn = not is_source
+        checkpoint.send_state(self._trainer, gang, source)
+        self._is_torn = False
