@@ -13,10 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from family_models import GUIDANCE, TEXTS, windowed_samples
 from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.parallel.gang_group import GangGroup, GangLinks
+from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train import part_loading
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
@@ -24,7 +27,7 @@ from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.digest import digest
 from spotlight.core import messages as m
-from spotlight.core.types import SamplerKind, Version, Window
+from spotlight.core.types import Prompt, SamplerKind, Version, Window
 
 NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
@@ -65,6 +68,27 @@ def experience_of(adapter: Any, algorithm: AlgorithmConfig, is_stale: bool, dtyp
     )
 
 
+def family_adapter(name: str, folder: str) -> Any:
+    return FAMILIES[name].load_adapter_class().from_pretrained(folder, "cpu", torch.float32)
+
+
+def family_experience(adapter: Any) -> Experience:
+    """Four guided samples of two prompts of different lengths."""
+    guidance = GUIDANCE[adapter.family]
+    first, second = adapter.encode([Prompt(text=text) for text in TEXTS])
+    cond = adapter.collate([first, first, second, second])
+    uncond = adapter.collate([adapter.unconditional()] * 4)
+    samples = windowed_samples(guidance, steps=4, window=2)
+    return Experience(
+        rollout=roll_out(adapter, samples, cond, uncond, RUN_SEED),
+        cond=cond,
+        uncond=uncond,
+        advantage_B=torch.tensor([1.0, -0.5, 0.7, -1.2]),
+        kept_B=torch.ones(4, dtype=torch.bool),
+        iteration=0,
+    )
+
+
 class TrainerRank:
     """A trainer that joins gangs."""
 
@@ -77,12 +101,24 @@ class TrainerRank:
         made += (self.taken_reads, self.taken_messages, self.die_in_exchange)
         self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
 
-    def build(self, algorithm: str, dtype: str = "float32", is_stale: bool = False, **train: Any) -> None:
-        """Build the trainer and its eight samples."""
+    def build(
+        self,
+        algorithm: str,
+        dtype: str = "float32",
+        is_stale: bool = False,
+        family: str = "",
+        folder: str = "",
+        **train: Any,
+    ) -> None:
+        """Build the trainer and its samples: eight of a pixel model, or four of a tiny checkpoint of a family."""
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, "max_grad_norm": 1e9, **train})
         chosen, number = ALGORITHMS[algorithm], getattr(torch, dtype)
-        adapter = tiny_adapter()
-        self.experience = experience_of(adapter, chosen, is_stale, number)
+        adapter: Any = family_adapter(family, folder) if family else tiny_adapter()
+        if family:
+            self.experience = family_experience(adapter)
+            adapter._dtype = number
+        else:
+            self.experience = experience_of(adapter, chosen, is_stale, number)
         adapter.transformer.to(number)
         self.trainer = Trainer(adapter, config, chosen, RUN_SEED, keeps_before=is_stale)
         moved(self.trainer)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from spotlight.compute.parallel.gang_group import GangGroup
-from spotlight.compute.parallel.group import CrewGroup
+from spotlight.compute.parallel.gang_group import GangGroup, RankLost
+from spotlight.compute.parallel.group import CrewBroken, CrewGroup
+from spotlight.compute.parallel.links import ExchangeFailure
 from spotlight.compute.train.tally import UpdateTally
 from spotlight.control.pipeline.tsp import rank_shares, smoothed_speeds
 from spotlight.core.errors import Stopped
@@ -94,6 +95,11 @@ class GangSide:
             min(each["micro_batch"] for each in reports),
             all(each["is_settled"] for each in reports),
         )
+
+    def lost(self, error: CrewBroken) -> RankLost:
+        """Drop the gang after its crew failed in a forward or backward."""
+        number = None if error.waited_for is None else int(error.waited_for.rpartition(" ")[2])
+        return self.gang.lost("an exchange of its crew", ExchangeFailure(number, str(error)))
 
     def _check(self, reports: list[dict[str, Any]]) -> None:
         kinds = sorted({(each["step"], each["update_rows"]) for each in reports})

@@ -12,7 +12,8 @@ of the trainer's gang (tests/processes/test_gang_training.py).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangGroup
+from spotlight.compute.parallel.group import CrewBroken
+from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
@@ -97,6 +100,8 @@ class Trainer:
         self._underway: _OpenUpdate | None = None
         self._side: GangSide | None = None
         """Side of this rank in its gang; None if it trains alone."""
+        self._sharding: Sharding | None = None
+        """Split of sequences over this rank's crew; installed with the first crew."""
 
     @property
     def behaviour(self) -> WeightSet | None:
@@ -120,8 +125,12 @@ class Trainer:
         """
         self.drop_update()
         self._side = None
-        if gang is not None:
-            self._side = GangSide(gang, None, is_even)
+        if gang is None:
+            return
+        crew = gang.crew(self.train_config.sequence_ranks)
+        if crew is not None and self._sharding is None:
+            self._sharding = Sharding(self.adapter.transformer)
+        self._side = GangSide(gang, crew, is_even)
 
     def drop_update(self) -> None:
         """Forget the gradient of an update under way."""
@@ -190,9 +199,10 @@ class Trainer:
         underway.places += plan.rows
         self._underway = None
         began = time.perf_counter()
-        for pairs, experience in zip(plan.pairs, experiences, strict=True):
-            if experience is not None:
-                self._accumulate(experience, pairs, underway.denominator or 1.0, underway.tally)
+        with self._in_crew():
+            for pairs, experience in zip(plan.pairs, experiences, strict=True):
+                if experience is not None:
+                    self._accumulate(experience, pairs, underway.denominator or 1.0, underway.tally)
         underway.seconds += time.perf_counter() - began
         self._underway = underway
 
@@ -264,6 +274,21 @@ class Trainer:
                 if made is not None:
                     tally.add(*made)
                     start += len(batch)
+
+    @contextmanager
+    def _in_crew(self) -> Iterator[None]:
+        """Split forwards over this rank's crew, if it has one; forwards of rollouts stay whole."""
+        side = self._side
+        if side is None or side.crew is None or self._sharding is None:
+            yield
+            return
+        self._sharding.bind(side.crew)
+        try:
+            yield
+        except CrewBroken as error:
+            raise side.lost(error) from None
+        finally:
+            self._sharding.bind(None)
 
     def _rows_per_forward(self) -> RowsPerForward:
         rows = self.train_config.micro_batch
