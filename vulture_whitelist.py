@@ -96,6 +96,3 @@ sd3  # the schedule of SD3.5
 wait_for_teardown  # process tests count sockets and threads after it
 misses  # computations that a replay of a co-simulation must not repeat
 slots_used  # slots that a fixed crew works with
-also  # compute/train/part.py: batches of sharded training
-is_dummy  # compute/train/part.py: batches of sharded training
-in_lockstep  # compute/train/part.py: batches of sharded training

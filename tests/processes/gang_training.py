@@ -21,6 +21,7 @@ from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.parallel.gang_group import GangGroup, GangLinks
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train import part_loading
+from spotlight.compute.train.boxes import box_of
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.role import TrainingRole
@@ -98,7 +99,7 @@ class TrainerRank:
         self.sent: list[m.AnyMessage] = []
         self.read: list[str] = []
         made = (self.build, self.set_speeds, self.update, self.weights, self.build_role, self.form, self.obey)
-        made += (self.taken_reads, self.taken_messages, self.die_in_exchange)
+        made += (self.held, self.taken_reads, self.taken_messages, self.die_in_exchange)
         self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
 
     def build(
@@ -136,6 +137,11 @@ class TrainerRank:
             self.trainer.add(self.experience, part)
         report = self.trainer.finish(self.experience.iteration)
         return self.gradient(), {"loss": report.loss, "grad_norm": report.grad_norm, **report.figures}, report.rows
+
+    def held(self) -> tuple[int, int]:
+        """Numbers of the model that this rank holds, and all of them."""
+        parameters = list(self.trainer.adapter.transformer.parameters())
+        return sum(box_of(p.detach()).data.numel() for p in parameters), sum(p.numel() for p in parameters)
 
     def gradient(self) -> np.ndarray:
         """All gradients as one row; absent ones are zero."""

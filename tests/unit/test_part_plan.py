@@ -63,7 +63,7 @@ def test_ranks_in_lockstep_run_equally_many_forwards_of_the_same_sets(ranks, spe
             trained = [pair for batch in real if batch.group == group for pair in batch.pairs]
             assert sorted(trained, key=str) == sorted(plan.pairs[group], key=str)
         assert all(len(batch.pairs) <= rows for batch in real)
-        for batch in real:
+        for batch in plan.batches:
             samples = [groups()[batch.group].samples[pair.sample] for pair in batch.pairs]
             assert frozen(samples) <= batch.also
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from spotlight.compute.parallel.gang_group import GangGroup, RankLost
 from spotlight.compute.parallel.group import CrewBroken, CrewGroup
@@ -114,7 +115,8 @@ class GangSide:
         """A gradient that only some ranks have counts as zero on the others; one that no rank has stays absent."""
         gradients = []
         for parameter, is_present in zip(theta.values(), present, strict=True):
-            if is_present:
+            # Gradients of divided weights are summed by FSDP2.
+            if is_present and not isinstance(parameter, DTensor):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)

@@ -26,6 +26,7 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
+from spotlight.compute.train.sharded import RestartNeeded, holds_shares, sharded_fingerprint, whole
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -91,9 +92,15 @@ class TrainingRole:
     def form(self, order: m.FormGang) -> m.StoreOpened | m.GangFormed:
         """Leave the earlier gang and join this one; rank 0 first opens a store, if the order names none.
 
-        Raises RankLost if another rank does not come.
+        Raises RankLost if another rank does not come, and RestartNeeded if this process holds a share of the weights
+        of an earlier gang (`train.parallel: sharded`): it must exit and start anew.
         """
         self._leave()
+        if self._trainer.is_sharded:
+            raise RestartNeeded(
+                f"this process holds a share of the weights of an earlier gang, so it cannot join gang {order.epoch}; "
+                "restart it and restore the checkpoint."
+            )
         if order.ranks == 1:
             self._meeting_place = None
             self._trainer.join(None)
@@ -107,6 +114,11 @@ class TrainingRole:
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
         self._trainer.join(gang, self._links.even_shares)
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether this rank's model can also roll out: with a share of the weights every forward needs all ranks."""
+        return not self._trainer.is_sharded
 
     def abort(self) -> None:
         """End an exchange of the gang under way, here and at the other ranks, from any thread."""
@@ -180,8 +192,10 @@ class TrainingRole:
         if order.last:
             self._trainer.end_iteration()
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
+        gang = self._trainer.gang
+        digest = sharded_fingerprint(theta, gang) if gang is not None and holds_shares(theta) else fingerprint(theta)
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
-        return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures if self._leads else {})
+        return m.Stepped(step=order.step, digest=digest, figures=figures if self._leads else {})
 
     def _check_order(self, order: m.Train) -> None:
         """Refuse an order that would train the wrong weights, lose a sample or count one twice."""
@@ -218,13 +232,26 @@ class TrainingRole:
         check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
 
     def _publish(self, weights: WeightsId) -> m.PublishedWeights | None:
+        state = self.state(weights.policy)
+        if holds_shares(state):
+            # All ranks take part; one tensor at a time, of which rank 0 keeps a copy on the host.
+            state = self._gathered(state)
         if not self._leads:
             return None
-        stored = self._store.publish(weights, self._adapter.family, self.state(weights.policy), self._base_digest)
+        stored = self._store.publish(weights, self._adapter.family, state, self._base_digest)
         return m.PublishedWeights(weights=weights, digest=stored.fingerprint, size=stored.size, step=self.steps)
 
+    def _gathered(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, on the host of rank 0; empty on the other ranks."""
+        gathered = {}
+        for name in sorted(state):
+            tensor = whole(state[name])
+            if self._leads:
+                gathered[name] = tensor.cpu()
+        return gathered
+
     def state(self, policy: Policy) -> Mapping[str, Tensor]:
-        """The weights that it would publish now; later steps change them in place."""
+        """The weights that it would publish now, or this rank's share of them; later steps change them in place."""
         sets, which = self._trainer.sets, WeightSet.EMA if policy is Policy.AVERAGE else self._trainer.behaviour
         return sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
 
@@ -278,6 +305,11 @@ class TrainingRole:
         if gang is None:
             raise Stopped(
                 f"the state of rank {source} cannot be received by a rank outside of a gang; form a gang first."
+            )
+        if self._trainer.is_sharded:
+            raise Stopped(
+                f"the state of rank {source} cannot be received, because each rank holds other weights in a sharded "
+                "gang; restore a checkpoint."
             )
         is_source = gang.rank == source
         if is_source and self._is_torn:
