@@ -161,6 +161,11 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _ranks_can_share_the_work(self) -> Self:
+        self.train.check_ranks(self.cluster.gang)
+        return self
+
+    @model_validator(mode="after")
     def _deterministic_batches_are_fixed(self) -> Self:
         if self.deterministic:
             self.train.check_deterministic()

@@ -13,18 +13,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from family_models import GUIDANCE, TEXTS, windowed_samples
 from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
 
 from spotlight.compute.models.adapter import ConditionBatch
+from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.parallel.gang_group import GangGroup, GangLinks
+from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train import part_loading
+from spotlight.compute.train.boxes import box_of
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.digest import digest
 from spotlight.core import messages as m
-from spotlight.core.types import SamplerKind, Version, Window
+from spotlight.core.types import Prompt, SamplerKind, Version, Window
 
 NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
@@ -65,6 +69,27 @@ def experience_of(adapter: Any, algorithm: AlgorithmConfig, is_stale: bool, dtyp
     )
 
 
+def family_adapter(name: str, folder: str) -> Any:
+    return FAMILIES[name].load_adapter_class().from_pretrained(folder, "cpu", torch.float32)
+
+
+def family_experience(adapter: Any) -> Experience:
+    """Four guided samples of two prompts of different lengths."""
+    guidance = GUIDANCE[adapter.family]
+    first, second = adapter.encode([Prompt(text=text) for text in TEXTS])
+    cond = adapter.collate([first, first, second, second])
+    uncond = adapter.collate([adapter.unconditional()] * 4)
+    samples = windowed_samples(guidance, steps=4, window=2)
+    return Experience(
+        rollout=roll_out(adapter, samples, cond, uncond, RUN_SEED),
+        cond=cond,
+        uncond=uncond,
+        advantage_B=torch.tensor([1.0, -0.5, 0.7, -1.2]),
+        kept_B=torch.ones(4, dtype=torch.bool),
+        iteration=0,
+    )
+
+
 class TrainerRank:
     """A trainer that joins gangs."""
 
@@ -74,15 +99,27 @@ class TrainerRank:
         self.sent: list[m.AnyMessage] = []
         self.read: list[str] = []
         made = (self.build, self.set_speeds, self.update, self.weights, self.build_role, self.form, self.obey)
-        made += (self.taken_reads, self.taken_messages, self.die_in_exchange)
+        made += (self.held, self.taken_reads, self.taken_messages, self.die_in_exchange)
         self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
 
-    def build(self, algorithm: str, dtype: str = "float32", is_stale: bool = False, **train: Any) -> None:
-        """Build the trainer and its eight samples."""
+    def build(
+        self,
+        algorithm: str,
+        dtype: str = "float32",
+        is_stale: bool = False,
+        family: str = "",
+        folder: str = "",
+        **train: Any,
+    ) -> None:
+        """Build the trainer and its samples: eight of a pixel model, or four of a tiny checkpoint of a family."""
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, "max_grad_norm": 1e9, **train})
         chosen, number = ALGORITHMS[algorithm], getattr(torch, dtype)
-        adapter = tiny_adapter()
-        self.experience = experience_of(adapter, chosen, is_stale, number)
+        adapter: Any = family_adapter(family, folder) if family else tiny_adapter()
+        if family:
+            self.experience = family_experience(adapter)
+            adapter._dtype = number
+        else:
+            self.experience = experience_of(adapter, chosen, is_stale, number)
         adapter.transformer.to(number)
         self.trainer = Trainer(adapter, config, chosen, RUN_SEED, keeps_before=is_stale)
         moved(self.trainer)
@@ -101,6 +138,11 @@ class TrainerRank:
         report = self.trainer.finish(self.experience.iteration)
         return self.gradient(), {"loss": report.loss, "grad_norm": report.grad_norm, **report.figures}, report.rows
 
+    def held(self) -> tuple[int, int]:
+        """Numbers of the model that this rank holds, and all of them."""
+        parameters = list(self.trainer.adapter.transformer.parameters())
+        return sum(box_of(p.detach()).data.numel() for p in parameters), sum(p.numel() for p in parameters)
+
     def gradient(self) -> np.ndarray:
         """All gradients as one row; absent ones are zero."""
         rows = []
@@ -110,10 +152,18 @@ class TrainerRank:
         return torch.cat(rows).numpy()
 
     def weights(self) -> dict[str, str]:
-        """Digest of theta and of each copy."""
-        sets = {"theta": {name: _whole(p.detach()) for name, p in self.trainer.sets.theta.items()}}
+        """Digest of theta, of each copy and of the optimizer's moments."""
+        sets: dict[str, dict[str, torch.Tensor]] = {
+            "theta": {name: _whole(p.detach()) for name, p in self.trainer.sets.theta.items()}
+        }
         for which in self.trainer.sets.names:
             sets[which.value] = {name: _whole(tensor) for name, tensor in self.trainer.sets[which].items()}
+        sets["moments"] = {
+            f"{moment} {name}": _whole(value)
+            for name, parameter in self.trainer.sets.theta.items()
+            for moment, value in self.trainer.optimizer.state.get(parameter, {}).items()
+        }
+        sets["counts"] = {"updates": self.trainer.updates, **self.trainer.objective_state}
         return {name: digest(tensors) for name, tensors in sets.items()}
 
     # -- a whole role --------------------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """Training roles as ranks of a gang: orders to all, replies of each, deaths and the gang after them."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from gang_orders import Gang
 from gang_processes import GangRanks
 from test_training_role import harness_in
 
@@ -13,52 +12,12 @@ from spotlight.core import messages as m
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 
-ALL = range(8)
-
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[GangRanks]:
     started = GangRanks(3)
     yield started
     started.end()
-
-
-class Gang:
-    """Roles of some processes over one run folder."""
-
-    def __init__(self, ranks: GangRanks, folder: Path, **build: Any) -> None:
-        self.ranks = ranks
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        self._writer = harness_in(folder, NftConfig(kl_weight=0.05, timesteps_per_sample=2))
-        self._build = {"algorithm": "nft", "links": {}, **build}
-
-    def build(self, processes: Sequence[int]) -> None:
-        self.ranks.all(processes, "build_role", str(self.folder), **self._build)
-
-    def form(self, processes: Sequence[int]) -> list[Any]:
-        """Form the next gang as the controller does; returns the replies."""
-        self.ranks.epoch += 1
-        epoch, count, store = self.ranks.epoch, len(processes), ""
-        if count > 1:
-            opened = self.ranks.call(processes[0], "form", m.FormGang(epoch=epoch, rank=0, ranks=count))
-            assert isinstance(opened, m.StoreOpened), opened
-            assert opened.epoch == epoch
-            store = opened.store
-        for rank, process in enumerate(processes):
-            self.ranks.send(process, "form", m.FormGang(epoch=epoch, rank=rank, ranks=count, store=store))
-        return [self.ranks.reply(process) for process in processes]
-
-    def train(self, processes: Sequence[int], step: int, numbers: Sequence[int] = ALL, **fields: Any) -> list[Any]:
-        order = self.order(step, numbers, **fields)
-        return self.ranks.all(processes, "obey", order)
-
-    def order(self, step: int, numbers: Sequence[int] = ALL, **fields: Any) -> m.Train:
-        items = self._writer.items(numbers, iteration=step)
-        return m.Train(step=step, iteration=step, items=items, **{"last": True, **fields})
-
-    def weights(self, processes: Sequence[int]) -> list[dict[str, str]]:
-        return self.ranks.all(processes, "weights")
 
 
 def test_ranks_train_their_shares_and_hold_the_same_bits(ranks, tmp_path):
@@ -131,3 +90,66 @@ def test_rows_per_forward_that_ranks_search_end_at_one_size(ranks, tmp_path):
         assert first.digest == second.digest
     assert first.figures["micro_batch"] >= 1
     assert gang.weights([0]) == gang.weights([1])
+
+
+@pytest.mark.parametrize("survivor_leads", [True, False])
+def test_rank_killed_in_an_exchange_is_replaced_and_training_continues_with_the_same_bits(survivor_leads, tmp_path):
+    """The gradients of the broken step are dropped; the newcomer receives the state in memory."""
+    ranks = GangRanks(3)
+    try:
+        undisturbed, gang = Gang(ranks, tmp_path / "a"), Gang(ranks, tmp_path / "b")
+        undisturbed.build([0, 1])
+        undisturbed.form([0, 1])
+        for step in range(4):
+            undisturbed.train([0, 1], step)
+        (wanted,) = undisturbed.weights([0])
+
+        gang.build([0, 1, 2])
+        gang.form([0, 1])
+        for step in range(2):
+            gang.train([0, 1], step)
+        (before,) = gang.weights([0])
+        # A gather takes two exchanges; this is inside the sum of the gradients.
+        ranks.call(1, "die_in_exchange", 4)
+        order = gang.order(2)
+        for process in (0, 1):
+            ranks.send(process, "obey", order)
+        lost = ranks.reply(0)
+        assert (lost.kind, lost.waited_for) == ("RankLost", 1)
+        assert gang.weights([0]) == [before], "the step was not taken"
+
+        members = [0, 2] if survivor_leads else [2, 0]
+        source = members.index(0)
+        assert [reply.steps for reply in gang.form(members)] == ([2, 0] if survivor_leads else [0, 2])
+        restored = m.Saved(step=2, path="", restored=True)
+        assert ranks.all(members, "obey", m.Restore(step=2, path="", source=source)) == [restored] * 2
+        for step in (2, 3):
+            gang.train(members, step)
+        assert gang.weights(members) == [wanted] * 2
+    finally:
+        ranks.end()
+
+
+def test_transfer_that_breaks_half_way_leaves_no_usable_state_until_the_next_restore(tmp_path):
+    ranks = GangRanks(3)
+    try:
+        gang = Gang(ranks, tmp_path / "run")
+        gang.build([0, 1, 2])
+        gang.form([0])
+        gang.train([0], 0)
+        ranks.call(0, "obey", m.Save(step=1, path="checkpoints/step_1"))
+        assert ranks.call(0, "taken_messages") == [m.Saved(step=1, path="checkpoints/step_1")]
+        (kept,) = gang.weights([0])
+        gang.form([0, 1])
+        # The first two exchanges compare the tensors' names; the next ones send them.
+        ranks.call(0, "die_in_exchange", 4)
+        for process in (0, 1):
+            ranks.send(process, "obey", m.Restore(step=1, path="", source=0))
+        assert ranks.reply(1).kind == "RankLost"
+        assert [reply.steps for reply in gang.form([1, 2])] == [-1, 0]
+        for process in (1, 2):
+            ranks.send(process, "obey", m.Restore(step=1, path="checkpoints/step_1"))
+        assert [ranks.reply(process).restored for process in (1, 2)] == [True, True]
+        assert gang.weights([1, 2]) == [kept] * 2
+    finally:
+        ranks.end()

@@ -113,12 +113,24 @@ def test_forward_over_a_dropped_group_is_broken_and_the_next_one_alone_is_right(
     assert torch.equal(velocity(adapter), expected)
 
 
-def test_gradients_through_a_crew_are_refused(crew):
-    adapter = tiny_adapter()
-    Sharding(adapter.transformer).bind(crew[0])
-    cond = adapter.collate(adapter.encode(PROMPTS[:1]))
-    with pytest.raises(ConfigError, match="no_grad"):
-        adapter.velocity(torch.zeros(1, *adapter.latent_shape(SIZE)), torch.ones(1), cond, None, 1.0, SIZE)
+def test_gradients_of_two_ranks_add_up_to_those_of_one(crew):
+    """Not bit for bit: each rank sums over its own tokens first."""
+    alone, *adapters = (tiny_adapter() for _ in range(3))
+    for adapter, group in zip(adapters, crew, strict=True):
+        Sharding(adapter.transformer).bind(group)
+
+    def gradients(adapter: PixelAdapter) -> list[Tensor]:
+        with torch.enable_grad():
+            velocity.__wrapped__(adapter).square().sum().backward()
+        return [p.grad if p.grad is not None else torch.zeros_like(p) for p in adapter.transformer.parameters()]
+
+    wanted = gradients(alone)
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(gradients, adapters))
+    for name, *each in zip(dict(alone.transformer.named_parameters()), wanted, *made, strict=True):
+        distance = (each[1] + each[2] - each[0]).norm() / each[0].norm().clamp(min=1e-3)
+        assert distance < 1e-4, name
+    assert any(not torch.equal(one, other) for one, other in zip(*made, strict=True))
 
 
 def test_degree_beyond_the_heads_is_refused_with_the_legal_ones(crew):

@@ -20,7 +20,7 @@
     |-- WireError                 bytes on a socket that are not a valid frame (core/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
     |-- RankLost                  an exchange of a gang failed (compute/parallel/gang_group.py)
-    |-- RestartNeeded             a sharded rank must exit to join another gang (compute/train/sharded.py)
+    |-- RestartNeeded             a rank with sharded weights must restart (compute/train/sharded.py)
     |-- StaleForward              a forward of an earlier crew (compute/parallel/crew_adapter.py)
     `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)
 

@@ -9,7 +9,8 @@ processors (text before image, in SD3 after it), because softmax sums in key ord
 Invariant: on CPU in fp32 a forward of Qwen-Image's or SD3's transformer has the same bits at every degree
 (tests/processes/test_parallel_numerics.py). That needs one thread per rank, and tokens split in fours (see splits.py).
 FLUX's single blocks compute text and image rows in one matrix, whose height depends on the degree, so FLUX agrees to
-1e-5 instead. On GPUs kernels depend on the row count, and degrees agree to rounding. Inference only.
+1e-5 instead. On GPUs kernels depend on the row count, and degrees agree to rounding. With gradients on, the sum of the
+ranks' gradients is the gradient of one rank (exchanges.py).
 
 Shapes: B batch, T text tokens, S image tokens (s of this rank), H heads (h of this rank), D head width.
 """
@@ -28,6 +29,7 @@ from diffusers.models.transformers.transformer_qwenimage import QwenDoubleStream
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spotlight.compute.parallel.exchanges import all_gather, all_to_all
 from spotlight.compute.parallel.group import CrewGroup
 from spotlight.compute.parallel.splits import TOKEN_MULTIPLE, check_degree, spans, split_sizes
 from spotlight.core.errors import ConfigError
@@ -104,11 +106,6 @@ class Sharding:
         """This rank's image tokens, under a new plan; None without a group."""
         if self._group is None:
             return None
-        if torch.is_grad_enabled():
-            raise ConfigError(
-                "gradients are on in a transformer that is split over a crew, but exchanges have no gradient; run it "
-                "under torch.no_grad(), or bind no group for training."
-            )
         degree = self._group.degree
         if x_BSC.shape[1] < degree:
             raise ConfigError(
@@ -122,8 +119,11 @@ class Sharding:
     def _leave(self, module: nn.Module, arguments: Any, output_BSC: Tensor) -> Tensor | None:
         if self._group is None:
             return None
-        plan, self._plan = self.plan, None
-        return plan.group.all_gather(output_BSC, plan.tokens)
+        plan = self.plan
+        if not torch.is_grad_enabled():
+            # A checkpointed backward runs blocks again under this plan.
+            self._plan = None
+        return all_gather(plan.group, output_BSC, plan.tokens)
 
 
 @torch.compiler.disable
@@ -140,7 +140,7 @@ def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Atte
     image = torch.stack([q[:, text:], k[:, text:], v[:, text:]])
     mine = plan.heads[rank]
     by_token = [(3, batch, size, mine, width) for size in plan.tokens]
-    arrived = group.all_to_all([image[..., span, :].contiguous() for span in heads], by_token)
+    arrived = all_to_all(group, [image[..., span, :].contiguous() for span in heads], by_token)
     joint = []
     for which, own in enumerate((q, k, v)):
         parts = [part[which] for part in arrived]
@@ -151,7 +151,7 @@ def ulysses(plan: Plan, q: Tensor, k: Tensor, v: Tensor, text: int, attend: Atte
         out = out.roll(text, dims=1)
     back = [torch.cat([out[:, :text], out[:, text:][:, span]], dim=1) for span in spans(plan.tokens)]
     by_head = [(batch, text + plan.shard, count, width) for count in plan.heads]
-    return torch.cat(group.all_to_all(back, by_head), dim=2)
+    return torch.cat(all_to_all(group, back, by_head), dim=2)
 
 
 class _QwenProcessor:

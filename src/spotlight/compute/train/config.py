@@ -158,6 +158,16 @@ def _is_row_count(value: Any) -> Any:
 RowCount: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_is_row_count)]
 
 
+class Parallel(StrEnum):
+    """How training ranks share the model."""
+
+    AUTO = "auto"
+    REPLICATED = "replicated"
+    """Every rank holds the whole model; gradients are summed once per optimizer step."""
+    SHARDED = "sharded"
+    """Every rank holds some rows of each weight, and forwards gather them (FSDP2)."""
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), the batching of rows, and the trained parameters."""
 
@@ -187,6 +197,11 @@ class TrainConfig(Section):
     """Low-rank adapters; None trains all weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    parallel: Parallel = Parallel.AUTO
+    """How several training ranks share the model: every rank holds all of it (`replicated`), or some of its weights
+    (`sharded`, FSDP2); `auto` is replicated."""
+    sequence_ranks: int = Field(default=1, ge=1)
+    """Ranks that split the image tokens of a forward between them; a divisor of the number of training ranks."""
     timeout_s: float = Field(default=3600.0, gt=0)
     """Seconds after which an optimizer step, a publication or a checkpoint counts as hung; the trainer is then
     killed and restarted from the newest checkpoint."""
@@ -199,6 +214,30 @@ class TrainConfig(Section):
     def ema_decay_at(self, updates: int) -> float:
         """Decay of the averaged weights at optimizer step number `updates`, counted from 1."""
         return min((1 + updates) / (10 + updates), self.ema_decay) if self.ema_warmup else self.ema_decay
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several ranks share the weights; `auto` replicates them."""
+        return self.parallel is Parallel.SHARDED
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse settings that this number of training ranks cannot have."""
+        if ranks % self.sequence_ranks:
+            raise ConfigError(
+                f"train.sequence_ranks is {self.sequence_ranks} but {ranks} ranks train, which cannot be divided into "
+                "crews of that size; set train.sequence_ranks to a divisor of the number of training ranks."
+            )
+        if self.is_sharded and self.sequence_ranks > 1:
+            raise ConfigError(
+                f"train.parallel is sharded and train.sequence_ranks is {self.sequence_ranks}, but ranks that share "
+                "weights train different rows; set train.sequence_ranks to 1, or train.parallel to replicated."
+            )
+        exchanges = "train.parallel is sharded" if self.is_sharded else f"train.sequence_ranks is {self.sequence_ranks}"
+        if self.micro_batch == AUTO and (self.is_sharded or self.sequence_ranks > 1):
+            raise ConfigError(
+                f"train.micro_batch is auto and {exchanges}, but ranks that exchange tensors in a forward must run "
+                "equal batches, and each one would find another size; set train.micro_batch to a number."
+            )
 
     def check_deterministic(self) -> None:
         """Refuse settings that give other bits in another run."""

@@ -30,6 +30,8 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.rng import Purpose, derive_key, generator
 from spotlight.core.types import Sample, Sampling, Size
 
+NO_SETS: frozenset[WeightSet] = frozenset()
+
 
 @dataclass(frozen=True)
 class LossRows:
@@ -49,7 +51,18 @@ class Objective(Protocol):
     def places(self, samples: Sequence[Sample]) -> list[int]:
         """Number of trained timesteps of each sample."""
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows: ...
+    def frozen(self, stale: Sequence[bool]) -> frozenset[WeightSet]:
+        """Weight sets whose forward depends on which rows of a batch are stale."""
+
+    def rows(
+        self,
+        adapter: Adapter,
+        sets: WeightSets,
+        experience: Experience,
+        rows: Sequence[Pair],
+        also: frozenset[WeightSet] = NO_SETS,
+    ) -> LossRows:
+        """Losses of these rows; `also` names sets of `frozen` whose forward must run even if no row needs it."""
 
     def after_step(self, figures: Mapping[str, float]) -> None:
         """Update the state after an optimizer step; `figures` are the means over its rows."""
@@ -80,7 +93,17 @@ class NftObjective:
     def places(self, samples: Sequence[Sample]) -> list[int]:
         return [min(self.config.timesteps_per_sample, sample.sampling.steps) for sample in samples]
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows:
+    def frozen(self, stale: Sequence[bool]) -> frozenset[WeightSet]:
+        return frozenset(WeightSet.BEFORE if self.takes_stale and one else WeightSet.OLD for one in stale)
+
+    def rows(
+        self,
+        adapter: Adapter,
+        sets: WeightSets,
+        experience: Experience,
+        rows: Sequence[Pair],
+        also: frozenset[WeightSet] = NO_SETS,
+    ) -> LossRows:
         sampling = experience.rollout.samples[0].sampling
         index = _index(rows, adapter.device)
         x0 = experience.rollout.x0_BSC[index]
@@ -88,7 +111,7 @@ class NftObjective:
         x_t = noised(x0, self._noise(experience, rows, x0.shape[1:]).to(x0), sigma_B)
         inputs = _inputs(experience, index, x_t, sigma_B)
         stale_B = _stale(experience, rows, self.takes_stale, adapter.device)
-        v_old = _anchor(adapter, sets, inputs, stale_B)
+        v_old = _anchor(adapter, sets, inputs, stale_B, also)
         v_ref = _frozen(adapter, sets, WeightSet.REFERENCE, inputs) if self.config.kl_weight > 0 else None
         v_theta = inputs.velocity(adapter)
         r_B = preference(experience.advantage_B[index], self.config.advantage_clip)
@@ -152,13 +175,23 @@ class FlowGrpoObjective:
             )
         return places
 
-    def rows(self, adapter: Adapter, sets: WeightSets, experience: Experience, rows: Sequence[Pair]) -> LossRows:
+    def frozen(self, stale: Sequence[bool]) -> frozenset[WeightSet]:
+        return frozenset({WeightSet.START} if self.takes_stale and self._watch.decouples and any(stale) else ())
+
+    def rows(
+        self,
+        adapter: Adapter,
+        sets: WeightSets,
+        experience: Experience,
+        rows: Sequence[Pair],
+        also: frozenset[WeightSet] = NO_SETS,
+    ) -> LossRows:
         steps = _WindowSteps.of(adapter, experience, rows)
         stale_B = _stale(experience, rows, self.takes_stale, adapter.device)
         ref_mean = None
         if self.config.kl_weight > 0:
             ref_mean = steps.transition(_frozen(adapter, sets, WeightSet.REFERENCE, steps.inputs)).mean
-        proximal_B = self._proximal(adapter, sets, steps, stale_B)
+        proximal_B = self._proximal(adapter, sets, steps, stale_B, also)
         gap_B = torch.empty(0)
         if self._stepped and self.recomputes:
             first = steps.transition(_frozen(adapter, sets, WeightSet.START, steps.inputs))
@@ -202,9 +235,13 @@ class FlowGrpoObjective:
     def after_iteration(self) -> None:
         self._stepped.zero_()
 
-    def _proximal(self, adapter: Adapter, sets: WeightSets, steps: "_WindowSteps", stale_B: Tensor) -> Tensor | None:
+    def _proximal(
+        self, adapter: Adapter, sets: WeightSets, steps: "_WindowSteps", stale_B: Tensor, also: frozenset[WeightSet]
+    ) -> Tensor | None:
         """Log-ratio of the iteration's first weights to those that drew the row, 0 for fresh rows; None if unused."""
         if not (self.takes_stale and self._watch.decouples and bool(stale_B.any())):
+            if WeightSet.START in also:
+                _run_one_row(adapter, sets, WeightSet.START, steps.inputs)
             return None
         stale = steps.rows(stale_B)
         start = stale.transition(_frozen(adapter, sets, WeightSet.START, stale.inputs))
@@ -298,17 +335,25 @@ class _WindowSteps:
         return samplers.log_prob(self.sampling.sampler, self.x_next, given)
 
 
-def _anchor(adapter: Adapter, sets: WeightSets, inputs: _Inputs, stale_B: Tensor) -> Tensor:
+def _anchor(adapter: Adapter, sets: WeightSets, inputs: _Inputs, stale_B: Tensor, also: frozenset[WeightSet]) -> Tensor:
     """Velocity of the policy that drew each row; a batch of fresh and stale rows takes one forward of each kind."""
-    if not bool(stale_B.any()):
-        return _frozen(adapter, sets, WeightSet.OLD, inputs)
-    if bool(stale_B.all()):
-        return _frozen(adapter, sets, WeightSet.BEFORE, inputs)
-    fresh = _frozen(adapter, sets, WeightSet.OLD, inputs.rows(~stale_B))
-    v_old = fresh.new_empty(len(stale_B), *fresh.shape[1:])
-    v_old[~stale_B] = fresh
-    v_old[stale_B] = _frozen(adapter, sets, WeightSet.BEFORE, inputs.rows(stale_B))
+    v_old: Tensor | None = None
+    for which, drew_B in ((WeightSet.OLD, ~stale_B), (WeightSet.BEFORE, stale_B)):
+        if bool(drew_B.all()):
+            v_old = _frozen(adapter, sets, which, inputs)
+        elif bool(drew_B.any()):
+            v_drew = _frozen(adapter, sets, which, inputs.rows(drew_B))
+            v_old = v_drew.new_empty(len(drew_B), *v_drew.shape[1:]) if v_old is None else v_old
+            v_old[drew_B] = v_drew
+        elif which in also:
+            _run_one_row(adapter, sets, which, inputs)
+    assert v_old is not None
     return v_old
+
+
+def _run_one_row(adapter: Adapter, sets: WeightSets, which: WeightSet, inputs: _Inputs) -> None:
+    """Take part in a forward that another rank needs."""
+    _frozen(adapter, sets, which, inputs.rows(torch.zeros(1, dtype=torch.int64, device=inputs.x_BSC.device)))
 
 
 @torch.no_grad()

@@ -109,19 +109,14 @@ def in_lockstep(
     if not flat:
         return replace(plan, batches=())
     cut = [_batches(_by_group(flat[share.start : share.stop], len(groups)), rows, over) for share in shares(len(flat))]
+    most = max(len(each) for each in cut)
+    for each in cut:
+        group, pair = (each[0].group, each[0].pairs[0]) if each else flat[0]
+        each += [Batch(group, (pair,), is_dummy=True)] * (most - len(each))
     batches = []
-    for number in range(max(len(each) for each in cut)):
-        needs: frozenset[WeightSet] = frozenset()
-        for each in cut:
-            if number < len(each):
-                group, pairs = each[number].group, each[number].pairs
-                needs |= frozen([groups[group].samples[pair.sample] for pair in pairs])
-        own = cut[rank]
-        if number < len(own):
-            batches.append(replace(own[number], also=needs))
-        else:
-            group, pair = (own[0].group, own[0].pairs[0]) if own else flat[0]
-            batches.append(Batch(group, (pair,), needs, is_dummy=True))
+    for number in range(most):
+        needs = [frozen([groups[b.group].samples[p.sample] for p in b.pairs]) for b in (each[number] for each in cut)]
+        batches.append(replace(cut[rank][number], also=frozenset().union(*needs)))
     return replace(plan, batches=tuple(batches))
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from spotlight.compute.parallel.gang_group import GangGroup
-from spotlight.compute.parallel.group import CrewGroup
+from spotlight.compute.parallel.gang_group import GangGroup, RankLost
+from spotlight.compute.parallel.group import CrewBroken, CrewGroup
+from spotlight.compute.parallel.links import ExchangeFailure
 from spotlight.compute.train.tally import UpdateTally
 from spotlight.control.pipeline.tsp import rank_shares, smoothed_speeds
 from spotlight.core.errors import Stopped
@@ -95,6 +97,11 @@ class GangSide:
             all(each["is_settled"] for each in reports),
         )
 
+    def lost(self, error: CrewBroken) -> RankLost:
+        """Drop the gang after its crew failed in a forward or backward."""
+        number = None if error.waited_for is None else int(error.waited_for.rpartition(" ")[2])
+        return self.gang.lost("an exchange of its crew", ExchangeFailure(number, str(error)))
+
     def _check(self, reports: list[dict[str, Any]]) -> None:
         kinds = sorted({(each["step"], each["update_rows"]) for each in reports})
         if len(kinds) > 1:
@@ -108,7 +115,8 @@ class GangSide:
         """A gradient that only some ranks have counts as zero on the others; one that no rank has stays absent."""
         gradients = []
         for parameter, is_present in zip(theta.values(), present, strict=True):
-            if is_present:
+            # Gradients of divided weights are summed by FSDP2.
+            if is_present and not isinstance(parameter, DTensor):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)

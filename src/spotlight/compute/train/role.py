@@ -10,6 +10,7 @@ Invariant: a step contains every sample of its parts once, and nothing of an aba
 repeated sample, or a final part whose sample count does not match is refused (tests/unit/test_training_role.py).
 """
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,7 +24,9 @@ from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangLinks, RankLost, check_transport, form_gang, open_store
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
+from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
+from spotlight.compute.train.sharded import RestartNeeded, holds_shares, sharded_fingerprint, whole
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -72,6 +75,10 @@ class TrainingRole:
         """Parts of the current step; None if it has not begun."""
         self._meeting_place: tuple[Any, str] | None = None
         """Store that this rank serves, and its address."""
+        self._saves = 0
+        """Checkpoints ordered since the gang was formed."""
+        self._is_torn = False
+        """Whether a transfer of another rank's state ended half-way."""
 
     @property
     def _leads(self) -> bool:
@@ -79,15 +86,21 @@ class TrainingRole:
 
     @property
     def steps(self) -> int:
-        """Number of optimizer steps that theta contains."""
-        return int(self._trainer.updates)
+        """Number of optimizer steps that theta contains; -1 if a transfer from another rank ended half-way."""
+        return -1 if self._is_torn else int(self._trainer.updates)
 
     def form(self, order: m.FormGang) -> m.StoreOpened | m.GangFormed:
         """Leave the earlier gang and join this one; rank 0 first opens a store, if the order names none.
 
-        Raises RankLost if another rank does not come.
+        Raises RankLost if another rank does not come, and RestartNeeded if this process holds a share of the weights
+        of an earlier gang (`train.parallel: sharded`): it must exit and start anew.
         """
         self._leave()
+        if self._trainer.is_sharded:
+            raise RestartNeeded(
+                f"this process holds a share of the weights of an earlier gang, so it cannot join gang {order.epoch}; "
+                "restart it and restore the checkpoint."
+            )
         if order.ranks == 1:
             self._meeting_place = None
             self._trainer.join(None)
@@ -97,9 +110,15 @@ class TrainingRole:
             if self._meeting_place is None:
                 self._meeting_place = open_store(self._links.host, self._links.port)
             return m.StoreOpened(epoch=order.epoch, store=self._meeting_place[1])
+        self._saves = 0
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
         self._trainer.join(gang, self._links.even_shares)
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether this rank's model can also roll out: with a share of the weights every forward needs all ranks."""
+        return not self._trainer.is_sharded
 
     def abort(self) -> None:
         """End an exchange of the gang under way, here and at the other ranks, from any thread."""
@@ -173,8 +192,10 @@ class TrainingRole:
         if order.last:
             self._trainer.end_iteration()
         theta = {name: parameter.data for name, parameter in self._trainer.sets.theta.items()}
+        gang = self._trainer.gang
+        digest = sharded_fingerprint(theta, gang) if gang is not None and holds_shares(theta) else fingerprint(theta)
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
-        return m.Stepped(step=order.step, digest=fingerprint(theta), figures=figures if self._leads else {})
+        return m.Stepped(step=order.step, digest=digest, figures=figures if self._leads else {})
 
     def _check_order(self, order: m.Train) -> None:
         """Refuse an order that would train the wrong weights, lose a sample or count one twice."""
@@ -211,19 +232,33 @@ class TrainingRole:
         check_versions([item.request.sample for item in order.items], order.iteration, self._trainer.keeps_before)
 
     def _publish(self, weights: WeightsId) -> m.PublishedWeights | None:
+        state = self.state(weights.policy)
+        if holds_shares(state):
+            # All ranks take part; one tensor at a time, of which rank 0 keeps a copy on the host.
+            state = self._gathered(state)
         if not self._leads:
             return None
-        stored = self._store.publish(weights, self._adapter.family, self.state(weights.policy), self._base_digest)
+        stored = self._store.publish(weights, self._adapter.family, state, self._base_digest)
         return m.PublishedWeights(weights=weights, digest=stored.fingerprint, size=stored.size, step=self.steps)
 
+    def _gathered(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, on the host of rank 0; empty on the other ranks."""
+        gathered = {}
+        for name in sorted(state):
+            tensor = whole(state[name])
+            if self._leads:
+                gathered[name] = tensor.cpu()
+        return gathered
+
     def state(self, policy: Policy) -> Mapping[str, Tensor]:
-        """The weights that it would publish now; later steps change them in place."""
+        """The weights that it would publish now, or this rank's share of them; later steps change them in place."""
         sets, which = self._trainer.sets, WeightSet.EMA if policy is Policy.AVERAGE else self._trainer.behaviour
         return sets[which] if which is not None else {name: p.data for name, p in sets.theta.items()}
 
     def _save(self, order: m.Save) -> None:
         self.settle()
-        taken = checkpoint.snapshot(self._trainer, self._base_digest)
+        taken = checkpoint.snapshot(self._trainer, self._base_digest, self._saves)
+        self._saves += 1
         # A daemon thread: an exiting process leaves a half-written checkpoint under its scratch name.
         self._writing = threading.Thread(target=self._write_out, args=(taken, order), name="checkpoint", daemon=True)
         self._writing.start()
@@ -237,17 +272,24 @@ class TrainingRole:
     def _write_out(self, taken: checkpoint.TrainerSnapshot, order: m.Save) -> None:
         try:
             self._write(taken, self._run_folder / order.path)
+        except CheckpointAbandoned as error:
+            # The controller orders the next one after the gang that follows.
+            sys.stderr.write(f"{order.path} is abandoned: {error}\n")
         except Exception as error:
             traceback.print_exc()
             self._send(m.Failed(problem=errors.describe(error), exit_code=errors.exit_code_of(error)))
         else:
-            self._send(m.Saved(step=order.step, path=order.path))
+            if taken.writer is None or taken.writer.rank == 0:
+                self._send(m.Saved(step=order.step, path=order.path))
 
     def _restore(self, order: m.Restore) -> m.Saved:
         self.settle()
         self._parts = None
-        if order.path:
+        if order.source is not None:
+            self._receive(order.source)
+        elif order.path:
             checkpoint.restore(self._trainer, self._run_folder / order.path)
+            self._is_torn = False
         elif self.steps:
             raise Stopped(f"the trainer has taken {self.steps} steps and cannot go back to none; restart it.")
         if self.steps != order.step:
@@ -256,3 +298,23 @@ class TrainingRole:
                 "would continue from the wrong weights; restore the checkpoint of that step."
             )
         return m.Saved(step=order.step, path=order.path, restored=True)
+
+    def _receive(self, source: int) -> None:
+        """Take the state of rank `source`; if that fails half-way, this rank holds no usable state."""
+        gang = self._trainer.gang
+        if gang is None:
+            raise Stopped(
+                f"the state of rank {source} cannot be received by a rank outside of a gang; form a gang first."
+            )
+        if self._trainer.is_sharded:
+            raise Stopped(
+                f"the state of rank {source} cannot be received, because each rank holds other weights in a sharded "
+                "gang; restore a checkpoint."
+            )
+        is_source = gang.rank == source
+        if is_source and self._is_torn:
+            gang.drop()
+            raise Stopped(f"rank {source} holds no usable state to send; restore a checkpoint.")
+        self._is_torn = not is_source
+        checkpoint.send_state(self._trainer, gang, source)
+        self._is_torn = False

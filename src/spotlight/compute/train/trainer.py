@@ -12,7 +12,8 @@ of the trainer's gang (tests/processes/test_gang_training.py).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -21,14 +22,25 @@ from torch import Tensor
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangGroup
+from spotlight.compute.parallel.group import CrewBroken
+from spotlight.compute.parallel.links import ExchangeFailure, first_line
+from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
-from spotlight.compute.train.part import PartPlan, SampleGroup, plan_part
+from spotlight.compute.train.part import Batch, PartPlan, SampleGroup, in_lockstep, plan_part
 from spotlight.compute.train.ranks import GangSide, MeetingResult, RankReport
+from spotlight.compute.train.sharded import (
+    RestartNeeded,
+    clip_sharded,
+    holds_shares,
+    is_exchange_error,
+    shard,
+    sharded_like,
+)
 from spotlight.compute.train.tally import UpdateTally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.pipeline.gap import groups_by_update
@@ -84,19 +96,16 @@ class Trainer:
         if train.gradient_checkpointing:
             adapter.transformer.enable_gradient_checkpointing()  # type: ignore[operator]
         self.sets = WeightSets(adapter.transformer, {WeightSet.EMA, *self._objective.weight_sets})
-        self.optimizer = torch.optim.AdamW(
-            self.sets.theta.values(),
-            lr=train.lr,
-            betas=train.betas,
-            eps=train.optimizer_eps,
-            weight_decay=train.weight_decay,
-        )
+        self.optimizer = self._made_optimizer()
         self.updates = torch.zeros((), dtype=torch.int64)
         """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
         self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
         self._underway: _OpenUpdate | None = None
+        self._is_sharded = False
         self._side: GangSide | None = None
         """Side of this rank in its gang; None if it trains alone."""
+        self._sharding: Sharding | None = None
+        """Split of sequences over this rank's crew; installed with the first crew."""
 
     @property
     def behaviour(self) -> WeightSet | None:
@@ -120,8 +129,41 @@ class Trainer:
         """
         self.drop_update()
         self._side = None
-        if gang is not None:
-            self._side = GangSide(gang, None, is_even)
+        if gang is None:
+            return
+        if self.train_config.is_sharded:
+            self._shard(gang)
+            is_even = True
+        crew = gang.crew(self.train_config.sequence_ranks)
+        if crew is not None and self._sharding is None:
+            self._sharding = Sharding(self.adapter.transformer)
+        self._side = GangSide(gang, crew, is_even)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank holds only a share of the weights."""
+        return self._is_sharded
+
+    def _shard(self, gang: GangGroup) -> None:
+        if self.is_sharded or int(self.updates):
+            raise RestartNeeded(
+                f"this process has taken {int(self.updates)} optimizer steps or holds a share of the weights for an "
+                "earlier gang, and cannot divide them anew; restart it and restore the checkpoint."
+            )
+        shard(self.adapter.transformer, gang)
+        self._is_sharded = True
+        self.sets.shard(self.adapter.transformer, sharded_like)
+        self.optimizer = self._made_optimizer()
+
+    def _made_optimizer(self) -> torch.optim.AdamW:
+        train = self.train_config
+        return torch.optim.AdamW(
+            self.sets.theta.values(),
+            lr=train.lr,
+            betas=train.betas,
+            eps=train.optimizer_eps,
+            weight_decay=train.weight_decay,
+        )
 
     def drop_update(self) -> None:
         """Forget the gradient of an update under way."""
@@ -179,7 +221,15 @@ class Trainer:
                 check_versions([group.samples[sample] for sample in group.chosen], iteration, takes_stale=True)
         if self._side is None:
             return plan_part(groups, lambda pairs: [range(pairs)], 0)
-        return plan_part(groups, self._side.shares, self._side.share_number)
+        plan = plan_part(groups, self._side.shares, self._side.share_number)
+        if not self.is_sharded:
+            return plan
+
+        def frozen(samples: Sequence[Sample]) -> frozenset[WeightSet]:
+            return self._objective.frozen([sample.version == iteration - 1 for sample in samples])
+
+        rows, over = self.train_config.rows_per_forward, self.train_config.batches_over
+        return in_lockstep(plan, groups, self._side.shares, self._side.share_number, rows, over, frozen)
 
     def add_planned(self, plan: PartPlan, experiences: Sequence[Experience | None]) -> None:
         """Add the gradient of this rank's rows; there is one experience per group, None where it has no row."""
@@ -190,9 +240,14 @@ class Trainer:
         underway.places += plan.rows
         self._underway = None
         began = time.perf_counter()
-        for pairs, experience in zip(plan.pairs, experiences, strict=True):
-            if experience is not None:
-                self._accumulate(experience, pairs, underway.denominator or 1.0, underway.tally)
+        denominator = underway.denominator or 1.0
+        with self._in_crew():
+            if plan.batches is not None:
+                self._accumulate_in_lockstep(plan.batches, experiences, denominator, underway.tally)
+            else:
+                for pairs, experience in zip(plan.pairs, experiences, strict=True):
+                    if experience is not None:
+                        self._accumulate(experience, pairs, denominator, underway.tally)
         underway.seconds += time.perf_counter() - began
         self._underway = underway
 
@@ -207,7 +262,7 @@ class Trainer:
         scale = underway.denominator / underway.places if underway.denominator and underway.places else 1.0
         if scale != 1.0:
             self._scale_gradients(scale)
-        norm = torch.nn.utils.clip_grad_norm_(self.sets.theta.values(), self.train_config.max_grad_norm)
+        norm = self._clip()
         if not torch.isfinite(norm):
             raise Diverged(
                 f"the gradient norm of iteration {iteration} is {float(norm)}, so an optimizer step would destroy "
@@ -221,6 +276,14 @@ class Trainer:
         if self.train_config.micro_batch == AUTO:
             figures["micro_batch"] = float(micro_batch)
         return UpdateReport(tally.loss * scale, float(norm), tally.rows, figures)
+
+    def _clip(self) -> Tensor:
+        """Scale the gradient down to the largest norm; returns its norm before."""
+        parameters, most = self.sets.theta.values(), self.train_config.max_grad_norm
+        if self._side is not None and holds_shares(self.sets.theta):
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            return clip_sharded(gradients, most, self._side.gang)
+        return torch.nn.utils.clip_grad_norm_(parameters, most)
 
     def _meet(self, side: GangSide, underway: _OpenUpdate) -> MeetingResult:
         """Add the gradients of all ranks; raises RankLost before anything but gradients has changed."""
@@ -264,6 +327,46 @@ class Trainer:
                 if made is not None:
                     tally.add(*made)
                     start += len(batch)
+
+    def _accumulate_in_lockstep(
+        self,
+        batches: Sequence[Batch],
+        experiences: Sequence[Experience | None],
+        denominator: float,
+        tally: UpdateTally,
+    ) -> None:
+        """Run planned batches; a dummy one only takes part in the forwards and backwards of the others."""
+        for batch in batches:
+            experience = experiences[batch.group]
+            assert experience is not None
+            part = self._objective.rows(self.adapter, self.sets, experience, batch.pairs, batch.also)
+            loss = part.loss_B.sum() * (0.0 if batch.is_dummy else 1.0 / denominator)
+            loss.backward()
+            if not batch.is_dummy:
+                tally.add(loss, part)
+
+    @contextmanager
+    def _in_crew(self) -> Iterator[None]:
+        """Split forwards over this rank's crew, if it has one; forwards of rollouts stay whole."""
+        side = self._side
+        if side is not None and self.is_sharded:
+            try:
+                yield
+            except RuntimeError as error:
+                if not is_exchange_error(error):
+                    raise
+                raise side.gang.lost("a gathering of weights", ExchangeFailure(None, first_line(error))) from None
+            return
+        if side is None or side.crew is None or self._sharding is None:
+            yield
+            return
+        self._sharding.bind(side.crew)
+        try:
+            yield
+        except CrewBroken as error:
+            raise side.lost(error) from None
+        finally:
+            self._sharding.bind(None)
 
     def _rows_per_forward(self) -> RowsPerForward:
         rows = self.train_config.micro_batch

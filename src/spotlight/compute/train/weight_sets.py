@@ -8,12 +8,15 @@ the other sets' forwards before the trained one, because recomputation in a chec
 that moment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from spotlight.compute.train.boxes import box_of
 
 
 class WeightSet(StrEnum):
@@ -47,6 +50,10 @@ class WeightSets:
         if which is None:
             yield
             return
+        if self._is_sharded:
+            with self._filled(self._copies[which]):
+                yield
+            return
         trained = {name: p.data for name, p in self.theta.items()}
         try:
             for name, p in self.theta.items():
@@ -56,14 +63,42 @@ class WeightSets:
             for name, p in self.theta.items():
                 p.data = trained[name]
 
+    def shard(self, module: nn.Module, sharded_like: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Follow the module, whose parameters were divided between ranks under the same names."""
+        self.theta = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._copies = {
+            which: {name: sharded_like(tensor, self.theta[name]) for name, tensor in copies.items()}
+            for which, copies in self._copies.items()
+        }
+
+    @property
+    def _is_sharded(self) -> bool:
+        return any(isinstance(p, DTensor) for p in self.theta.values())
+
+    @contextmanager
+    def _filled(self, copies: Mapping[str, Tensor]) -> Iterator[None]:
+        """Copy values instead of swapping memory: FSDP2 gathers from the memory that it divided."""
+        theta = self._rows(self.theta.values())
+        trained = [rows.clone() for rows in theta]
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(theta, self._rows(copies[name] for name in self.theta))
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(theta, trained)
+
+    def _rows(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """The numbers that this rank holds."""
+        return [box_of(tensor.detach()).data for tensor in tensors]
+
     def __getitem__(self, which: WeightSet) -> Mapping[str, Tensor]:
         return self._copies[which]
 
     @torch.no_grad()
     def follow(self, which: WeightSet, decay: float) -> None:
         """copy <- decay * copy + (1 - decay) * theta."""
-        copies = list(self._copies[which].values())
-        theta = [p.detach() for p in self.theta.values()]
+        copies, theta = self._rows(self._copies[which].values()), self._rows(self.theta.values())
         if decay == 0.0:
             torch._foreach_copy_(copies, theta)
         else:
@@ -71,4 +106,4 @@ class WeightSets:
 
     @torch.no_grad()
     def copy(self, source: WeightSet, target: WeightSet) -> None:
-        torch._foreach_copy_(list(self._copies[target].values()), list(self._copies[source].values()))
+        torch._foreach_copy_(self._rows(self._copies[target].values()), self._rows(self._copies[source].values()))

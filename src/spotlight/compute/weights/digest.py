@@ -34,11 +34,22 @@ def digest(weights: Mapping[str, Tensor]) -> str:
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """Return a hex fingerprint of weights on any device; equal bits give equal fingerprints on every device."""
+    return fingerprint_of(weights, _totals([weights[name].detach() for name in sorted(weights)]))
+
+
+def partial_totals(rows: Mapping[str, Tensor], starts: Mapping[str, int]) -> list[int]:
+    """Sums of some numbers of each tensor, by sorted name; `starts` are their places in the whole tensors.
+
+    The totals of all pieces add up to those of the whole tensors, modulo 2^64.
+    """
+    return [int(_sum_from(rows[name].detach(), starts[name])) % SHIFT for name in sorted(rows)]
+
+
+def fingerprint_of(weights: Mapping[str, Tensor], totals: Sequence[int]) -> str:
+    """Fingerprint of weights with these totals, by sorted name."""
     hasher = hashlib.blake2b(digest_size=16)
-    names = sorted(weights)
-    tensors = [weights[name].detach() for name in names]
-    for name, tensor, total in zip(names, tensors, _totals(tensors), strict=True):
-        hasher.update(_label(name, tensor))
+    for name, total in zip(sorted(weights), totals, strict=True):
+        hasher.update(_label(name, weights[name]))
         hasher.update((total % SHIFT).to_bytes(8, "little"))
     return hasher.hexdigest()
 
@@ -76,9 +87,17 @@ def _weighted_sum(tensor: Tensor, factors: Tensor) -> Tensor:
     words = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
     room = len(factors)
     total = (words[:room] * factors[: words.numel()]).sum()
-    for start in range(room, words.numel(), room):
+    return total + _sum_from(words[room:], room)
+
+
+def _sum_from(tensor: Tensor, first: int) -> Tensor:
+    """The weighted sum of numbers whose places start at `first`."""
+    words = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    room = HOST_CHUNK if tensor.device.type == "cpu" else CHUNK
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, words.numel(), room):
         part = words[start : start + room]
-        places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=tensor.device)
+        places = torch.arange(first + start, first + start + part.numel(), dtype=torch.int64, device=tensor.device)
         total += (part * places.mul_(MIX - SHIFT).bitwise_or_(1)).sum()
     return total
 
