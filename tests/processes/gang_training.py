@@ -98,9 +98,16 @@ class TrainerRank:
         self.role: Any = None
         self.sent: list[m.AnyMessage] = []
         self.read: list[str] = []
+        self.device = torch.device("cpu")
         made = (self.build, self.set_speeds, self.update, self.weights, self.build_role, self.form, self.obey)
-        made += (self.held, self.taken_reads, self.taken_messages, self.die_in_exchange)
+        made += (self.use_gpu, self.held, self.taken_reads, self.taken_messages, self.die_in_exchange)
         self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
+
+    def use_gpu(self, number: int) -> None:
+        """Build models on this GPU from now on."""
+        self.device = torch.device("cuda", number)
+        torch.cuda.set_device(self.device)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
     def build(
         self,
@@ -115,6 +122,7 @@ class TrainerRank:
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, "max_grad_norm": 1e9, **train})
         chosen, number = ALGORITHMS[algorithm], getattr(torch, dtype)
         adapter: Any = family_adapter(family, folder) if family else tiny_adapter()
+        adapter.transformer.to(self.device)
         if family:
             self.experience = family_experience(adapter)
             adapter._dtype = number
@@ -172,8 +180,9 @@ class TrainerRank:
         self, folder: str, algorithm: str, links: dict[str, Any], is_stale: bool = False, **train: Any
     ) -> None:
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, **train})
-        self.trainer = Trainer(tiny_adapter(), config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
-        adapter = self.trainer.adapter
+        adapter = tiny_adapter()
+        adapter.transformer.to(self.device)
+        self.trainer = Trainer(adapter, config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
         chosen = GangLinks(**{"even_shares": True, **links})
         self.role = TrainingRole(self.trainer, adapter, BASE, Path(folder), self.sent.append, links=chosen)
         real = part_loading.join_payloads

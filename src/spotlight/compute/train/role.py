@@ -6,6 +6,10 @@
 A checkpoint holds the state at its order. A thread writes it while other orders are executed, and reports when it is
 durable or has failed. One checkpoint is written at a time; a restore waits until its outcome is reported.
 
+As a rank of a gang it trains its share of every part; the gradients of all ranks are summed before the optimizer step,
+which every rank then takes alike. An exchange that fails raises RankLost: the update is dropped, theta and the
+optimizer are those of the last step, and the role waits for the next `form` (tests/processes/test_gang_role.py).
+
 Invariant: a step contains every sample of its parts once, and nothing of an abandoned step. A part out of order, a
 repeated sample, or a final part whose sample count does not match is refused (tests/unit/test_training_role.py).
 """
@@ -111,6 +115,8 @@ class TrainingRole:
                 self._meeting_place = open_store(self._links.host, self._links.port)
             return m.StoreOpened(epoch=order.epoch, store=self._meeting_place[1])
         self._saves = 0
+        if order.rank:
+            self._meeting_place = None
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
         self._trainer.join(gang, self._links.even_shares)
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
@@ -315,6 +321,7 @@ class TrainingRole:
         if is_source and self._is_torn:
             gang.drop()
             raise Stopped(f"rank {source} holds no usable state to send; restore a checkpoint.")
+        moments = checkpoint.moments_of(self._trainer, gang, source)
         self._is_torn = not is_source
-        checkpoint.send_state(self._trainer, gang, source)
+        checkpoint.send_state(self._trainer, gang, source, moments)
         self._is_torn = False
