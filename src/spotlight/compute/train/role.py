@@ -30,7 +30,7 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
-from spotlight.compute.train.sharded import RestartNeeded, holds_shares, sharded_fingerprint, whole
+from spotlight.compute.train.sharded import RestartNeeded, abort_world, holds_shares, sharded_fingerprint, whole
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -107,7 +107,6 @@ class TrainingRole:
             )
         if order.ranks == 1:
             self._meeting_place = None
-            self._trainer.join(None)
             return m.GangFormed(epoch=order.epoch, steps=self.steps)
         check_transport(self._links.transport)
         if not order.store:
@@ -118,7 +117,11 @@ class TrainingRole:
         if order.rank:
             self._meeting_place = None
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
-        self._trainer.join(gang, self._links.even_shares)
+        try:
+            self._trainer.join(gang, self._links.even_shares)
+        except BaseException:
+            gang.drop()
+            raise
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
 
     @property
@@ -131,12 +134,15 @@ class TrainingRole:
         gang = self._trainer.gang
         if gang is not None:
             gang.abort()
+        if self._trainer.is_sharded:
+            abort_world()
 
     def _leave(self) -> None:
         gang = self._trainer.gang
         if gang is not None:
             gang.drop()
-        self._drop_update()
+        self._parts = None
+        self._trainer.join(None)
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         """Execute an order and return its reply; None for a checkpoint, which is reported when it is durable."""
