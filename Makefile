@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: setup demo test test-full lint clean storm
+.PHONY: setup demo test test-full test-gpus lint clean storm
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,10 @@ test: setup lint
 
 test-full: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Training ranks and crews over NCCL; skipped below two GPUs.
+test-gpus: setup
+	$(BIN)/python -m pytest -n 0 tests/gpus
 
 # Fault storms over the real control plane: any range of seeds, in virtual time; a failing seed reproduces itself.
 SEEDS ?= 300

@@ -92,6 +92,8 @@ QwenImageAdapter  # compute/models/family_registry.py names it
 flux  # the schedule of FLUX.1
 sd3  # the schedule of SD3.5
 
+rolls_out  # a worker whose rank holds a share of the weights must not roll out
+
 # What tests observe and nothing else shows.
 wait_for_teardown  # process tests count sockets and threads after it
 misses  # computations that a replay of a co-simulation must not repeat

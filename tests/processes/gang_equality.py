@@ -20,10 +20,15 @@ def alone(ranks: GangRanks, parts: list[list[int]], **case: Any) -> tuple[np.nda
 
 
 def together(
-    ranks: GangRanks, count: int, parts: list[list[int]], speeds: list[float] | None = None, **case: Any
+    ranks: GangRanks,
+    count: int,
+    parts: list[list[int]],
+    speeds: list[float] | None = None,
+    links: dict[str, Any] | None = None,
+    **case: Any,
 ) -> list[tuple[np.ndarray, dict[str, float], int]]:
     members = range(count)
-    ranks.form(members)
+    ranks.form(members, **(links or {}))
     assert ranks.all(members, "build", **case) == [None] * count
     assert ranks.all(members, "enter") == [None] * count
     if speeds is not None:

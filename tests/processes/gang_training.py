@@ -5,9 +5,11 @@ The same scenarios run on a CPU over gloo and on GPUs over NCCL (tests/gpus).
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,8 +23,9 @@ from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.parallel.gang_group import GangGroup, GangLinks
 from spotlight.compute.rollout.denoise import roll_out
 from spotlight.compute.train import part_loading
+from spotlight.compute.train import trainer as trainer_module
 from spotlight.compute.train.boxes import box_of
-from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
+from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, OldLogProb, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.role import TrainingRole
 from spotlight.compute.train.trainer import Trainer
@@ -32,13 +35,15 @@ from spotlight.core.types import Prompt, SamplerKind, Version, Window
 
 NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
-ALGORITHMS: dict[str, AlgorithmConfig] = {"nft": NFT, "flow_grpo": FLOW}
+UNMOVED = FlowGrpoConfig(old_log_prob=OldLogProb.RECOMPUTED)
+ALGORITHMS: dict[str, AlgorithmConfig] = {"nft": NFT, "flow_grpo": FLOW, "unmoved_flow_grpo": UNMOVED}
 BASE = "base"
 
 
 def moved(trainer: Trainer, scale: float = 0.003) -> None:
     """Move theta and the behaviour sets apart, so that clipping, KL and every policy matter."""
     generator = torch.Generator().manual_seed(3)
+    trainer.sets.fill()
     with torch.no_grad():
         for name, parameter in trainer.sets.theta.items():
             parameter.add_(scale * torch.randn(parameter.shape, generator=generator).to(parameter))
@@ -98,9 +103,24 @@ class TrainerRank:
         self.role: Any = None
         self.sent: list[m.AnyMessage] = []
         self.read: list[str] = []
+        self.device = torch.device("cpu")
         made = (self.build, self.set_speeds, self.update, self.weights, self.build_role, self.form, self.obey)
-        made += (self.held, self.taken_reads, self.taken_messages, self.die_in_exchange)
+        made += (
+            self.use_gpu,
+            self.held,
+            self.slow_down,
+            self.share_sizes,
+            self.taken_reads,
+            self.taken_messages,
+            self.die_in_exchange,
+        )
         self.orders: dict[str, Callable[..., Any]] = {order.__name__: order for order in made}
+
+    def use_gpu(self, number: int) -> None:
+        """Build models on this GPU from now on."""
+        self.device = torch.device("cuda", number)
+        torch.cuda.set_device(self.device)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
     def build(
         self,
@@ -109,12 +129,17 @@ class TrainerRank:
         is_stale: bool = False,
         family: str = "",
         folder: str = "",
+        clip_fractions: tuple[float, float] | None = None,
         **train: Any,
     ) -> None:
-        """Build the trainer and its samples: eight of a pixel model, or four of a tiny checkpoint of a family."""
+        """Build the trainer and its samples: eight of a pixel model, or four of a tiny checkpoint of a family.
+
+        `clip_fractions` of fresh and of stale rows decide where stale rows are clipped.
+        """
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, "max_grad_norm": 1e9, **train})
         chosen, number = ALGORITHMS[algorithm], getattr(torch, dtype)
         adapter: Any = family_adapter(family, folder) if family else tiny_adapter()
+        adapter.transformer.to(self.device)
         if family:
             self.experience = family_experience(adapter)
             adapter._dtype = number
@@ -122,10 +147,21 @@ class TrainerRank:
             self.experience = experience_of(adapter, chosen, is_stale, number)
         adapter.transformer.to(number)
         self.trainer = Trainer(adapter, config, chosen, RUN_SEED, keeps_before=is_stale)
-        moved(self.trainer)
+        if chosen is not UNMOVED:
+            moved(self.trainer)
+        if clip_fractions is not None:
+            self.trainer.objective_state["clip_fractions"].copy_(torch.tensor(clip_fractions))
 
     def train_in(self, gang: GangGroup | None, is_even: bool = True) -> None:
         self.trainer.join(gang, is_even)
+
+    def slow_down(self, factor: float) -> None:
+        """Let the trainer's clock run faster, as if this rank computed more slowly."""
+        clock = SimpleNamespace(perf_counter=lambda: factor * time.perf_counter())
+        trainer_module.time = clock  # type: ignore[attr-defined]
+
+    def share_sizes(self, pairs: int) -> list[int]:
+        return [len(share) for share in self.trainer._side.shares(pairs)]
 
     def set_speeds(self, speeds: list[float]) -> None:
         self.trainer._side._speeds = speeds
@@ -172,8 +208,9 @@ class TrainerRank:
         self, folder: str, algorithm: str, links: dict[str, Any], is_stale: bool = False, **train: Any
     ) -> None:
         config = TrainConfig.model_validate({"micro_batch": 4, "lr": 1e-3, **train})
-        self.trainer = Trainer(tiny_adapter(), config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
-        adapter = self.trainer.adapter
+        adapter = tiny_adapter()
+        adapter.transformer.to(self.device)
+        self.trainer = Trainer(adapter, config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
         chosen = GangLinks(**{"even_shares": True, **links})
         self.role = TrainingRole(self.trainer, adapter, BASE, Path(folder), self.sent.append, links=chosen)
         real = part_loading.join_payloads

@@ -35,7 +35,8 @@ def processes(count: int) -> Iterator[GangRanks]:
     ("algorithm", "dtype", "count", "parts", "is_stale", "more"),
     [
         ("nft", "float64", 3, PARTS, True, {}),
-        ("flow_grpo", "float64", 2, PARTS, True, LORA),
+        ("flow_grpo", "float64", 2, PARTS, True, {**LORA, "clip_fractions": (0.1, 0.9)}),
+        pytest.param("flow_grpo", "float64", 3, PARTS, True, {"clip_fractions": (0.1, 0.9)}, marks=pytest.mark.slow),
         ("nft", "float32", 2, WHOLE, False, {**LORA, "gradient_checkpointing": True}),
         pytest.param("flow_grpo", "float32", 3, PARTS, True, {}, marks=pytest.mark.slow),
         pytest.param("nft", "float64", 2, PARTS, True, LORA, marks=pytest.mark.slow),

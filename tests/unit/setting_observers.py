@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from spotlight.budget import Budget
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import weights_of
+from spotlight.compute.train import trainer as trainer_module
 from spotlight.compute.train.checkpoint import state_copy
 from spotlight.compute.train.config import FlowGrpoConfig
 from spotlight.compute.train.experience import Experience
@@ -173,6 +175,27 @@ def trained(config: RunConfig, folder: Path) -> object:
         trainer.objective_state["clip_fractions"].copy_(torch.tensor([0.1, 0.9]))
     reports = trainer.run_iteration(experience, [(0, 1), (2, 3), (4, 5), (6, 7)])
     return digest(state_copy(trainer)), reports, forwards, len(blocks)
+
+
+class _RecordingGang:
+    """A gang that records which exchanges a trainer sets up."""
+
+    rank, ranks = 0, 2
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def crew(self, size: int) -> None:
+        self.asked.append(size)
+
+
+def shared_model(config: RunConfig, folder: Path) -> object:
+    """Crews that a trainer forms in its gang, and whether it divides the weights."""
+    gang = _RecordingGang()
+    train = Trainer(tiny_adapter(), config.train, config.algorithm, RUN_SEED)
+    with patch.object(trainer_module, "shard", lambda transformer, gang: gang.asked.append("sharded")):
+        train.join(gang)  # type: ignore[arg-type]
+    return gang.asked
 
 
 def _less_likely(experience: Experience) -> Experience:

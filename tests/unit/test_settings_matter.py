@@ -130,6 +130,8 @@ CHANGES = {
     "train.lora.rank": Change(trained, 4, LORA),
     "train.lora.alpha": Change(trained, 1, LORA),
     "train.gradient_checkpointing": Change(trained, True),
+    "train.parallel": Change(see.shared_model, "sharded"),
+    "train.sequence_ranks": Change(see.shared_model, 2, ("cluster.reserved=2", "cluster.gang=2")),
     "train.timeout_s": Change(journal, 0.01),
     "eval.every": Change(journal, 1),
     "eval.prompts": Change(journal, 5),

@@ -87,6 +87,8 @@ class GangGroup:
         self.links = links
         self.store = store
         """Keys of this epoch in rank 0's store."""
+        self.limit_s = links.form_limit_s
+        """Longest wait of one exchange; the first one ends the forming."""
         self._link: Link | None = link
         self._lock = threading.Lock()
         self._device = torch.device("cpu" if link.host_only else "cuda")
@@ -142,8 +144,9 @@ class GangGroup:
         place = self.rank - first
         try:
             link = _linked(store, place, size, self.links)
-            crew = CrewGroup(token, members, place, link, self.links.limit_s)
+            crew = CrewGroup(token, members, place, link, self.links.form_limit_s)
             check_connections(crew, self._device.type)
+            crew.limit_s = self.links.limit_s
         except (RuntimeError, CrewBroken) as error:
             raise self.lost("the connection of a crew", ExchangeFailure(None, first_line(error))) from None
         self._crews.append(crew)
@@ -210,7 +213,7 @@ class GangGroup:
         link = self._link
         if link is None:
             return ExchangeFailure(None, "this rank had dropped the gang")
-        return staged_exchange(link, sends, receives, self.links.limit_s)
+        return staged_exchange(link, sends, receives, self.limit_s)
 
     def _meet(self, mine: Tensor, theirs: Mapping[int, Tensor]) -> None:
         """Exchange with every peer in a thread of its own: the death of one is seen while another is still busy."""
@@ -274,6 +277,7 @@ def form_gang(address: str, epoch: int, rank: int, ranks: int, links: GangLinks 
         problem = first_line(error)
     else:
         if found == [[name, place] for place in range(ranks)]:
+            gang.limit_s = links.limit_s
             return gang
         gang.drop()
         problem = "a connection ends at another process"
@@ -294,7 +298,8 @@ def check_transport(transport: DeviceKind) -> None:
 
 def _linked(store: Any, rank: int, ranks: int, links: GangLinks) -> Link:
     if links.transport is DeviceKind.NCCL:
-        return NcclLink(store, rank, ranks, links.form_limit_s)
+        # The library ends the process at its own limit, so that limit must not come first.
+        return NcclLink(store, rank, ranks, 2 * (links.limit_s + links.form_limit_s))
     return GlooLink(store, rank, ranks, links.form_limit_s, links.host)
 
 

@@ -211,8 +211,8 @@ def restore(trainer: Trainer, folder: Path) -> None:
         ) from error
 
 
-def send_state(trainer: Trainer, gang: GangGroup, source: int) -> None:
-    """Give all ranks of the gang the state of rank `source`, in memory; the others' is overwritten."""
+def moments_of(trainer: Trainer, gang: GangGroup, source: int) -> set[str]:
+    """Parameters that have moments at rank `source`; raises Stopped if a rank holds other tensors."""
     moved = sorted(name for name, parameter in trainer.sets.theta.items() if trainer.optimizer.state.get(parameter))
     replies = gang.gather([moved, [*sorted(trainer.sets.theta), *trainer.sets.names, *trainer.objective_state]])
     if any(reply[1] != replies[0][1] for reply in replies):
@@ -220,10 +220,14 @@ def send_state(trainer: Trainer, gang: GangGroup, source: int) -> None:
             f"the training ranks hold other tensors than rank {source}, so its state cannot be sent to them; start all "
             "ranks with the same recipe."
         )
+    return set(replies[source][0])
+
+
+def send_state(trainer: Trainer, gang: GangGroup, source: int, moments: set[str]) -> None:
+    """Overwrite the state of all ranks of the gang with that of rank `source`, which has these moments."""
     if gang.rank != source:
-        has_moments = set(replies[source][0])
         for name, parameter in trainer.sets.theta.items():
-            trainer.optimizer.state[parameter] = _fresh_moments(parameter) if name in has_moments else {}
+            trainer.optimizer.state[parameter] = _fresh_moments(parameter) if name in moments else {}
     state = _state(trainer)
     gang.broadcast([state[name] for name in sorted(state)], source)
 

@@ -216,9 +216,14 @@ class TrainConfig(Section):
         return min((1 + updates) / (10 + updates), self.ema_decay) if self.ema_warmup else self.ema_decay
 
     @property
+    def resolved_parallel(self) -> Parallel:
+        """The way that `auto` stands for: every rank holds the whole model."""
+        return Parallel.REPLICATED if self.parallel is Parallel.AUTO else self.parallel
+
+    @property
     def is_sharded(self) -> bool:
-        """Whether several ranks share the weights; `auto` replicates them."""
-        return self.parallel is Parallel.SHARDED
+        """Whether each of several ranks holds a share of the weights."""
+        return self.resolved_parallel is Parallel.SHARDED
 
     def check_ranks(self, ranks: int) -> None:
         """Refuse settings that this number of training ranks cannot have."""

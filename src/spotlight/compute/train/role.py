@@ -6,6 +6,10 @@
 A checkpoint holds the state at its order. A thread writes it while other orders are executed, and reports when it is
 durable or has failed. One checkpoint is written at a time; a restore waits until its outcome is reported.
 
+As a rank of a gang it trains its share of every part; the gradients of all ranks are summed before the optimizer step,
+which every rank then takes alike. An exchange that fails raises RankLost: the update is dropped, theta and the
+optimizer are those of the last step, and the role waits for the next `form` (tests/processes/test_gang_role.py).
+
 Invariant: a step contains every sample of its parts once, and nothing of an abandoned step. A part out of order, a
 repeated sample, or a final part whose sample count does not match is refused (tests/unit/test_training_role.py).
 """
@@ -26,7 +30,7 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
-from spotlight.compute.train.sharded import RestartNeeded, holds_shares, sharded_fingerprint, whole
+from spotlight.compute.train.sharded import RestartNeeded, abort_world, holds_shares, sharded_fingerprint, whole
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -103,7 +107,6 @@ class TrainingRole:
             )
         if order.ranks == 1:
             self._meeting_place = None
-            self._trainer.join(None)
             return m.GangFormed(epoch=order.epoch, steps=self.steps)
         check_transport(self._links.transport)
         if not order.store:
@@ -111,8 +114,14 @@ class TrainingRole:
                 self._meeting_place = open_store(self._links.host, self._links.port)
             return m.StoreOpened(epoch=order.epoch, store=self._meeting_place[1])
         self._saves = 0
+        if order.rank:
+            self._meeting_place = None
         gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
-        self._trainer.join(gang, self._links.even_shares)
+        try:
+            self._trainer.join(gang, self._links.even_shares)
+        except BaseException:
+            gang.drop()
+            raise
         return m.GangFormed(epoch=order.epoch, steps=self.steps)
 
     @property
@@ -125,12 +134,15 @@ class TrainingRole:
         gang = self._trainer.gang
         if gang is not None:
             gang.abort()
+        if self._trainer.is_sharded:
+            abort_world()
 
     def _leave(self) -> None:
         gang = self._trainer.gang
         if gang is not None:
             gang.drop()
-        self._drop_update()
+        self._parts = None
+        self._trainer.join(None)
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         """Execute an order and return its reply; None for a checkpoint, which is reported when it is durable."""
@@ -315,6 +327,7 @@ class TrainingRole:
         if is_source and self._is_torn:
             gang.drop()
             raise Stopped(f"rank {source} holds no usable state to send; restore a checkpoint.")
+        moments = checkpoint.moments_of(self._trainer, gang, source)
         self._is_torn = not is_source
-        checkpoint.send_state(self._trainer, gang, source)
+        checkpoint.send_state(self._trainer, gang, source, moments)
         self._is_torn = False

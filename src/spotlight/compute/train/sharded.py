@@ -68,6 +68,12 @@ def shard(transformer: nn.Module, gang: GangGroup) -> None:
         made.set_force_sum_reduction_for_comms(True)
 
 
+def abort_world() -> None:
+    """End NCCL's exchanges of FSDP2 under way, from any thread; gloo's end when a peer's process ends."""
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        dist.distributed_c10d._abort_process_group()
+
+
 def holds_shares(theta: Mapping[str, Tensor]) -> bool:
     """Whether the trained weights themselves are divided, as in full fine-tuning."""
     return any(isinstance(parameter, DTensor) for parameter in theta.values())

@@ -95,7 +95,8 @@ class Trainer:
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
         if train.gradient_checkpointing:
             adapter.transformer.enable_gradient_checkpointing()  # type: ignore[operator]
-        self.sets = WeightSets(adapter.transformer, {WeightSet.EMA, *self._objective.weight_sets})
+        sets = {WeightSet.EMA, *self._objective.weight_sets}
+        self.sets = WeightSets(adapter.transformer, sets, is_late=train.is_sharded)
         self.optimizer = self._made_optimizer()
         self.updates = torch.zeros((), dtype=torch.int64)
         """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
@@ -199,6 +200,7 @@ class Trainer:
         `places` is the number of rows of all samples. Without it, it is estimated from the first part, and `finish`
         rescales the gradient if the estimate or the announced number of samples was wrong.
         """
+        self.sets.fill()
         self.optimizer.zero_grad(set_to_none=True)
         self._underway = _OpenUpdate(samples, denominator=places)
 

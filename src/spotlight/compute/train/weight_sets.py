@@ -34,15 +34,19 @@ class WeightSet(StrEnum):
 class WeightSets:
     """Owns the copies of one module's trainable parameters; each starts as theta."""
 
-    def __init__(self, module: nn.Module, sets: Iterable[WeightSet]) -> None:
+    def __init__(self, module: nn.Module, sets: Iterable[WeightSet], is_late: bool = False) -> None:
+        """`is_late`: make the copies at `fill`, so that a model which is sharded first never has whole copies."""
         self.theta = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._copies = {
-            which: {name: p.detach().clone() for name, p in self.theta.items()} for which in sorted(set(sets))
-        }
+        self.names = tuple(sorted(set(sets)))
+        self._copies: dict[WeightSet, dict[str, Tensor]] = {}
+        if not is_late:
+            self.fill()
 
-    @property
-    def names(self) -> tuple[WeightSet, ...]:
-        return tuple(self._copies)
+    def fill(self) -> None:
+        """Make the copies, unless they exist."""
+        for which in self.names:
+            if which not in self._copies:
+                self._copies[which] = {name: p.detach().clone() for name, p in self.theta.items()}
 
     @contextmanager
     def using(self, which: WeightSet | None) -> Iterator[None]:
@@ -93,6 +97,7 @@ class WeightSets:
         return [box_of(tensor.detach()).data for tensor in tensors]
 
     def __getitem__(self, which: WeightSet) -> Mapping[str, Tensor]:
+        self.fill()
         return self._copies[which]
 
     @torch.no_grad()
