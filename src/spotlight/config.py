@@ -166,9 +166,21 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _ranks_can_train(self) -> Self:
+        self.train.check_ranks(self.cluster.gang)
+        self.cluster.check_sequence_ranks(self.train.sequence_ranks)
+        if self.train.is_sharded and self.pipeline.tag:
+            raise ConfigError(
+                "train.parallel is sharded but pipeline.tag is on, and a rank with a share of the weights cannot roll "
+                "out alone; set pipeline.tag to false, with other slots to roll out, or train.parallel to replicated."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _deterministic_batches_are_fixed(self) -> Self:
         if self.deterministic:
             self.train.check_deterministic()
+            self.cluster.check_deterministic()
         return self
 
     @model_validator(mode="after")

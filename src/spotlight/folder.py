@@ -45,11 +45,15 @@ from spotlight.core.run_files import (
 from spotlight.core.section import Section
 
 CHECKPOINTS_KEPT = 2
-CHANGES_BITS = ("cluster.rows", "cluster.threads", "reward.terms.device", "reward.terms.batch")
-"""Settings that select kernels: fixed in a deterministic run."""
+CHANGES_BITS = (
+    "cluster.rows", "cluster.threads", "cluster.gang", "train.parallel", "train.sequence_ranks", "reward.terms.device",
+    "reward.terms.batch",
+)  # fmt: skip
+"""Settings that select kernels or the order of sums: fixed in a deterministic run."""
 FREE_TO_CHANGE = (
-    "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "reward.processes", "reward.timeout_s",
-    "reward.folder", "reward.terms.processes", "reward.terms.timeout_s", "reward.terms.device", "reward.terms.batch",
+    "budget", "output", "cluster", "market", "iterations", "train.timeout_s", "train.parallel", "train.sequence_ranks",
+    "reward.processes", "reward.timeout_s", "reward.folder", "reward.terms.processes", "reward.terms.timeout_s",
+    "reward.terms.device", "reward.terms.batch",
 )  # fmt: skip
 """Settings that a resumed run may change: they affect where, how long and at which cost, not what is computed."""
 

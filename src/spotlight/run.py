@@ -301,11 +301,6 @@ class Run:
 
 def check(config: RunConfig, prices: PriceTable) -> None:
     """Before anything is written: refuse settings that real machines do not support yet, and missing prices."""
-    if config.cluster.gang > 1 and config.cluster.pace is None:
-        raise ConfigError(
-            f"cluster.gang is {config.cluster.gang}, but several training ranks are simulated only so far; set "
-            "cluster.gang=1, or use `spotlight sim`."
-        )
     if config.model.compile:
         raise ConfigError(
             "model.compile is true, but the workers of a run do not compile yet, so it would change nothing; set "

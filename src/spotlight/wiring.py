@@ -18,6 +18,7 @@ from spotlight.controller.checkpoints import Cadence, Checkpoints
 from spotlight.controller.encoded_ahead import Embeddings, EncodedAhead, NoEmbeddings, PromptTexts
 from spotlight.controller.exploration import Exploration, ExplorationRules, Explorer, NoExploration, Patience
 from spotlight.controller.gang import Gang
+from spotlight.controller.gang_members import GangSettings
 from spotlight.controller.held_out import HeldOut
 from spotlight.controller.hub import Hub
 from spotlight.controller.overlap import Ahead, Asynchrony, Lead, NoAsynchrony
@@ -75,7 +76,7 @@ def wire(
     held_out_prompts = run_log.prompts.evaluated(config.eval.prompts)
     rewards = RunRewards(weights_of(run_log.rewards), config.reward.combine, run_log.rewards[0].name)
     rollouts = Rollouts(hub, samples, run_log.state, config.algorithm.advantage, emit, config.explore.baseline, rewards)
-    gang = Gang(hub, config.train.timeout_s, config.cluster.gang, config.cluster.start_s)
+    gang = Gang(hub, gang_settings(config))
     hub.watch = _watch(run_log, hub, gang)
     training = Training(hub, gang, rollouts, run_log.state, storage, schedule, emit)
     cadence = Cadence(schedule.updates, config.output.checkpoint_every)
@@ -100,6 +101,15 @@ def wire(
     )
     _restore(run_log, dispatcher, storage, samples, held_out_prompts)
     return Wired(hub, loop)
+
+
+def gang_settings(config: RunConfig) -> GangSettings:
+    return GangSettings(
+        timeout_s=config.train.timeout_s,
+        slots=config.cluster.training_slots(),
+        start_s=config.cluster.start_s,
+        elastic=config.cluster.gang_elastic,
+    )
 
 
 def _schedule(config: RunConfig) -> Schedule:

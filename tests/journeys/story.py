@@ -165,7 +165,7 @@ class Story:
                 **config,
             }
         )
-        reserved = NodeSpec(name="reserved-1", slot_class=SlotClass.RESERVED, rows=rows, trains=True)
+        reserved = NodeSpec(name="reserved-1", slot_class=SlotClass.RESERVED, rows=rows, trains=1)
         self.spots = [
             NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
         ]

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +130,21 @@ class LiveRun:
             self._controller.kill()
             self._controller.wait()
 
-    def _spawn(self, *arguments: str) -> None:
+    def start_doomed(self, fates: Path) -> None:
+        """Start it with training workers that kill themselves by the fates in that folder."""
+        here = Path(__file__).parent
+        program = (str(here / "doomed_ranks.py"), str(fates))
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
+
+    def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         with (self.folder / "controller.log").open("ab") as log:
             self._controller = subprocess.Popen(
-                [sys.executable, "-m", "spotlight.surface.cli.main", *arguments],
+                [sys.executable, *program, *arguments],
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             )
 
 

@@ -36,13 +36,14 @@ from spotlight.compute.weights.digest import digest
 from spotlight.config import RunConfig
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
+from spotlight.controller.gang_members import GangMembers
 from spotlight.controller.payloads import PayloadFolder
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import SpotlightError
 from spotlight.core.events import Restored, RunStarted
 from spotlight.core.journal import Journal, read
-from spotlight.core.types import NodeId, Prompt, Sample, SamplerKind, Version, Window
+from spotlight.core.types import NodeId, Prompt, Sample, SamplerKind, Version, Window, WorkerId
 from spotlight.core.work import Request, Work
 from spotlight.folder import RunFolder
 from spotlight.node.equipment import equip
@@ -55,7 +56,7 @@ from spotlight.run_log import RunLog
 from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.simulate import Simulation, simulate
 from spotlight.sim.virtual_loop import run_virtually
-from spotlight.wiring import wire
+from spotlight.wiring import gang_settings, wire
 
 Observer = Callable[[RunConfig, Path], object]
 PROFILE = Profile.load("h200-qwen-image-512")
@@ -214,6 +215,18 @@ def precision(config: RunConfig, folder: Path) -> object:
         return torch.get_float32_matmul_precision()
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def gang_after_a_loss(config: RunConfig, folder: Path) -> object:
+    """The workers that form the next gang when the last rank of a gang has died."""
+    settings = gang_settings(config)
+    members = GangMembers(settings)
+    workers = [WorkerId(f"{slot.replace('/', '.1/')}.1") for slot in settings.slots]
+    for worker in workers:
+        members.join(worker, kind="")
+    members.keep(workers[:-1])
+    members.lost(workers[:-1], now=10.0)
+    return members.next_gang(now=10.0)
 
 
 def devices(config: RunConfig, folder: Path) -> object:

@@ -9,7 +9,7 @@ from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, run_scenario, stepped, 
 from spotlight.controller.gang import GangLost
 from spotlight.core import messages as m
 from spotlight.core.errors import Stopped
-from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
+from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, WeightsId, Work
 
 PROMPT = Prompt(text="a word")
@@ -130,52 +130,6 @@ def test_failure_ends_whatever_was_ordered() -> None:
     run_scenario(scenario)
 
 
-def test_gang_of_two_is_complete_with_its_second_rank_and_both_train() -> None:
-    async def scenario() -> None:
-        node = Node(ranks=2)
-        node.join(FIRST)
-        waiting = asyncio.create_task(node.gang.restore(0, ""))
-        await asyncio.sleep(1.0)
-        assert node.orders.empty()
-        node.join(SECOND)
-        assert isinstance(await node.orders.get(), m.Restore)
-        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
-        await waiting
-        ordered = asyncio.create_task(node.gang.step(train(0)))
-        orders = [await node.orders.get(), await node.orders.get()]
-        assert [(order.rank, order.ranks) for order in orders if isinstance(order, m.Train)] == [(0, 2), (1, 2)]
-        node.receive(SECOND, stepped(0))
-        await asyncio.sleep(1.0)
-        assert not ordered.done()
-        node.receive(FIRST, stepped(0))
-        assert (await ordered).digest == "theta-0"
-
-    run_scenario(scenario)
-
-
-def test_gang_that_loses_one_rank_is_lost_until_a_replacement_joins() -> None:
-    async def scenario() -> None:
-        node = Node(ranks=2)
-        node.join(FIRST)
-        node.join(SECOND)
-        restoring = asyncio.create_task(node.gang.restore(0, ""))
-        await node.orders.get()
-        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
-        await restoring
-        ordered = asyncio.create_task(node.gang.step(train(0)))
-        await node.orders.get()
-        node.receive(None, m.Gone(worker=SECOND, cause="killed"))
-        with pytest.raises(GangLost):
-            await ordered
-        present = asyncio.create_task(node.gang.present())
-        await asyncio.sleep(1.0)
-        assert not present.done()
-        node.join(WorkerId("reserved-2.1/0.2"))
-        assert await present is False
-
-    run_scenario(scenario)
-
-
 def test_surplus_worker_that_leaves_returns_the_gang_to_the_worker_it_replaced() -> None:
     async def scenario() -> None:
         node = Node()
@@ -206,28 +160,6 @@ def test_worker_that_has_trained_is_replaced_where_a_gang_begins_at_the_base_mod
         with pytest.raises(GangLost):
             await node.gang.restore(0, "")
         assert node.killed == [FIRST]
-
-    run_scenario(scenario)
-
-
-def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_the_base_model() -> None:
-    async def scenario() -> None:
-        node, third, fourth = Node(ranks=3), WorkerId("reserved-1.1/0.3"), WorkerId("reserved-1.1/0.4")
-        for worker in (FIRST, SECOND, third):
-            node.join(worker)
-        restoring = asyncio.create_task(node.gang.restore(0, ""))
-        await node.orders.get()
-        node.receive(FIRST, m.Saved(step=0, path="", restored=True))
-        await restoring
-        ordered = asyncio.create_task(node.gang.step(train(0)))
-        await node.orders.get()
-        node.receive(None, m.Gone(worker=third, cause="killed"))
-        with pytest.raises(GangLost):
-            await ordered
-        node.join(fourth)
-        with pytest.raises(GangLost):
-            await node.gang.restore(0, "")
-        assert node.killed == [FIRST, SECOND]
 
     run_scenario(scenario)
 

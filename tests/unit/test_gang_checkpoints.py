@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gang_stories import FIRST, SECOND, TIMEOUT_S, Node, run_scenario, stepped, train
+from gang_stories import FIRST, NEIGHBOUR, SECOND, TIMEOUT_S, Node, run_scenario, stepped, train
 
 from spotlight.controller.gang import GangLost
 from spotlight.core import messages as m
@@ -38,24 +38,20 @@ def test_checkpoint_of_a_gang_that_dies_is_lost_and_its_late_reply_does_not_coun
     """The surviving rank 0 finishes the checkpoint it was writing; it is whole, but the gang still goes back."""
 
     async def scenario() -> None:
-        node = Node(ranks=2)
-        node.join(FIRST)
-        node.join(SECOND)
-        restored = m.Saved(step=1, path="checkpoints/1", restored=True)
-        restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
-        await node.orders.get()
-        node.receive(FIRST, restored)
-        await restoring
+        node, replacement = Node(ranks=2), WorkerId("reserved-1.1/1.2")
+        await node.restored_ranks([FIRST, NEIGHBOUR], 1, "checkpoints/1")
         saving = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
-        await node.orders.get()
-        node.receive(None, m.Gone(worker=SECOND, cause="killed"))
+        assert [await node.orders.get() for _ in range(2)] == [m.Save(step=2, path="checkpoints/2")] * 2
+        node.receive(None, m.Gone(worker=NEIGHBOUR, cause="killed"))
         with pytest.raises(GangLost):
             await saving
-        node.join(WorkerId("reserved-1.1/0.3"))
+        node.join(replacement)
         restoring = asyncio.create_task(node.gang.restore(1, "checkpoints/1"))
-        await node.orders.get()
+        await node.formed([FIRST, replacement])
         node.receive(FIRST, SAVED)
-        node.receive(FIRST, restored)
+        for worker in (FIRST, replacement):
+            await node.orders.get()
+            node.receive(worker, m.Saved(step=1, path="checkpoints/1", restored=True))
         await restoring
         again = asyncio.create_task(node.gang.saved(node.gang.save(2, "checkpoints/2")))
         await asyncio.sleep(1.0)

@@ -259,11 +259,12 @@ def test_dry_run_of_a_model_without_a_profile_prints_the_settings_only():
     assert "at steady capacity" not in shown.err
 
 
-def test_dry_run_of_what_only_a_simulation_can_do_is_refused_after_its_forecast():
+def test_dry_run_of_what_this_machine_cannot_do_is_refused_after_its_forecast():
     shown = spotlight("train", RECIPE, "--dry-run", "--profile", PROFILE, *changes())
-    assert shown.code == 2
+    assert shown.code == 3
     assert "at steady capacity" in shown.err
-    assert "several training ranks are simulated only" in shown.err.splitlines()[-1]
+    assert "torch" in shown.err.splitlines()[-1]
+    assert "set model.device=cpu" in shown.err.splitlines()[-1]
 
 
 def test_dry_run_whose_profile_cannot_forecast_it_has_a_remark_and_prints_the_settings(tmp_path, monkeypatch):

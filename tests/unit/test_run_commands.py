@@ -54,7 +54,15 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
         (["resume", "words-nft-1", "--set", "train.lr=1"], "train.lr (0.0001 -> 1.0)"),
         (["train", "words-nft", "--prices", "none.csv"], "the price table none.csv does not exist"),
         (["train", "words-nft", "--market.spot_price", "aws-p5"], "no row 'aws-p5'"),
-        (["train", "words-nft+spotlight"], "cluster.gang is 4, but several training ranks are simulated only"),
+        (["train", "words-nft", "--cluster.gang", "2"], "cluster.gang is 2 but the run has 1 reserved slots"),
+        (
+            ["train", "words-nft", "--cluster.gang", "2", "--cluster.slots", "2", "--train.parallel", "sharded"],
+            "train.parallel is sharded but pipeline.tag is on",
+        ),
+        (
+            ["train", "words-nft", "--cluster.gang", "2", "--cluster.reserved", "2", "--train.sequence_ranks", "2"],
+            "ranks that split a sequence stay on one node",
+        ),
         (["train", "words-nft", "--model.compile", "true"], "the workers of a run do not compile yet"),
         (["status", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["report", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 import setting_observers as see
 from pydantic import BaseModel
-from setting_observers import Observer, crews, deadlines, devices, journal, launch, trained, written
+from setting_observers import Observer, crews, deadlines, devices, gang_after_a_loss, journal, launch, trained, written
 
 from spotlight.config import RunConfig, load_config
 
@@ -130,8 +130,8 @@ CHANGES = {
     "train.lora.rank": Change(trained, 4, LORA),
     "train.lora.alpha": Change(trained, 1, LORA),
     "train.gradient_checkpointing": Change(trained, True),
-    "train.parallel": Change(see.shared_model, "sharded"),
-    "train.sequence_ranks": Change(see.shared_model, 2, ("cluster.reserved=2", "cluster.gang=2")),
+    "train.parallel": Change(see.shared_model, "sharded", ("pipeline.tag=false",)),
+    "train.sequence_ranks": Change(see.shared_model, 2, ("cluster.slots=2", "cluster.gang=2")),
     "train.timeout_s": Change(journal, 0.01),
     "eval.every": Change(journal, 1),
     "eval.prompts": Change(journal, 5),
@@ -163,6 +163,8 @@ CHANGES = {
     "pipeline.switch_s": Change(journal, 100, GAP),
     "cluster.reserved": Change(journal, 2),
     "cluster.gang": Change(journal, 2, ("cluster.reserved=2",)),
+    "cluster.gang_elastic": Change(gang_after_a_loss, True, ("cluster.gang=2", "cluster.slots=2")),
+    "cluster.gang_port": Change(launch, 29500),
     "cluster.spot": Change(journal, 3),
     "cluster.spot_speed": Change(journal, 0.5),
     "cluster.slots": Change(journal, 2),

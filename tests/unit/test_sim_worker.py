@@ -164,7 +164,7 @@ def test_checkpoint_of_a_trainer_that_is_killed_is_never_finished():
     node, storage = saved_by([SAVE, m.Publish(weights=(WEIGHTS,))], 9.0)
     assert node.received(m.PublishedWeights)
     assert not node.received(m.Saved)
-    assert list(storage.checkpoints) == [f"{SAVE.path}.part"]
+    assert list(storage.checkpoints) == [f"{SAVE.path}.1.part"]
 
 
 def test_trainer_that_is_restored_or_saves_again_first_reports_the_checkpoint_under_way():

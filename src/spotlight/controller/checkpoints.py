@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from spotlight.control.run_state import RunState
-from spotlight.controller.gang import Gang, GangLost, Ordered
+from spotlight.controller.gang import Gang, GangLost
+from spotlight.controller.gang_orders import Ordered
 from spotlight.controller.hub import Hub
 from spotlight.controller.payloads import Storage
 from spotlight.controller.training import Training

@@ -47,6 +47,8 @@ class Training:
         self._updates = schedule.updates
         self._gap = schedule.pipeline.gap
         self._taker = OptimizerSteps(hub, gang, rollouts, schedule)
+        self._taken: deque[Taken] = deque()
+        """Steps that the gang holds and that are not in the journal yet."""
 
     async def ready(self) -> None:
         """Bring a gang to the ledger's step and publish the current weights."""
@@ -101,37 +103,45 @@ class Training:
                 continue
 
     async def _recover(self) -> None:
-        """Bring a new gang to the newest checkpoint, and the ledger with it."""
+        """Bring a new gang to the steps taken so far, which a rank that lived on may hold in memory; if none does, to
+        the newest checkpoint, and the ledger with it."""
         if not self._gang.is_restored():
             self._hub.dispatcher.assist.rest(self._hub.clock.now())
+        ledger = self._hub.dispatcher.ledger
+        held = ledger.steps + len(self._taken)
+        if held % self._updates == 0:
+            await self._gang.grow()
         if await self._gang.present():
             return
-        ledger = self._hub.dispatcher.ledger
+        source = self._gang.holder(held)
+        if source is not None:
+            await self._gang.restore(held, "", source)
+            return
         checkpoint = self._state.checkpoint
         step, path = (checkpoint.step, checkpoint.path) if checkpoint is not None else (0, "")
         await self._gang.restore(step, path)
+        self._taken.clear()
         if ledger.steps != step:
             ledger.restore(step, f"gang {self._gang.life} starts from the checkpoint of {step} steps")
 
     async def _steps(self, iteration: int) -> None:
         """Take steps and commit them once their iteration is compared, which may be later."""
-        ledger = self._hub.dispatcher.ledger
-        taken: deque[Taken] = deque()
+        ledger, taken = self._hub.dispatcher.ledger, self._taken
         while (step := ledger.steps + len(taken)) < (iteration + 1) * self._updates:
             if step // self._updates in self._state.compared:
                 await self._whole(step // self._updates)
             taken.append(await self._taker.take(step))
-            self._commit(taken)
+            self._commit()
         self._hub.dispatcher.assist.rest(self._hub.clock.now())
         while taken:
             await self._hub.until(lambda: taken[0].iteration in self._state.compared or not self._gang.is_restored())
             if not self._gang.is_restored():
                 raise GangLost("the gang was lost with steps that were not committed")
-            self._commit(taken)
+            self._commit()
 
-    def _commit(self, taken: deque[Taken]) -> None:
-        while taken and (compared := self._state.compared.get(taken[0].iteration)) is not None:
-            self._taker.commit(taken.popleft(), compared)
+    def _commit(self) -> None:
+        while self._taken and (compared := self._state.compared.get(self._taken[0].iteration)) is not None:
+            self._taker.commit(self._taken.popleft(), compared)
 
     async def _whole(self, iteration: int) -> None:
         """Make rollouts again whose tensors were lost, after a restart, with weights that may be gone as well."""

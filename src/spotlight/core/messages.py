@@ -138,7 +138,7 @@ class GangFormed(Message, frozen=True, kw_only=True):
 
     epoch: int
     steps: int
-    """Optimizer steps that its theta contains."""
+    """Optimizer steps that its theta contains; -1: it holds no state that another rank could receive."""
 
 
 class AwaitsRanks(Message, frozen=True, kw_only=True):
@@ -323,7 +323,7 @@ class Train(Message, frozen=True, kw_only=True):
 
     A step may come in parts, whose gradients add up. Part 0 starts the step anew. The final part ends in the
     optimizer's step and is answered by Stepped, the others by Accumulated. Every rank of the gang receives all items,
-    trains its share and replies; only rank 0 reports figures.
+    trains its share and replies.
     """
 
     step: int

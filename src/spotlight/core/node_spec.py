@@ -18,8 +18,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Row of the price table that it is billed by."""
     rows: int | None = 8
     """Samples that each worker holds at a time; None: each worker measures the best number for its device."""
-    trains: bool = False
-    """Whether the workers can also take the training role."""
+    trains: int = 0
+    """Slots, from the first one, whose workers can also take the training role."""
     boot_s: float = 0.0
     """Boot time in seconds: the node is billed, but no worker starts."""
 

@@ -24,6 +24,8 @@ from spotlight.compute.models.families import usable_device
 from spotlight.compute.models.loaded import load_source
 from spotlight.compute.models.sources import resolve
 from spotlight.compute.parallel.crew_adapter import SharedAdapter
+from spotlight.compute.parallel.gang_group import GangLinks
+from spotlight.compute.parallel.group import DeviceKind
 from spotlight.compute.rollout.engine import Engine
 from spotlight.compute.rollout.row_search import RolloutShape, search_rows
 from spotlight.compute.train.lora import select_trainable
@@ -69,15 +71,26 @@ TRAINER_STATE = 3
 TRAINER_SHARE = 0.5
 """Share of the remaining memory for the rollouts of a slot that also trains; the rest is for training batches."""
 
-TrainingOrder: TypeAlias = m.Train | m.Publish | m.Save | m.Restore
+TrainingOrder: TypeAlias = m.FormGang | m.Train | m.Publish | m.Save | m.Restore
 Send: TypeAlias = Callable[[m.AnyMessage], None]
 
 
 class Trains(Protocol):
     """The training role."""
 
-    def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
-        """Execute an order and return the reply; None for ranks above 0, and for a Save, whose reply follows later."""
+    @property
+    def rolls_out(self) -> bool:
+        """Whether this rank's model can also roll out."""
+
+    def form(self, order: m.FormGang) -> m.AnyMessage:
+        """Leave any earlier gang and connect to the other ranks of this one; raises RankLost."""
+
+    def abort(self, epoch: int) -> None:
+        """End an exchange or the forming of a gang before this one; called by another thread."""
+
+    def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
+        """Execute an order and return the reply; None for a Save, whose reply follows later, and a Publish of a rank
+        above 0. Raises RankLost."""
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
         """Current weights of the policy, as Publish writes them."""
@@ -109,7 +122,8 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     role: TrainingRole | None = None
     if launch.trains:
         trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
-        role = TrainingRole(trainer, adapter, digest, Path(settings.run_folder), send)
+        links = gang_links(launch, settings)
+        role = TrainingRole(trainer, adapter, digest, Path(settings.run_folder), send, links=links)
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
     kind, rows = device_kind(adapter.device), rows_of(launch, settings.rows, adapter)
@@ -119,6 +133,17 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     shared = SharedAdapter(adapter, send, resident)
     engine = Engine(shared, resident, settings.run_seed, rows, padded=settings.deterministic)
     return Equipment(adapter, shared, resident, engine, role, kind)
+
+
+def gang_links(launch: WorkerLaunch, settings: WorkerSettings) -> GangLinks:
+    """NCCL where each rank has a GPU of its own: it refuses two ranks on one device."""
+    has_own_gpu = launch.device.name != "cpu" and launch.device.processes == 1
+    return GangLinks(
+        port=launch.gang_port,
+        limit_s=settings.train.timeout_s,
+        transport=DeviceKind.NCCL if has_own_gpu else DeviceKind.GLOO,
+        even_shares=settings.deterministic,
+    )
 
 
 def _read_embeddings(adapter: Adapter, settings: WorkerSettings) -> None:

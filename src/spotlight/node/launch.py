@@ -40,6 +40,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     first_exchange_s: float = 45.0
     """Time limit of one exchange in a crew's first forward."""
     transport: str = "gloo"
+    gang_port: int = 0
+    """Port of rank 0's store; 0: any free one."""
     device: SlotDevice = SlotDevice()
     shared: str = ""
     """Folder shared by all processes of the run on this machine, for the duration of the run."""
@@ -85,6 +87,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Attention heads of the model: no crew is larger."""
     token_pixels: int
     """Pixels of a picture per token of the model."""
+    gang_port: int
+    """See WorkerLaunch."""
     devices: tuple[SlotDevice, ...]
     """Devices of the node's slots, by slot number."""
 
@@ -93,13 +97,13 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
 
     def for_worker(self, slot: int) -> WorkerLaunch:
-        """Settings of the worker on this slot; only a node's first slot trains."""
+        """Settings of the worker on this slot."""
         elastic = ElasticConfig.model_validate_json(self.elastic)
         return WorkerLaunch(
             node=self.node,
             slot_class=self.spec.slot_class,
             rows=self.spec.rows,
-            trains=self.spec.trains and slot == 0,
+            trains=slot < self.spec.trains,
             threads=self.threads,
             heartbeat_s=self.heartbeat_s,
             store=self.store,
@@ -108,6 +112,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             exchange_s=elastic.exchange_s,
             first_exchange_s=elastic.first_exchange_s,
             transport=elastic.transport.value,
+            gang_port=self.gang_port,
             device=self.devices[slot],
             shared=self.shared,
         )

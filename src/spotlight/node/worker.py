@@ -26,8 +26,10 @@ import torch
 from safetensors.numpy import save
 
 from spotlight import __version__
+from spotlight.compute.parallel.gang_group import RankLost
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Finished, decode_images
+from spotlight.compute.train.sharded import RestartNeeded
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
@@ -78,6 +80,8 @@ class Worker:
         self._sender = ThreadPoolExecutor(1, "sender")
         self._offered_rows = 0
         self._grants = 0
+        self._epoch = 0
+        """Gang that this worker joined last."""
         self._step_speed = StepSpeed()
 
     def run(self) -> None:
@@ -172,7 +176,8 @@ class Worker:
 
     def _pull(self) -> None:
         """Offer the free rows; a follower offers none, because its leader uses its time."""
-        free = self._engine.free_rows if self._pulls and not self._membership.follows else 0
+        rolls_out = self._pulls and not self._membership.follows and (self._role is None or self._role.rolls_out)
+        free = self._engine.free_rows if rolls_out else 0
         if free != self._offered_rows and (free or self._membership.follows):
             speed = self._step_speed.row_steps_per_s(self._membership.degree)
             self._send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
@@ -207,7 +212,7 @@ class Worker:
                     self._membership.apply(message)
             case crews.Prepare() | crews.Form() | crews.Disband():
                 self._membership.apply(message)
-            case m.Train() | m.Publish() | m.Save() | m.Restore():
+            case m.FormGang() | m.Train() | m.Publish() | m.Save() | m.Restore():
                 self._train(message)
             case m.Drain():
                 self._drain()
@@ -233,7 +238,9 @@ class Worker:
     def _train(self, order: TrainingOrder) -> None:
         if self._role is None:
             raise TypeError(f"{self._id} was ordered to {type(order).__name__} but has no training role")
-        if isinstance(order, m.Train | m.Save):
+        if isinstance(order, m.FormGang):
+            self._epoch = order.epoch
+        if isinstance(order, m.FormGang | m.Train | m.Save):
             with self._spans.doing(Activity.SWITCH):
                 # Other workers continue them: a snapshot may take long, and a worker that keeps recalled samples
                 # counts as dead.
@@ -245,7 +252,15 @@ class Worker:
             self._pulls = order.last or order.samples is not None
         try:
             with self._spans.doing(_ORDERED[type(order)]):
-                reply = self._role.obey(order)
+                reply = self._role.form(order) if isinstance(order, m.FormGang) else self._role.obey(order)
+        except RestartNeeded as error:
+            # A share of the weights cannot join another gang; the next process of this slot can.
+            sys.stderr.write(f"{error}\n")
+            os._exit(0)
+        except RankLost as error:
+            # This process is well and keeps its state; the controller forms the next gang.
+            sys.stderr.write(f"{error}\n")
+            reply = m.GangBroken(epoch=self._epoch, problem=str(error))
         except Exception as error:
             # Reported instead of raised: out of memory or a full disk would kill the next gang in the same way.
             traceback.print_exc()
@@ -299,6 +314,9 @@ class Worker:
     def _listen(self) -> None:
         while (received := self._connection.recv()) is not None:
             envelope, blob = received
+            if isinstance(envelope.message, m.FormGang) and self._role is not None:
+                # The main thread may wait in an exchange of a gang that has lost a rank.
+                self._role.abort(envelope.message.epoch)
             self._inbox.put((envelope.message, blob))
         os._exit(0)  # no orphan survives its agent
 
@@ -325,6 +343,7 @@ _ACTIVITY = {
     Work.PREVIEW: Activity.PREVIEW,
 }
 _ORDERED: Mapping[type[TrainingOrder], Activity] = {
+    m.FormGang: Activity.LOAD,
     m.Train: Activity.TRAIN,
     m.Publish: Activity.PUBLISH,
     m.Save: Activity.PUBLISH,

@@ -22,10 +22,13 @@ class ClusterConfig(Section):
     """Machines of a run, and limits of the processes on them."""
 
     reserved: int = Field(default=1, ge=1)
-    """Reserved nodes; the first `gang` of them train."""
+    """Reserved nodes; the first slots of the first ones train."""
     gang: int = Field(default=1, ge=1)
-    """Slots that train together, one on each of the first reserved nodes. Real runs train on one so far; the simulator
-    charges any number as data-parallel ranks."""
+    """Training ranks: reserved slots that train together, all slots of a node before the next node's."""
+    gang_elastic: bool = False
+    """Whether fewer ranks go on training while some are missing; the gang grows again at the end of an iteration."""
+    gang_port: int = Field(default=0, ge=0, le=65535)
+    """TCP port on which rank 0 waits for the other ranks; 0: any free port."""
     spot: int = Field(default=2, ge=0)
     """Spot nodes, which come and go by the market's trace; 0 is a reserved-only run."""
     spot_speed: float = Field(default=1.0, gt=0)
@@ -85,10 +88,11 @@ class ClusterConfig(Section):
 
     @model_validator(mode="after")
     def _gang_is_reserved(self) -> Self:
-        if self.gang > self.reserved:
+        slots = self.reserved * self.slots
+        if self.gang > slots:
             raise ConfigError(
-                f"cluster.gang is {self.gang} but cluster.reserved is {self.reserved}, and only reserved nodes train; "
-                f"set gang to {self.reserved} or less, or reserve more."
+                f"cluster.gang is {self.gang} but the run has {slots} reserved slots (cluster.reserved {self.reserved} "
+                f"with {self.slots} each), and only reserved slots train; set gang to {slots} or less, or reserve more."
             )
         return self
 
@@ -107,9 +111,40 @@ class ClusterConfig(Section):
 
     def reserved_nodes(self, price: str = "") -> list[NodeSpec]:
         return [
-            self._node(f"reserved-{number}", SlotClass.RESERVED, price, trains=number <= self.gang)
+            self._node(f"reserved-{number}", SlotClass.RESERVED, price, trains=self._trains_on(number))
             for number in range(1, self.reserved + 1)
         ]
+
+    def check_deterministic(self) -> None:
+        """Refuse settings that give other bits in another run."""
+        if self.gang_elastic:
+            raise ConfigError(
+                "deterministic is on but cluster.gang_elastic is true, and another number of ranks sums gradients in "
+                "another order; set cluster.gang_elastic to false, or deterministic to false."
+            )
+
+    def check_sequence_ranks(self, ranks: int) -> None:
+        """Refuse crews of training ranks that would span nodes or that an elastic gang would break."""
+        uneven = [spec.name for spec in self.reserved_nodes() if spec.trains % ranks]
+        if uneven:
+            raise ConfigError(
+                f"train.sequence_ranks is {ranks} but {uneven[0]} has {self.reserved_nodes()[0].trains} training slots "
+                "at most, and ranks that split a sequence stay on one node; set it to a divisor of cluster.slots and "
+                "of cluster.gang."
+            )
+        if ranks > 1 and self.gang_elastic:
+            raise ConfigError(
+                f"train.sequence_ranks is {ranks} but cluster.gang_elastic is true, and fewer ranks cannot be divided "
+                "into crews of that size; set cluster.gang_elastic to false, or train.sequence_ranks to 1."
+            )
+
+    def training_slots(self) -> tuple[str, ...]:
+        """The slots that train, as `node/slot`, by rank."""
+        return tuple(f"{spec.name}/{slot}" for spec in self.reserved_nodes() for slot in range(spec.trains))
+
+    def _trains_on(self, number: int) -> int:
+        """Training slots of the reserved node with this number, from 1."""
+        return max(0, min(self.slots, self.gang - (number - 1) * self.slots))
 
     def spot_nodes(self, price: str = "", boot_s: float = 0.0) -> list[NodeSpec]:
         return [self._node(f"spot-{number}", SlotClass.SPOT, price, boot_s) for number in range(1, self.spot + 1)]
@@ -119,9 +154,7 @@ class ClusterConfig(Section):
         numbers = range(1, self.spot + 1)
         return [self._node(STAND_IN.format(number), SlotClass.RESERVED, price, boot_s) for number in numbers]
 
-    def _node(
-        self, name: str, slot_class: SlotClass, price: str, boot_s: float = 0.0, trains: bool = False
-    ) -> NodeSpec:
+    def _node(self, name: str, slot_class: SlotClass, price: str, boot_s: float = 0.0, trains: int = 0) -> NodeSpec:
         return NodeSpec(
             name=name,
             slot_class=slot_class,

@@ -139,7 +139,7 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     if kind == CPU:
         return DeviceTable()
     nodes = [*cluster.reserved_nodes(), *cluster.spot_nodes(), *(cluster.stand_ins() if stand_ins else ())]
-    slots = [(spec.name, slot, spec.trains and slot == 0) for spec in nodes for slot in range(spec.slots)]
+    slots = [(spec.name, slot, slot < spec.trains) for spec in nodes for slot in range(spec.slots)]
     usable = [found.devices[number]] if number is not None else list(found.devices)
     if len(slots) > len(usable) and not cluster.share_devices:
         raise ConfigError(_too_few(nodes, len(slots), found, device))
@@ -161,10 +161,10 @@ def check_memory(
     table: DeviceTable, found: Devices, cluster: ClusterConfig, weights_bytes: int, adapters: bool
 ) -> None:
     """Raise if the slots' copies of the weights do not fit a device; a lower bound, activations are not counted."""
-    trainers = {spec.name for spec in cluster.reserved_nodes() if spec.trains}
+    trainers = set(cluster.training_slots())
     needed: Counter[str] = Counter()
     for (node, slot), given in table.slots.items():
-        copies = TRAINER_COPIES if node in trainers and slot == 0 else ROLLER_COPIES
+        copies = TRAINER_COPIES if f"{node}/{slot}" in trainers else ROLLER_COPIES
         needed[given.name] += weights_bytes * (1 if adapters else copies)
     for device in found.devices:
         if needed[device.name] > device.free:

@@ -279,6 +279,7 @@ class LocalPool:
             elastic=settings.cluster.elastic.model_dump_json(),
             heads=settings.heads,
             token_pixels=settings.token_pixels,
+            gang_port=settings.cluster.gang_port,
             devices=settings.devices.of(spec),
         )
 

@@ -28,6 +28,8 @@ class CrashPoint(StrEnum):
     SAVING = "checkpoint half-written"
     SAVED = "checkpoint written, not told"
     RESTORING = "while it is restored"
+    FORMED = "connected to its gang, not reported"
+    EXCHANGED = "gradients exchanged, no step"
     PREPARED = "prepared for a crew, not connected"
     IN_FORWARD = "inside a crew's forward"
     DISBANDING = "asked to leave its crew"

@@ -99,7 +99,11 @@ MAX_FAILURES = 2
 POISONED = 0.03
 """Share of samples that every attempt fails at."""
 WINDOWS = (
-    (CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.STEPPED, CrashPoint.REPLY_SENT),
+    (
+        *(CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.EXCHANGED, CrashPoint.STEPPED),
+        CrashPoint.REPLY_SENT,
+    ),
+    (CrashPoint.FORMED,),
     (CrashPoint.PUBLISHING, CrashPoint.PUBLISHED),
     (CrashPoint.SAVING, CrashPoint.SAVED),
     (CrashPoint.RESTORING,),

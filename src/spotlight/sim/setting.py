@@ -6,6 +6,7 @@ from spotlight.config import RunConfig
 from spotlight.control.explore.config import Baseline, ExploreConfig, PlanKind
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.work import SlotClass
+from spotlight.pools.config import ClusterConfig
 from spotlight.sim.fakes import Streams
 from spotlight.sim.fault_policy import Tempo
 
@@ -63,9 +64,8 @@ def draw_setting(seed: int) -> Setting:
         }
     )
     machines = chance.choice((1, 1, 2))
-    gang = _draw_gang(seed, machines)
-    cluster = config.cluster.model_copy(update={"reserved": machines, "gang": gang})
-    nodes = _reserved(machines, gang, rows)
+    cluster = _with_gang(config.cluster, seed, machines, is_exact)
+    nodes = cluster.reserved_nodes()
     nodes += [
         NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=chance.choice((1, 1, 2, SLOTS)), rows=rows)
         for n in range(1, spot + 1)
@@ -86,16 +86,12 @@ def draw_setting(seed: int) -> Setting:
     return Setting(seed=seed, config=config, nodes=tuple(nodes), tempo=tempo)
 
 
-def _reserved(machines: int, gang: int, rows: int) -> list[NodeSpec]:
-    return [
-        NodeSpec(name=f"reserved-{n}", slot_class=SlotClass.RESERVED, rows=rows, trains=n <= gang)
-        for n in range(1, machines + 1)
-    ]
-
-
-def _draw_gang(seed: int, machines: int) -> int:
-    """One of the reserved machines or all of them; from its own stream."""
-    return machines if Streams(seed)["ranks"].random() < 0.5 else 1
+def _with_gang(cluster: ClusterConfig, seed: int, machines: int, is_exact: bool) -> ClusterConfig:
+    """One to four training ranks on these machines, half of the gangs elastic; from their own stream."""
+    chance = Streams(seed)["ranks"]
+    ranks, elastic = chance.choice((1, 1, 1, 2, 2, 3, 4)), chance.random() < 0.5
+    gang = {"gang": ranks, "slots": -(-ranks // machines), "gang_elastic": elastic and not is_exact}
+    return cluster.model_copy(update={"reserved": machines, **gang})
 
 
 def _with_candidates(explore: ExploreConfig, seed: int) -> ExploreConfig:

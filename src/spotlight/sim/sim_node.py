@@ -6,7 +6,6 @@ verdicts on its finished samples that come within VERDICTS_S; the node ends with
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
@@ -29,10 +28,11 @@ from spotlight.node.judge import VERDICTS_S, Judge
 from spotlight.node.leases import Leases
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults
-from spotlight.sim.frames import Carry, Frame
+from spotlight.sim.frames import Carry, Frame, Pipe
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
+from spotlight.sim.sim_gang import SimGangs
 from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
@@ -45,48 +45,6 @@ HEADS, TOKEN_PIXELS = 12, 64
 """Figures of `words`, which the simulated models represent."""
 
 
-class Pipe:
-    """One direction of a connection: delayed, in order; `cut` loses the messages in transit."""
-
-    def __init__(self, delay: Callable[[], float], deliver: Callable[[Frame, bytes], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._delay = delay
-        self._deliver = deliver
-        self._in_transit: deque[tuple[Frame, bytes]] = deque()
-        self._last = 0.0
-        self._is_cut = False
-
-    def put(self, frame: Frame, blob: bytes) -> None:
-        if self._is_cut:
-            return
-        loop = self._loop
-        arrives_at = loop.time() + self._delay()
-        if arrives_at > self._last:
-            self._last = arrives_at
-        self._in_transit.append((frame, blob))
-        loop.call_at(self._last, self._next)
-
-    def stall(self, seconds: float) -> None:
-        """Delay messages from now on by at least `seconds`."""
-        self._last = max(self._last, self._loop.time() + seconds)
-
-    def drop_all(self) -> None:
-        self._in_transit.clear()
-
-    def cut(self) -> None:
-        self.drop_all()
-        self._is_cut = True
-        self._deliver = _discard
-
-    def _next(self) -> None:
-        if self._in_transit:
-            self._deliver(*self._in_transit.popleft())
-
-
-def _discard(frame: Frame, blob: bytes) -> None:
-    pass
-
-
 class NodeWorld(Protocol):
     """The part of the world that a node uses."""
 
@@ -96,6 +54,7 @@ class NodeWorld(Protocol):
     elastic: ElasticConfig
     rendezvous: Callable[[], SimRendezvous]
     """Makes the rendezvous of a node."""
+    gangs: SimGangs
     is_exact: bool
     """Whether samples and updates have the same bits on every worker."""
 
@@ -300,7 +259,7 @@ class SimNode:
         while not self._draining.is_set():
             await self._present[number].wait()
             lives += 1
-            worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"))
+            worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"), trains=number < self.spec.trains)
             self.workers[number] = self._by_name[worker.id] = worker
             for load in self._loads.values():
                 worker.deliver(load, b"")
@@ -319,7 +278,7 @@ class SimNode:
             self._send(None, m.Gone(worker=worker.id, cause=cause))
             await asyncio.sleep(self._world.policy.tempo.restart_s)
 
-    def _new_worker(self, worker: WorkerId) -> SimWorker:
+    def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker
         return SimWorker(
             id=worker,
@@ -328,7 +287,7 @@ class SimNode:
             rows=self.spec.fixed_rows,
             pace=world.policy.pace(worker, self.spec.slot_class),
             around=self,
-            trainer=SimTrainer(world.storage, salt, world.numerics) if self.spec.trains else None,
+            trainer=SimTrainer(world.storage, salt, world.numerics, world.gangs) if trains else None,
             numerics=world.numerics,
             latent_salt=salt,
             rendezvous=self._rendezvous,

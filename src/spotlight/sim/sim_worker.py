@@ -17,9 +17,9 @@ import msgspec
 
 from spotlight import __version__
 from spotlight.compute.profiling.pace import Pace
+from spotlight.controller.gang_orders import GangOrder
 from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, RequestId, SlotClass, WeightsId
@@ -31,7 +31,7 @@ from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow, start_row
 from spotlight.sim.sim_spans import SimSpans
-from spotlight.sim.sim_trainer import SimTrainer, carry_out
+from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
@@ -140,6 +140,8 @@ class SimWorker:
         except WorkerExited:
             return "exited"
         finally:
+            if self.trainer is not None:
+                self.trainer.leave()
             self.background.stop()
             self._heartbeat.stop()
 
@@ -283,7 +285,7 @@ class SimWorker:
                 if isinstance(message, crews.Forward):
                     activity = Activity.ROLLOUT if is_exact else Activity.PREVIEW
                     self._spans.worked(activity, began, self._loop.time())
-            case m.Train() | m.Publish() | m.Save() | m.Restore():
+            case m.FormGang() | m.Train() | m.Publish() | m.Save() | m.Restore():
                 await self._train(message)
             case m.Drain():
                 for request in list(self._live):
@@ -341,26 +343,23 @@ class SimWorker:
             self._holds[load.weights] = self.around.read_weights(load, self.id)
         self.send(m.Held(weights=load.weights, digest=self._holds[load.weights]))
 
-    async def _train(self, order: m.Train | m.Publish | m.Save | m.Restore) -> None:
+    async def _train(self, order: GangOrder) -> None:
         trainer = self.trainer
         if trainer is None:
             raise TypeError(f"{self.id} was ordered to {type(order).__name__} but has no training role")
         began = self._loop.time()
         switch_s = self.pace.switch() if isinstance(order, m.Train) else None
-        if isinstance(order, m.Train | m.Save):
+        if isinstance(order, m.FormGang | m.Train | m.Save):
             for request in list(self._live):
                 self._hand_back(request)
             self._offered_rows = 0
-        try:
-            if isinstance(order, m.Train):
-                self._rolls = order.last or order.samples is not None
-            await carry_out(order, trainer, self.pace, self)
-        except Stopped as problem:
-            self.send(m.Failed(problem=str(problem), exit_code=problem.exit_code))
+        if isinstance(order, m.Train):
+            self._rolls = order.last or order.samples is not None
+        await obey(order, trainer, self.pace, self)
         if switch_s is not None:
             self._spans.trained(began, self._loop.time(), switch_s)
         else:
-            activity = Activity.LOAD if isinstance(order, m.Restore) else Activity.PUBLISH
+            activity = Activity.LOAD if isinstance(order, m.Restore | m.FormGang) else Activity.PUBLISH
             self._spans.worked(activity, began, self._loop.time())
 
     # -- heartbeats and time -------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
 from spotlight.sim.rendezvous import SimRendezvous
+from spotlight.sim.sim_gang import SimGangs
 from spotlight.sim.sim_node import SimNode
 from spotlight.sim.storage import SimStorage
 
@@ -48,6 +49,7 @@ class SimWorld:
         self.numerics = numerics or HashNumerics(rewards)
         self.storage = storage
         self.trace = trace
+        self.gangs = SimGangs()
         self.is_exact = is_exact
         self.elastic = elastic or ElasticConfig()
         self.rendezvous: Callable[[], SimRendezvous] = SimRendezvous

@@ -23,6 +23,8 @@ class SimStorage:
         self.weights: dict[str, str] = {}
         """Digest of the bytes at each path."""
         self.checkpoints: dict[str, bytes] = {}
+        self._writers = 0
+        """Number of checkpoints begun."""
         self.is_full: Callable[[str], bool] = never
         """Whether a write of this file fails."""
 
@@ -71,15 +73,20 @@ class SimStorage:
 
     # -- the training worker's side -----------------------------------------------------------------------------------
 
-    def begin_checkpoint(self, path: str) -> None:
-        """Write under a partial name, after deleting partial files of dead workers."""
+    def begin_checkpoint(self, path: str) -> str:
+        """Write under a partial name, after deleting partial files of other writers; return that name."""
         for left in [known for known in self.checkpoints if known.endswith(".part")]:
             del self.checkpoints[left]
-        self.checkpoints[f"{path}.part"] = b"half"
+        self._writers += 1
+        partial = f"{path}.{self._writers}.part"
+        self.checkpoints[partial] = b"half"
+        return partial
 
-    def end_checkpoint(self, path: str, content: bytes) -> None:
+    def end_checkpoint(self, path: str, partial: str, content: bytes) -> None:
         """Replace the partial file by the whole one."""
-        del self.checkpoints[f"{path}.part"]
+        if self.checkpoints.pop(partial, None) is None:
+            # The writer was silent, and another gang has begun a checkpoint since.
+            raise Stopped(f"the checkpoint {path} cannot be written, because its partial file is gone; resume.")
         if self.is_full(path):
             raise Stopped(f"the checkpoint {path} cannot be written, because the disk is full; free it and resume.")
         self.checkpoints[path] = content

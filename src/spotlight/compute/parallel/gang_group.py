@@ -13,7 +13,8 @@ bits depend on neither the transport nor the division into buffers.
 
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +46,10 @@ BUCKET_BYTES = 64 << 20
 """Size of the flat buffers that tensors are exchanged in."""
 FORM_LIMIT_S = 60.0
 """Longest wait for the other ranks while a gang forms."""
+CONNECT_LIMIT_S = 5.0
+"""Longest wait for a connection to a store or a rank that is there."""
+POLL_S = 0.02
+"""Time between two looks into the store."""
 EXCHANGE_LIMIT_S = 600.0
 """Longest wait of one exchange: a rank may wait for the share of a slower one."""
 
@@ -250,8 +255,18 @@ def open_store(host: str = LOOPBACK, port: int = 0) -> tuple[Any, str]:
     )
 
 
-def form_gang(address: str, epoch: int, rank: int, ranks: int, links: GangLinks | None = None) -> GangGroup:
-    """Connect to the other ranks at this store and test the connections."""
+def form_gang(
+    address: str,
+    epoch: int,
+    rank: int,
+    ranks: int,
+    links: GangLinks | None = None,
+    is_replaced: Callable[[], bool] = lambda: False,
+) -> GangGroup:
+    """Connect to the other ranks at this store and test the connections; give up as soon as another gang replaces it.
+
+    The ranks first meet in the store, where the wait for one that died can be ended; then they connect at once.
+    """
     links = links or GangLinks()
     if not 0 <= rank < ranks or ranks < 2:
         raise ConfigError(
@@ -262,11 +277,13 @@ def form_gang(address: str, epoch: int, rank: int, ranks: int, links: GangLinks 
     gang: GangGroup | None = None
     try:
         host, _, port = address.rpartition(":")
-        patience = timedelta(seconds=links.form_limit_s)
-        client = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
+        limit = timedelta(seconds=min(CONNECT_LIMIT_S, links.form_limit_s))
+        client = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
         store = PrefixStore(f"gang-{epoch}", client)
         if rank == 0:
             store.set("name", f"{epoch}-{secrets.token_hex(4)}")
+        store.set(f"here-{rank}", "")
+        _meet_in(store, ranks, time.monotonic() + links.form_limit_s, is_replaced)
         name = store.get("name").decode()
         link = _linked(store, rank, ranks, links)
         gang = GangGroup(epoch, name, rank, ranks, link, store, links)
@@ -287,6 +304,17 @@ def form_gang(address: str, epoch: int, rank: int, ranks: int, links: GangLinks 
     )
 
 
+def _meet_in(store: Any, ranks: int, deadline: float, is_replaced: Callable[[], bool]) -> None:
+    """Wait until every rank is in the store."""
+    missing = list(range(ranks))
+    while missing := [rank for rank in missing if not store.check([f"here-{rank}"])]:
+        if is_replaced():
+            raise RuntimeError("another gang replaces it")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"rank {missing[0]} did not come")
+        time.sleep(POLL_S)
+
+
 def check_transport(transport: DeviceKind) -> None:
     """Refuse a transport that this build of torch lacks."""
     if transport is DeviceKind.NCCL and not dist.is_nccl_available():
@@ -300,7 +328,7 @@ def _linked(store: Any, rank: int, ranks: int, links: GangLinks) -> Link:
     if links.transport is DeviceKind.NCCL:
         # The library ends the process at its own limit, so that limit must not come first.
         return NcclLink(store, rank, ranks, 2 * (links.limit_s + links.form_limit_s))
-    return GlooLink(store, rank, ranks, links.form_limit_s, links.host)
+    return GlooLink(store, rank, ranks, min(CONNECT_LIMIT_S, links.form_limit_s), links.host)
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -79,6 +79,8 @@ class TrainingRole:
         """Parts of the current step; None if it has not begun."""
         self._meeting_place: tuple[Any, str] | None = None
         """Store that this rank serves, and its address."""
+        self._newest_epoch = 0
+        """Newest gang that was ordered to form; set by the thread that reads messages."""
         self._saves = 0
         """Checkpoints ordered since the gang was formed."""
         self._is_torn = False
@@ -100,6 +102,8 @@ class TrainingRole:
         of an earlier gang (`train.parallel: sharded`): it must exit and start anew.
         """
         self._leave()
+        if order.epoch < self._newest_epoch:
+            raise RankLost(f"gang {order.epoch} was replaced by gang {self._newest_epoch}; form that one.")
         if self._trainer.is_sharded:
             raise RestartNeeded(
                 f"this process holds a share of the weights of an earlier gang, so it cannot join gang {order.epoch}; "
@@ -116,23 +120,25 @@ class TrainingRole:
         self._saves = 0
         if order.rank:
             self._meeting_place = None
-        gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
+        place = (order.store, order.epoch, order.rank, order.ranks)
+        gang = form_gang(*place, self._links, lambda: order.epoch < self._newest_epoch)
         try:
             self._trainer.join(gang, self._links.even_shares)
         except BaseException:
             gang.drop()
             raise
-        return m.GangFormed(epoch=order.epoch, steps=self.steps)
+        return m.GangFormed(epoch=order.epoch, steps=-1 if self._trainer.is_sharded else self.steps)
 
     @property
     def rolls_out(self) -> bool:
         """Whether this rank's model can also roll out: with a share of the weights every forward needs all ranks."""
         return not self._trainer.is_sharded
 
-    def abort(self) -> None:
-        """End an exchange of the gang under way, here and at the other ranks, from any thread."""
+    def abort(self, epoch: int) -> None:
+        """End the exchange or the forming of a gang before this one, here and at the other ranks, from any thread."""
+        self._newest_epoch = max(self._newest_epoch, epoch)
         gang = self._trainer.gang
-        if gang is not None:
+        if gang is not None and gang.epoch < epoch:
             gang.abort()
         if self._trainer.is_sharded:
             abort_world()
@@ -207,7 +213,7 @@ class TrainingRole:
         gang = self._trainer.gang
         digest = sharded_fingerprint(theta, gang) if gang is not None and holds_shares(theta) else fingerprint(theta)
         figures = {"loss": report.loss, "grad_norm": report.grad_norm, "rows": float(report.rows), **report.figures}
-        return m.Stepped(step=order.step, digest=digest, figures=figures if self._leads else {})
+        return m.Stepped(step=order.step, digest=digest, figures=figures)
 
     def _check_order(self, order: m.Train) -> None:
         """Refuse an order that would train the wrong weights, lose a sample or count one twice."""

@@ -1,8 +1,7 @@
 """Worker of a paced run: a real worker process over a simulated device.
 
 Durations are those that the simulator charges (`compute/profiling/pace.py`). Everything else is the product: messages,
-leases, commits, weights on disk, checkpoints, deaths (tests/processes/test_paced.py). All ranks of a gang wait for an
-update's duration; only rank 0 executes the update.
+leases, commits, weights on disk, gangs, checkpoints, deaths (tests/processes/test_paced.py).
 """
 
 import socket
@@ -28,7 +27,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection
 from spotlight.core.work import Policy, SlotClass, WeightsId
-from spotlight.node.equipment import SETS_HELD, Equipment, Send, TrainingOrder
+from spotlight.node.equipment import SETS_HELD, Equipment, Send, gang_links
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.paced.device import PacedDevice
 from spotlight.node.paced.model import PacedAdapter, spec_named
@@ -96,18 +95,24 @@ class PacedRole:
         self._role = role
         self._clock = clock
 
-    def obey(self, order: TrainingOrder) -> m.AnyMessage | None:
+    @property
+    def rolls_out(self) -> bool:
+        return self._role.rolls_out
+
+    def form(self, order: m.FormGang) -> m.AnyMessage:
+        return self._role.form(order)
+
+    def abort(self, epoch: int) -> None:
+        self._role.abort(epoch)
+
+    def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         seconds = self._seconds(order)
-        return self._clock.device.take(lambda: self._execute(order), lambda _: seconds)
+        return self._clock.device.take(lambda: self._role.obey(order), lambda _: seconds)
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
         return self._role.state(policy)
 
-    def _execute(self, order: TrainingOrder) -> m.AnyMessage | None:
-        is_other_rank = isinstance(order, m.Train) and order.rank > 0
-        return None if is_other_rank else self._role.obey(order)
-
-    def _seconds(self, order: TrainingOrder) -> float:
+    def _seconds(self, order: m.Train | m.Publish | m.Save | m.Restore) -> float:
         pace = self._clock.pace
         match order:
             case m.Train():
@@ -146,7 +151,8 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     if launch.trains:
         trainer = Trainer(model, train, settings.algorithm, settings.run_seed, settings.takes_stale)
         folder, write = Path(settings.run_folder), paced_write(clock.pace)
-        role = PacedRole(TrainingRole(trainer, model, base_digest, folder, send, write), clock)
+        links = gang_links(launch, settings)
+        role = PacedRole(TrainingRole(trainer, model, base_digest, folder, send, write, links), clock)
     resident = PacedResident(model, base_digest, SETS_HELD, clock)
     shared = SharedAdapter(model, send, resident)
     engine = PacedEngine(shared, model, resident, settings.run_seed, launch.rows, settings.deterministic, clock)

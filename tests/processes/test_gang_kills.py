@@ -1,0 +1,82 @@
+"""Real runs with two training ranks: ranks are killed in every phase of a step, and the result does not change."""
+
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+from doomed_ranks import PHASES, write_fates
+from live_run import LiveRun
+
+from spotlight.control.ledger.audit import audit
+from spotlight.control.ledger.findings import Bounds
+from spotlight.core.events import Restored, StepCommitted, WorkerLost
+
+RECIPE = """
+extends: words-nft
+deterministic: {deterministic}
+iterations: {iterations}
+rollout: {{prompts: 2, group_size: 4, steps: 4}}
+train: {{micro_batch: 4}}
+explore: {{enabled: 'off'}}
+eval: {{every: 1000, prompts: 2, steps: 2}}
+cluster: {{reserved: 1, slots: 2, gang: 2, gang_elastic: {elastic}, spot: 1, rows: 4, commit_every: 1}}
+reward: {{processes: 1}}
+output: {{name: run, checkpoint_every: 2, journal: {{sync: never}}}}
+"""
+
+
+def recipe(iterations: int, deterministic: bool = True, elastic: bool = False) -> str:
+    return RECIPE.format(iterations=iterations, deterministic=str(deterministic).lower(), elastic=str(elastic).lower())
+
+
+def finished(folder: Path, text: str, fates: list[tuple[str, int]]) -> LiveRun:
+    folder.mkdir()
+    write_fates(folder / "fates", fates)
+    run = LiveRun(folder, text)
+    try:
+        run.start_doomed(folder / "fates")
+        assert run.finish(patience_s=1500) == 0, run.log()
+    finally:
+        run.close()
+    assert not list((folder / "fates").iterdir()), "every fate was met"
+    return run
+
+
+def assert_clean(run: LiveRun, is_exact: bool) -> None:
+    report = audit(run.records(), Bounds(max_lag=0, commit_every=1, bit_exact=is_exact))
+    assert report.clean, "\n".join(report.sentences())
+
+
+def kills(run: LiveRun) -> int:
+    return sum("SIGKILL" in event.cause for event in run.events(WorkerLost) if event.worker.startswith("reserved"))
+
+
+@pytest.mark.timeout(400)
+def test_ranks_killed_in_every_phase_end_in_the_bits_of_an_undisturbed_run(tmp_path: Path) -> None:
+    fates = list(zip(PHASES, cycle((0, 1)), strict=False))
+    undisturbed = finished(tmp_path / "calm", recipe(4), [])
+    killed = finished(tmp_path / "killed", recipe(4), fates)
+    assert kills(killed) == len(PHASES)
+    assert_clean(killed, is_exact=True)
+    assert killed.theta() == undisturbed.theta()
+
+
+@pytest.mark.timeout(300)
+def test_elastic_gang_goes_on_from_the_last_committed_step_without_its_lost_rank(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", recipe(3, False, True), [("backward", 1), ("step", 1), ("exchange", 0)])
+    assert kills(run) == 3
+    assert_clean(run, is_exact=False)
+    assert not run.events(Restored), "no committed step was taken back"
+    assert len(run.events(StepCommitted)) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_ten_kills_in_each_phase_end_in_the_bits_of_an_undisturbed_run(tmp_path: Path) -> None:
+    phases = list(islice(cycle(PHASES), 10 * len(PHASES)))
+    fates = [(phase, (number + number // len(PHASES)) % 2) for number, phase in enumerate(phases)]
+    undisturbed = finished(tmp_path / "calm", recipe(24), [])
+    killed = finished(tmp_path / "killed", recipe(24), fates)
+    assert kills(killed) == len(fates)
+    assert_clean(killed, is_exact=True)
+    assert killed.theta() == undisturbed.theta()
