@@ -358,6 +358,26 @@ def meter_not_kept_up_to_date(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunLog, "_fold", forgetting)
 
 
+@bug
+def rank_of_any_step_taken_for_the_source(patch: pytest.MonkeyPatch) -> None:
+    """A new gang continues from a surviving rank whatever step it holds."""
+    patch.setattr(Gang, "holder", lambda self, step: 0 if any(self._held.values()) else None)
+
+
+@bug
+def survivors_not_brought_together(patch: pytest.MonkeyPatch) -> None:
+    """A new gang trains at once, though its new rank is at the base model."""
+    restore = Gang.restore
+
+    async def skipping(self: Any, step: int, path: str, source: int | None = None) -> None:
+        if source is None or not step:
+            await restore(self, step, path, source)
+        else:
+            self._restored = self.life
+
+    patch.setattr(Gang, "restore", skipping)
+
+
 RARE = {
     payload_of_a_stale_attempt_kept.__name__,
     file_of_a_dead_gang_published.__name__,

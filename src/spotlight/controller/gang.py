@@ -6,7 +6,7 @@
 
 A gang is lost when one of its ranks dies or reports a broken exchange. The order in progress then raises GangLost, and
 the living processes stay: `present` forms the next gang of them and of the replacement or, if the gang is elastic, of
-them alone. A step that every living rank has taken counts. A new gang is at no known step: `restore` brings it to a
+them alone. A step that a living rank has taken counts. A new gang is at no known step: `restore` brings it to a
 checkpoint or to the state that one of its ranks holds, and before that every other order raises GangLost, however long
 ago the loss was. A gang of one slot has no rank to connect to, so its worker's Hello forms it.
 
@@ -231,7 +231,7 @@ class Gang:
     # -- replies -------------------------------------------------------------------------------------------------------
 
     async def _await_reply(self, ordered: Ordered, reply: type[Reply]) -> Reply:
-        """The reply of rank 0, or of any rank that took a step with the last living ones."""
+        """The reply of rank 0, or of another rank that took a step and lives."""
         name, began, limit_s = ordered.name, self._hub.clock.now(), self._limit_s(ordered.order)
         try:
             async with asyncio.timeout(limit_s):
@@ -242,8 +242,9 @@ class Gang:
             self._underway.remove(ordered)
         living = self._hub.dispatcher.directory.workers
         is_answered = not self._is_lost(ordered.life) and not ordered.broken and ordered.is_answered()
-        if ordered.failure is None and not is_answered and not ordered.taken_by(living):
+        if ordered.failure is None and not is_answered:
             self._lose()
+        if ordered.failure is None and not is_answered and not ordered.taken_by(living):
             self._count_death(name)
             reason = "; ".join(ordered.broken.values()) or f"{', '.join(ordered.workers)}: a rank died"
             raise GangLost(f"the gang was lost during {name} ({reason})")
