@@ -158,7 +158,7 @@ class Bench:
         experience = self._experience(case, size)
         self.trainer.train_config = self.trainer.train_config.model_copy(update={"micro_batch": case.rows})
         found: dict[str, Any] = {}
-        self.adapter.velocity = self._watched  # type: ignore[method-assign]
+        self.adapter.velocity = self._watched  # type: ignore[method-assign,assignment]
         try:
             # The first update allocates the optimizer's moments; the second one is a run's usual update.
             for turn in ("first", "steady"):

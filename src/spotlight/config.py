@@ -16,6 +16,7 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
+from spotlight.compute.memory.workload import Workload
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.compute.models.config import FLOAT32, ModelConfig, found_device
 from spotlight.compute.rewards import registry
@@ -82,6 +83,21 @@ class RunConfig(Section):
         cluster = self.cluster
         slots = (cluster.reserved + cluster.spot) * cluster.slots - (0 if self.pipeline.tag else cluster.gang)
         return -(-self.rollout.prompts * self.rollout.group_size // slots)
+
+    def workload(self, facts: ModelFacts, longest_prompt: str) -> Workload:
+        """What the memory of the run's processes depends on."""
+        return Workload.of(
+            facts,
+            self.model,
+            self.train,
+            self.algorithm,
+            takes_stale=self.pipeline.asynchrony,
+            size=facts.size(self.data.size),
+            text_tokens=facts.text_tokens(self.model, longest_prompt),
+            guidance=self.rollout.guidance,
+            window=self.rollout.window_size,
+            previews=self.explores,
+        )
 
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:

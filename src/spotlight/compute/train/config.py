@@ -68,6 +68,10 @@ class NftConfig(Section):
         """Any: NFT has no log-probabilities."""
         return inf
 
+    def weight_sets(self, takes_stale: bool, on_gpu: bool) -> int:
+        """Copies of the trained weights that the loss needs beside theta and the average: old, reference, before."""
+        return 1 + (self.kl_weight > 0) + takes_stale
+
     def old_decay_at(self, updates: int) -> float:
         """Return d after an iteration that ends at optimizer step `updates`."""
         return self.old_decay.at(updates) if isinstance(self.old_decay, OldDecay) else self.old_decay
@@ -126,6 +130,10 @@ class FlowGrpoConfig(Section):
             case OldLogProb.RECOMPUTED:
                 return True
 
+    def weight_sets(self, takes_stale: bool, on_gpu: bool) -> int:
+        """Copies of the trained weights that the loss needs beside theta and the average: reference, start."""
+        return (self.kl_weight > 0) + (takes_stale or self.recomputes(on_gpu))
+
     def gap_allowed(self, on_gpu: bool) -> float:
         """Largest mean gap between the log-probs of rollout and training: recorded ones must be within the clip."""
         return LARGEST_GAP if self.recomputes(on_gpu) else self.clip
@@ -158,6 +166,15 @@ def _is_row_count(value: Any) -> Any:
 RowCount: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_is_row_count)]
 
 
+def _is_recomputation(value: Any) -> Any:
+    if value != AUTO and (not isinstance(value, int) or value < 0):
+        raise ValueError("it takes true, false, a whole number of blocks, or auto")
+    return value
+
+
+Recomputation: TypeAlias = Annotated[bool | int | Literal["auto"], BeforeValidator(_is_recomputation)]
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), the batching of rows, and the trained parameters."""
 
@@ -185,8 +202,10 @@ class TrainConfig(Section):
     with 0.9 its share is 0.5 % after 4 steps instead of 66 %, and 0.006 % after 10 instead of 35 %."""
     lora: LoraConfig | None = None
     """Low-rank adapters; None trains all weights."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    gradient_checkpointing: Recomputation = False
+    """Recompute activations in the backward pass: less memory, about a third more time, the same gradient. A number is
+    that of recomputed blocks, from the first one on; auto recomputes as few as the device's memory needs, and none on a
+    CPU."""
     timeout_s: float = Field(default=3600.0, gt=0)
     """Seconds after which an optimizer step, a publication or a checkpoint counts as hung; the trainer is then
     killed and restarted from the newest checkpoint."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from spotlight.surface.cli.report import Prices
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
     from spotlight.folder import RunFolder
+    from spotlight.preflight import RunMemory
     from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
@@ -60,9 +62,18 @@ def train(
 
     with importing_from(config.reward.folder):
         check(config, table)
-        devices = preflight(PlannedRun.new(config, recipe), _remark)
+        devices = preflight(PlannedRun.new(config, recipe), _remark, _table_of(recipe) if dry_run else None)
         if not dry_run:
             watched(Run.start(config, recipe, table, devices))
+
+
+def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
+    """Prints a memory plan as a table on standard error."""
+    from rich.console import Console
+
+    from spotlight.surface.memory_table import show
+
+    return lambda memory: show(memory, recipe, Console(stderr=True))
 
 
 def resume(

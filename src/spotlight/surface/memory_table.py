@@ -1,0 +1,47 @@
+"""A run's memory plan as a table, in GiB."""
+
+from typing import TYPE_CHECKING
+
+from spotlight.compute.memory.plan import gib
+from spotlight.preflight.memory import RunMemory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EMPTY = "-"
+
+
+def memory_rows(memory: RunMemory) -> list[tuple[str, ...]]:
+    """Header, one row per line of any plan, and totals; a column per kind of process."""
+    plans = memory.plans
+    names = list(dict.fromkeys(line.name for plan in plans for line in plan.lines))
+    # The overhead is the last line of every plan, but not every plan has the lines before it.
+    names.sort(key=lambda name: max(_place(plan.lines, name) for plan in plans))
+    rows = [("GiB", *(plan.process for plan in plans))]
+    rows += [(name, *(gib(plan.of(name)) if plan.of(name) else EMPTY for plan in plans)) for name in names]
+    return [*rows, ("total", *(gib(plan.total) for plan in plans))]
+
+
+def _place(lines: tuple[tuple[str, int], ...], name: str) -> int:
+    return next((place - len(lines) for place, (line, _) in enumerate(lines) if line == name), -len(lines) - 1)
+
+
+def show(memory: RunMemory, title: str, console: "Console") -> None:
+    """Print the table with the choices made from it, and what is missing."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    header, *rows = memory_rows(memory)
+    console.print(f"{title}: peak memory per process", highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(header[0])
+    for name in header[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    notes = [memory.sentences()[-1]]
+    if memory.encoder is not None:
+        notes.append("The text encoder runs in a process of its own, which ends before the workers start.")
+    for line in [*notes, *filter(None, (memory.problem, memory.warning))]:
+        console.print(line, highlight=False, soft_wrap=True)
