@@ -97,6 +97,7 @@ class RunConfig(Section):
             guidance=self.rollout.guidance,
             window=self.rollout.window_size,
             previews=self.explores,
+            overlaps=self.pipeline.gap and self.pipeline.tag,
         )
 
     @model_validator(mode="after")

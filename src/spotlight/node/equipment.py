@@ -163,6 +163,7 @@ def workload_of(settings: WorkerSettings) -> Workload | None:
         guidance=memory.guidance,
         window=memory.window,
         previews=memory.previews,
+        overlaps=memory.overlaps,
     )
 
 

@@ -48,6 +48,8 @@ class MemorySettings(Section):
     window: int
     """Steps of the SDE window."""
     previews: bool
+    overlaps: bool = False
+    """Whether a rank that trains may decode images at the same time."""
 
     @classmethod
     def of(cls, work: Workload) -> "MemorySettings":
@@ -58,6 +60,7 @@ class MemorySettings(Section):
             guidance=work.guidance,
             window=work.window,
             previews=work.previews,
+            overlaps=work.overlaps,
         )
 
 

@@ -82,7 +82,7 @@ class RunMemory:
         parts = [f"training rank {limits.plan}"]
         parts += [f"rollout worker {gib(self.rollout.total)} GiB"] if self.processes[1] else []
         parts += [f"text encoder {gib(self.encoder.total)} GiB, before the workers"] if self.encoder else []
-        place = f", VAE in {vae}" if self.work.vae_bytes else ""
+        place = f", VAE in {vae}" if self.work.vae_bytes and self.work.on_gpu else ""
         chosen = f"{rows}, {limits.recomputed} of {self.work.blocks} blocks recomputed{place}"
         return [f"memory: {'; '.join(parts)}.", f"memory: {chosen}."]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from spotlight.compute.memory.plan import gib
+from spotlight.compute.memory.plan import LINES, gib
 from spotlight.preflight.memory import RunMemory
 
 if TYPE_CHECKING:
@@ -14,16 +14,10 @@ EMPTY = "-"
 def memory_rows(memory: RunMemory) -> list[tuple[str, ...]]:
     """Header, one row per line of any plan, and totals; a column per kind of process."""
     plans = memory.plans
-    names = list(dict.fromkeys(line.name for plan in plans for line in plan.lines))
-    # The overhead is the last line of every plan, but not every plan has the lines before it.
-    names.sort(key=lambda name: max(_place(plan.lines, name) for plan in plans))
+    names = [name for name in LINES if any(plan.of(name) for plan in plans)]
     rows = [("GiB", *(plan.process for plan in plans))]
     rows += [(name, *(gib(plan.of(name)) if plan.of(name) else EMPTY for plan in plans)) for name in names]
     return [*rows, ("total", *(gib(plan.total) for plan in plans))]
-
-
-def _place(lines: tuple[tuple[str, int], ...], name: str) -> int:
-    return next((place - len(lines) for place, (line, _) in enumerate(lines) if line == name), -len(lines) - 1)
 
 
 def show(memory: RunMemory, title: str, console: "Console") -> None:

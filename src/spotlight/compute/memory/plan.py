@@ -32,6 +32,11 @@ HOST_PROCESS = 400 * 2**20
 ENCODER_ROW = 0.05
 """Activations of one prompt in the text encoder, as a share of its weights."""
 OVERHEAD = "context and fragmentation"
+LINES = (
+    "base weights", "text encoders", "adapters", "weight sets", "gradients", "optimizer", "activations",
+    "published sets", "VAE", "decoding", "workspaces", OVERHEAD,
+)  # fmt: skip
+"""Names of all lines, in the order of a table."""
 
 
 class MemoryLine(NamedTuple):
@@ -83,13 +88,10 @@ def training_plan(work: Workload, choice: TrainingChoice, shards: int = 1) -> Me
     """A training rank, which also rolls out; `shards` ranks divide the base, and the trained weights if these are the
     base."""
     trained = work.trained_bytes if work.rank is not None else _sharded(work, work.trained_bytes, shards)
-    rollout = work.forward_bytes(choice.rollout_rows) + _decoding(work, choice.offloads_vae)
-    working = max(
-        work.training_bytes(choice.rows, choice.recomputed),
-        # AdamW's step over all tensors at once holds one more copy of them.
-        trained,
-        rollout,
-    )
+    decoding = _decoding(work, choice.offloads_vae)
+    training = work.training_bytes(choice.rows, choice.recomputed) + (decoding if work.overlaps else 0)
+    # AdamW's step over all tensors at once holds one more copy of them.
+    working = max(training, trained, work.forward_bytes(choice.rollout_rows) + decoding)
     lines = [
         MemoryLine("base weights", _sharded(work, work.base_bytes, shards)),
         MemoryLine("adapters", trained if work.rank is not None else 0),

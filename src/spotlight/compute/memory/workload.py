@@ -30,6 +30,8 @@ class Workload:
     window: int = 0
     """Steps whose latents and means a sample in flight holds."""
     previews: bool = False
+    overlaps: bool = False
+    """Whether images are decoded while the rank trains: it rolls out between the parts of an update."""
     searches: bool = False
     """Whether the rows per training forward are searched, which sets gradients aside."""
     on_gpu: bool = True
@@ -38,6 +40,7 @@ class Workload:
     def of(
         cls, facts: ModelFacts, model: ModelConfig, train: TrainConfig, algorithm: AlgorithmConfig, *,
         takes_stale: bool, size: Size, text_tokens: int, guidance: float, window: int, previews: bool,
+        overlaps: bool = False,
     ) -> "Workload":  # fmt: skip
         return cls(
             facts=facts,
@@ -49,6 +52,7 @@ class Workload:
             guidance=guidance,
             window=window,
             previews=previews,
+            overlaps=overlaps,
             searches=train.micro_batch == AUTO,
             on_gpu=model.is_on_gpu,
         )
