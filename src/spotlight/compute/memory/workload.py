@@ -87,7 +87,9 @@ class Workload:
     @property
     def decoding_bytes(self) -> int:
         """Peak of the decoding of one image; a batch is decoded one by one."""
-        return FLOAT * self.facts.decoder_floats * self.size.height * self.size.width
+        decoder = self.facts.decoder
+        held = decoder.maps + (decoder.workspace if self.on_gpu else 0)
+        return FLOAT * held * self.size.height * self.size.width
 
     def training_bytes(self, rows: int, recomputed: int) -> int:
         """Peak of the activations of a training forward and backward."""

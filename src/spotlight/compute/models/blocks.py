@@ -68,13 +68,29 @@ class TransformerShape:
         )
 
 
-def decoder_floats(vae: Mapping[str, Any]) -> int:
-    """Numbers per pixel that the VAE's decoder holds at its peak, from its config.json.
+@dataclass(frozen=True)
+class DecoderShape:
+    """Numbers per pixel that a VAE's decoder holds at its peak, at the full size of the image."""
 
-    An image VAE holds three maps of its second-last width, or five of its last, when it has reached the full size.
-    A video VAE holds 18 maps of its last width: padded copies of three frames, and caches of its convolutions.
-    """
-    if "base_dim" in vae:
-        return 18 * int(vae["base_dim"])
-    widths = [int(width) for width in vae["block_out_channels"]]
-    return max(3 * widths[min(1, len(widths) - 1)], 5 * widths[0])
+    maps: int
+    """Feature maps: those that torch keeps alive at once."""
+    workspace: int
+    """Workspace of cuDNN's convolutions, measured on an H200 at 512x512 (benchmarks/memory)."""
+
+    @classmethod
+    def of(cls, vae: Mapping[str, Any]) -> "DecoderShape":
+        """From a VAE's config.json.
+
+        An image VAE holds three maps of its second width, or five of its first. A video VAE holds 18 maps of its first
+        width: padded copies of three frames, and caches of its convolutions.
+        """
+        if "base_dim" in vae:
+            width = int(vae["base_dim"])
+            return cls(18 * width, round(4.07 * width))
+        widths = [int(width) for width in vae["block_out_channels"]]
+        second = widths[min(1, len(widths) - 1)]
+        return cls(max(3 * second, 5 * widths[0]), round(1.76 * second))
+
+
+NO_DECODER = DecoderShape(0, 0)
+"""Of a model whose latents are pixels."""

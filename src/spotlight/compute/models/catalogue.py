@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import World, world
-from spotlight.compute.models.blocks import TransformerShape, decoder_floats
+from spotlight.compute.models.blocks import NO_DECODER, DecoderShape, TransformerShape
 from spotlight.compute.models.config import FLOAT32, ModelConfig
 from spotlight.compute.models.family_registry import FAMILIES, QWEN_IMAGE, Family, Geometry
 from spotlight.compute.models.folder_facts import read_folder
@@ -44,8 +44,7 @@ class ModelFacts:
     shape: TransformerShape
     """Blocks of the transformer."""
     vae_parameters: int = 0
-    decoder_floats: int = 0
-    """Numbers per pixel that the VAE holds while it decodes."""
+    decoder: DecoderShape = NO_DECODER
     text_parameters: int = 0
     """Parameters of all text encoders."""
     embeds_guidance: bool = False
@@ -163,7 +162,7 @@ def _in_folder(folder: Path) -> ModelFacts:
         matrix_edges=found.lora_edges,
         shape=found.shape,
         vae_parameters=found.components["vae"].parameters,
-        decoder_floats=found.decoder_floats,
+        decoder=found.decoder,
         text_parameters=sum(
             size.parameters for name, size in found.components.items() if name.startswith("text_encoder")
         ),
@@ -186,7 +185,7 @@ def _random(family: Family, digest: str) -> ModelFacts:
         matrix_edges=settings["sizes"]["lora_edges"],
         shape=TransformerShape.of(family.blocks, settings["transformer"]),
         vae_parameters=settings["sizes"]["vae"],
-        decoder_floats=decoder_floats(settings["vae"]),
+        decoder=DecoderShape.of(settings["vae"]),
         text_parameters=settings["sizes"]["text"],
         embeds_guidance=bool(settings["transformer"].get("guidance_embeds")),
         text_digest=digest,

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from spotlight.compute.models.blocks import TransformerShape, decoder_floats
+from spotlight.compute.models.blocks import DecoderShape, TransformerShape
 from spotlight.compute.models.family_registry import Family, Geometry, family_of_class
 from spotlight.compute.weights.header import unreadable
 from spotlight.core.errors import WeightsError
@@ -46,8 +46,7 @@ class FolderFacts:
     geometry: Geometry
     heads: int
     shape: TransformerShape
-    decoder_floats: int
-    """Numbers per pixel that its VAE holds while it decodes."""
+    decoder: DecoderShape
     embeds_guidance: bool
     """Whether the transformer takes the guidance as an input."""
     components: Mapping[str, ComponentFacts]
@@ -100,7 +99,7 @@ def read_folder(folder: Path) -> FolderFacts:
         geometry=family.geometry(transformer, vae),
         heads=int(transformer["num_attention_heads"]),
         shape=TransformerShape.of(family.blocks, transformer),
-        decoder_floats=decoder_floats(vae),
+        decoder=DecoderShape.of(vae),
         embeds_guidance=bool(transformer.get("guidance_embeds")),
         components={component: _size(found) for component, found in tensors.items()},
         lora_edges=sum(
