@@ -44,7 +44,7 @@ from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.node.equipment import own_device
 
 RECIPE = "qwen-image-ocr-512"
-FULL = ("model.name=random:qwen-image", "model.device=cuda", "reward.name=jpeg", "cluster.rows=4")
+FULL = ("model.name=random:qwen-image", "model.device=cuda:0", "reward.name=jpeg", "cluster.rows=4")
 TINY = ("model.name=random-tiny:qwen-image", "model.device=cpu", "reward.name=jpeg", "cluster.rows=4")
 EDGES = {False: (512, 1280), True: (64, 64)}
 """Edges of trained and of rolled-out images, by whether the model is tiny."""

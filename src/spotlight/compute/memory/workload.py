@@ -67,13 +67,17 @@ class Workload:
 
     @property
     def base_bytes(self) -> int:
-        """The transformer's weights as they are loaded."""
-        return self.compute * self.facts.parameters
+        """The transformer's weights in the compute type, and its table of positions in float32."""
+        positions = self.facts.shape.positions
+        return self.compute * (self.facts.parameters - positions) + FLOAT * positions
 
     @property
     def trained_bytes(self) -> int:
         """One copy of the trained weights, which are always float32."""
-        return FLOAT * (self.facts.parameters if self.rank is None else self.rank * self.facts.matrix_edges)
+        facts = self.facts
+        return FLOAT * (
+            facts.parameters - facts.shape.positions if self.rank is None else self.rank * facts.matrix_edges
+        )
 
     @property
     def vae_bytes(self) -> int:

@@ -45,6 +45,8 @@ class TransformerShape:
     """Blocks over image and text as one stream."""
     dual_blocks: int = 0
     """Blocks among `blocks` whose image tokens have a second attention of their own."""
+    positions: int = 0
+    """Numbers of a table of positions, which is stored with the weights but never trained."""
 
     @property
     def hidden(self) -> int:
@@ -58,13 +60,15 @@ class TransformerShape:
     def of(cls, structure: BlockStructure, config: Mapping[str, Any]) -> "TransformerShape":
         """From a transformer's config.json."""
         heads = int(config["num_attention_heads"])
+        width = heads * int(config["attention_head_dim"])
         return cls(
             structure=structure,
-            width=heads * int(config["attention_head_dim"]),
+            width=width,
             heads=heads,
             blocks=int(config["num_layers"]),
             single_blocks=int(config.get("num_single_layers") or 0),
             dual_blocks=len(config.get("dual_attention_layers") or ()),
+            positions=int(config.get("pos_embed_max_size") or 0) ** 2 * width,
         )
 
 

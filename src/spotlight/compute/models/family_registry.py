@@ -169,7 +169,7 @@ SD3 = Family(
     lora_targets=JOINT_ATTENTION,
     dtypes=("bfloat16", "float16", "float32"),
     is_packed=False,
-    blocks=BlockStructure(adapts_feed_forward=False, alive=5, alive_text=10),
+    blocks=BlockStructure(adapts_feed_forward=False, alive=5, alive_text=7),
     batches_guidance=True,
 )
 FLUX = Family(
