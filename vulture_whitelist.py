@@ -91,6 +91,7 @@ FluxAdapter  # compute/models/family_registry.py names it
 QwenImageAdapter  # compute/models/family_registry.py names it
 flux  # the schedule of FLUX.1
 sd3  # the schedule of SD3.5
+training_layout  # compute/memory/choices.py: chosen by it when several ranks train
 
 # What tests observe and nothing else shows.
 wait_for_teardown  # process tests count sockets and threads after it

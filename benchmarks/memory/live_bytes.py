@@ -1,7 +1,6 @@
 """Counts the bytes of live tensors, on any device and also on `meta`, as a GPU's allocator would."""
 
 import weakref
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -38,13 +37,3 @@ class LiveBytes(TorchDispatchMode):
         self._seen[key] = weakref.ref(storage, gone)
         self.now += size
         self.peak = max(self.peak, self.now)
-
-    def lap(self) -> int:
-        """Peak since the last call."""
-        found, self.peak = self.peak, self.now
-        return found
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)

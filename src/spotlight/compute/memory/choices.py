@@ -17,7 +17,7 @@ from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AUTO, TrainConfig
 
 BUSY_TOKENS = 4096
-"""Image tokens per forward from which more rows save little time: 4 images of 512x512 (docs/results/batches.md)."""
+"""Image tokens per forward from which more rows save little time: on an H200, 4 images of 512x512."""
 MOST_ROWS = 256
 MOST_SHARDS = 64
 EXAMPLE_RANK = 32

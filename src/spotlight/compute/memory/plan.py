@@ -5,8 +5,8 @@
     encoder_plan(work)
 
 A plan's total is the peak of the process on its device. Phases that do not overlap share a line: activations of
-training, the step of the optimizer, and rollouts with their decoding. Constants of a GPU are measured
-(benchmarks/memory); predicted and measured peaks: docs/results/memory.json.
+training, the step of the optimizer, and rollouts with their decoding. Constants of a GPU are measured by
+`benchmarks/memory/calibrate.py`; `benchmarks/memory/` compares predicted and measured peaks.
 """
 
 from dataclasses import dataclass
