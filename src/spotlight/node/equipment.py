@@ -136,7 +136,8 @@ def fit_to_memory(launch: WorkerLaunch, settings: WorkerSettings, adapter: Adapt
         assert isinstance(adapter, PipelineAdapter)
         adapter.offload_vae()
     if limits is not None:
-        sys.stdout.write(f"training: at most {limits.most} rows per forward, {limits.recomputed} blocks recomputed\n")
+        most = "" if limits.most is None else f"at most {limits.most} rows per forward, "
+        sys.stdout.write(f"training: {most}{limits.recomputed} of {work.blocks} blocks recomputed\n")
     return limits
 
 

@@ -76,7 +76,7 @@ class RunMemory:
         train, limits = self.config.train, self.limits
         rows = f"micro-batch {limits.first}"
         if train.micro_batch == AUTO:
-            most = f" to {limits.most}" if limits.most > limits.first and self.work.on_gpu else ""
+            most = "" if limits.most in (None, limits.first) else f" to {limits.most}"
             rows = f"micro-batch searched from {limits.first}{most}"
         vae = "host memory" if limits.offloads_vae else "device memory"
         parts = [f"training rank {limits.plan}"]

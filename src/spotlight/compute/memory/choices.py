@@ -7,6 +7,7 @@ A setting that is not `auto` is kept. `auto` prefers enough rows for a busy GPU,
 possible, because recomputing all of them adds about a third to a step. Nothing here changes a gradient.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,7 +19,8 @@ from spotlight.compute.train.config import AUTO, TrainConfig
 
 BUSY_TOKENS = 4096
 """Image tokens per forward from which more rows save little time: on an H200, 4 images of 512x512."""
-MOST_ROWS = 256
+MOST_ROWS = 4096
+"""Largest row count that is considered; the search ends before, when more rows save no time."""
 MOST_SHARDS = 64
 EXAMPLE_RANK = 32
 """Rank of the adapters that a refusal of full fine-tuning proposes."""
@@ -30,8 +32,8 @@ class TrainingLimits:
 
     first: int
     """Rows of the first training forward of a search."""
-    most: int
-    """Largest row count that fits."""
+    most: int | None
+    """Largest row count that fits; None if memory is not limited."""
     recomputed: int
     """Number of blocks, from the first one on, that are computed again in the backward pass."""
     offloads_vae: bool
@@ -149,7 +151,8 @@ def rollout_options(work: Workload, rows: int, offloads: bool, memory: int) -> l
 
 def _candidates(work: Workload, train: TrainConfig, model: ModelConfig, rollout_rows: int) -> Iterator[TrainingChoice]:
     """Choices in order of preference: busy rows first, few recomputed blocks, then the VAE in host memory."""
-    rows = busy_rows(work) if train.micro_batch == AUTO else train.micro_batch
+    # On a CPU fewer rows may be as fast, so the search begins with one.
+    rows = (busy_rows(work) if work.on_gpu else 1) if train.micro_batch == AUTO else train.micro_batch
     fixed = recomputed_blocks(train.gradient_checkpointing, work.blocks)
     offloads = [False, True] if model.offload_vae == AUTO else [bool(model.offload_vae)]
     while True:
@@ -162,17 +165,20 @@ def _candidates(work: Workload, train: TrainConfig, model: ModelConfig, rollout_
 
 
 def _limits(work: Workload, choice: TrainingChoice, memory: int | None, shards: int) -> TrainingLimits:
-    most = choice.rows if memory is not None else MOST_ROWS
-    while memory is not None and most < MOST_ROWS:
-        if training_plan(work, replace(choice, rows=most + 1), shards).total > memory:
-            break
-        most += 1
     return TrainingLimits(
         first=choice.rows,
-        most=most,
+        most=None if memory is None else _most_rows(work, choice, memory, shards),
         recomputed=choice.recomputed,
         offloads_vae=choice.offloads_vae,
         plan=training_plan(work, choice, shards),
+    )
+
+
+def _most_rows(work: Workload, choice: TrainingChoice, memory: int, shards: int) -> int:
+    """The largest row count from the chosen one on that fits; plans grow with their rows."""
+    rows = range(choice.rows + 1, MOST_ROWS + 1)
+    return choice.rows + bisect_right(
+        rows, memory, key=lambda count: training_plan(work, replace(choice, rows=count), shards).total
     )
 
 

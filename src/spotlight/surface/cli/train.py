@@ -32,7 +32,10 @@ def train(
         typer.Option(metavar="PROFILE", help="No computation: workers wait for the profile's durations."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the settings, a forecast and the memory plan, check everything, and stop."
+        ),
     ] = False,
     profile: Annotated[
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
