@@ -6,7 +6,7 @@ warning, because the estimate of a process is coarse there and pages can be swap
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class RunMemory:
     encoder: MemoryPlan | None
     processes: tuple[int, int]
     """Training ranks, and workers that only roll out."""
-    problem: str = field(default="")
+    problem: str = ""
     """Why the run does not fit; empty if it does."""
     warning: str = ""
 
@@ -124,7 +124,7 @@ def run_memory(config: RunConfig, facts: ModelFacts, longest_prompt: str, table:
         encoder=encoder,
         processes=counts,
         problem=problem,
-        warning="" if by_device else _host_warning(work, limits.plan, rollout, counts, encoder),
+        warning="" if by_device else _host_warning(limits.plan, rollout, counts, encoder),
     )
 
 
@@ -192,9 +192,7 @@ def _free(device: Device) -> str:
     return f"{gib(device.free)} of {gib(device.total)} GiB are free there"
 
 
-def _host_warning(
-    work: Workload, rank: MemoryPlan, rollout: MemoryPlan, counts: tuple[int, int], encoder: MemoryPlan | None
-) -> str:
+def _host_warning(rank: MemoryPlan, rollout: MemoryPlan, counts: tuple[int, int], encoder: MemoryPlan | None) -> str:
     """A warning if all processes together exceed the free memory of the host."""
     available = host_memory()[0]
     needed = max(counts[0] * rank.total + counts[1] * rollout.total, encoder.total if encoder is not None else 0)
