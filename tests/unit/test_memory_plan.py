@@ -259,7 +259,9 @@ def test_full_fine_tuning_that_does_not_fit_is_told_to_train_adapters_or_to_shar
     work = work_of(model, train)
     limits = choose_training(work, train, model, 139 * GIB)
     options = training_options(work, train, model, limits, 139 * GIB)
-    assert [option.partition(" (")[0] for option in options] == ["train.lora.rank=32", "a base sharded over 8 ranks"]
+    adapters = "train.lora.rank=32 and model.dtype=bfloat16"
+    assert [option.partition(" (")[0] for option in options] == [adapters, "a base sharded over 8 ranks"]
+    assert rollout_options(work, 4, True, 139 * GIB)[0].startswith(f"{adapters} (")
 
 
 def test_rollout_worker_that_does_not_fit_is_told_to_use_fewer_rows():

@@ -62,7 +62,7 @@ def test_setting_that_the_refusal_proposes_is_accepted():
 
 def test_full_fine_tuning_is_told_to_train_adapters_or_to_shard():
     sentence = refusal("train.lora=null", "model.dtype=float32", "train.micro_batch=1", gpus=2, free=139.0, total=140.0)
-    assert "train.lora.rank=32 (" in sentence
+    assert "it would fit with train.lora.rank=32 and model.dtype=bfloat16 (" in sentence
     assert re.search(r"a base sharded over \d+ ranks", sentence)
 
 

@@ -55,7 +55,7 @@ def preflight(
         if show is not None:
             show(memory)
         warning = check_memory(memory)
-        if warning and show is None:
+        if warning:
             report(warning)
         devices = memory.table
     for check in checks_of(subject):

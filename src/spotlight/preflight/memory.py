@@ -29,6 +29,8 @@ from spotlight.pools.devices import ROLLER_LOAD, TRAINER_LOAD, Device, DeviceTab
 
 USABLE = 0.97
 """Share of a device's free memory that is divided; the rest is a margin for other programs."""
+FREE_SHARE = 0.9
+"""A device with less free memory than this share is in use by other programs."""
 SEARCHED_ROWS = 4
 """Rollout rows that a plan counts where they are measured later: the first size of the search."""
 MEMINFO = Path("/proc/meminfo")
@@ -91,15 +93,16 @@ def run_memory(config: RunConfig, facts: ModelFacts, longest_prompt: str, table:
     """Plan the memory of all processes, and divide every device among its slots."""
     work = config.workload(facts, longest_prompt)
     rows = SEARCHED_ROWS if config.cluster.rows == AUTO else config.cluster.rows
+    fewest = 1 if config.cluster.rows == AUTO else config.cluster.rows
     by_device = _slots(config, table)
     divided: dict[tuple[str, int], int] = {}
     problem = ""
     for device, slots in by_device:
-        needs = [_least(config, work, slot, rows) for slot in slots]
+        needs = [_least(config, work, slot, fewest) for slot in slots]
         needed = sum(need.total for need in needs)
         rest = USABLE * device.free - needed
         if needed > device.free and not problem:
-            problem = _problem(config, work, device, list(zip(slots, needs, strict=True)), rows)
+            problem = _problem(config, work, device, list(zip(slots, needs, strict=True)), fewest)
         loads = sum(slot.load for slot in slots)
         for slot, need in zip(slots, needs, strict=True):
             divided[slot.node, slot.slot] = int(need.total + max(0.0, rest) * slot.load / loads)
@@ -108,7 +111,7 @@ def run_memory(config: RunConfig, facts: ModelFacts, longest_prompt: str, table:
         problem = _encoder_problem(by_device[0][0], encoder)
     trainer = next((memory for (node, slot), memory in divided.items() if _trains(config, node, slot)), None)
     roller = next((memory for (node, slot), memory in divided.items() if not _trains(config, node, slot)), None)
-    limits = choose_training(work, config.train, config.model, trainer, rows if config.pipeline.tag else 1)
+    limits = choose_training(work, config.train, config.model, trainer, fewest)
     rollout = rollout_plan(work, rows, offloads_vae(work, config.model, rows, roller))
     cluster = config.cluster
     counts = (cluster.gang, (cluster.reserved + cluster.spot) * cluster.slots - cluster.gang)
@@ -150,9 +153,8 @@ def _trains(config: RunConfig, node: str, slot: int) -> bool:
 def _least(config: RunConfig, work: Workload, slot: Slot, rows: int) -> MemoryPlan:
     """The smallest plan that the settings allow."""
     if slot.trains:
-        return choose_training(work, config.train, config.model, 0, 1).plan
-    fewest = rows if config.cluster.rows != AUTO else 1
-    return rollout_plan(work, fewest, config.model.offload_vae in (AUTO, True) and bool(work.vae_bytes))
+        return choose_training(work, config.train, config.model, 0, rows).plan
+    return rollout_plan(work, rows, config.model.offload_vae in (AUTO, True) and bool(work.vae_bytes))
 
 
 def _problem(
@@ -169,15 +171,15 @@ def _problem(
     rooms = {slot.node: device.free - (total - plan.total) for slot, plan in needs}
     slot, plan = max(needs, key=lambda each: each[1].total)
     if slot.trains:
-        limits = choose_training(work, config.train, config.model, 0, 1)
+        limits = choose_training(work, config.train, config.model, 0, rows)
         options = training_options(work, config.train, config.model, limits, rooms[slot.node], config.cluster.gang)
     else:
         options = rollout_options(work, rows, plan.of("VAE") == 0, rooms[slot.node])
     options += ["more devices or fewer nodes"] if len(needs) > 1 else []
     fitting = f"it would fit with {_or(options)}" if options else "no setting makes it fit; use a larger device"
     return (
-        f"{subject}, but {_free(device)}, so {gib(total - device.free)} GiB are missing; {fitting}, or end other "
-        "programs on the device."
+        f"{subject}, but {_free(device)}, so {gib(total - device.free)} GiB are missing; {fitting}"
+        f"{', or end the other programs on it' if device.free < FREE_SHARE * device.total else ''}."
     )
 
 

@@ -21,7 +21,7 @@ def memory_rows(memory: RunMemory) -> list[tuple[str, ...]]:
 
 
 def show(memory: RunMemory, title: str, console: "Console") -> None:
-    """Print the table with the choices made from it, and what is missing."""
+    """Print the table with the choices made from it."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -34,8 +34,7 @@ def show(memory: RunMemory, title: str, console: "Console") -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    notes = [memory.sentences()[-1]]
+    console.print(memory.sentences()[-1], highlight=False, soft_wrap=True)
     if memory.encoder is not None:
-        notes.append("The text encoder runs in a process of its own, which ends before the workers start.")
-    for line in [*notes, *filter(None, (memory.problem, memory.warning))]:
-        console.print(line, highlight=False, soft_wrap=True)
+        note = "The text encoder runs in a process of its own, which ends before the workers start."
+        console.print(note, highlight=False, soft_wrap=True)

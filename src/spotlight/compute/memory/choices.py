@@ -8,22 +8,26 @@ possible, because recomputing all of them adds about a third to a step. Nothing 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from spotlight.compute.memory.plan import MemoryPlan, TrainingChoice, gib, rollout_plan, training_plan
 from spotlight.compute.memory.workload import Workload
-from spotlight.compute.models.config import ModelConfig
+from spotlight.compute.models.catalogue import HALF_BYTES
+from spotlight.compute.models.config import FLOAT32, ModelConfig
 from spotlight.compute.train.config import AUTO, TrainConfig
 
 BUSY_TOKENS = 4096
 """Image tokens per forward from which more rows save little time: on an H200, 4 images of 512x512."""
 MOST_ROWS = 4096
 """Largest row count that is considered; the search ends before, when more rows save no time."""
-MOST_SHARDS = 64
 EXAMPLE_RANK = 32
 """Rank of the adapters that a refusal of full fine-tuning proposes."""
+
+
+Option: TypeAlias = tuple[str, Workload, TrainingChoice, int]
+"""Settings that may fit: their text, what they plan, and the number of shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,25 +113,39 @@ def training_options(
     """Settings that would fit, each with its total; empty if none does."""
     choice = TrainingChoice(rows=limits.first, recomputed=limits.recomputed, offloads_vae=limits.offloads_vae)
     whole = replace(choice, recomputed=work.blocks)
-    tried: list[tuple[str, Workload, TrainingChoice, int]] = []
+    recomputes = limits.recomputed < work.blocks
+    single: list[Option] = []
     if not limits.offloads_vae and work.facts.vae_parameters:
-        tried.append(("model.offload_vae=true", work, replace(choice, offloads_vae=True), 1))
-    if limits.recomputed < work.blocks:
-        tried.append(("train.gradient_checkpointing=true", work, whole, 1))
-    rows = limits.first // 2
-    while rows:
-        tried.append((f"train.micro_batch={rows}", work, replace(choice, rows=rows), 1))
-        rows //= 2
-    if limits.recomputed < work.blocks:
-        tried.append(("train.gradient_checkpointing=true with train.micro_batch=1", work, replace(whole, rows=1), 1))
+        single.append(("model.offload_vae=true", work, replace(choice, offloads_vae=True), 1))
+    if recomputes:
+        single.append(("train.gradient_checkpointing=true", work, whole, 1))
+    single += [(f"train.micro_batch={rows}", work, replace(choice, rows=rows), 1) for rows in _halves(limits.first)]
+    found = _fitting(single, memory)
+    if not found and recomputes:
+        both = "train.gradient_checkpointing=true and train.micro_batch"
+        found = _fitting(
+            [(f"{both}={rows}", work, replace(whole, rows=rows), 1) for rows in _halves(limits.first)], memory
+        )
     if work.rank is None:
-        small = replace(work, rank=EXAMPLE_RANK)
-        tried.append((f"train.lora.rank={EXAMPLE_RANK}", small, replace(whole, rows=1), 1))
-    shards = max(2, 2 * ranks)
-    while shards <= MOST_SHARDS:
-        tried.append((f"a base sharded over {shards} ranks", work, replace(whole, rows=1), shards))
-        shards *= 2
-    return _fitting(tried, memory)
+        found += _fitting([(*_with_adapters(work), replace(whole, rows=1), 1)], memory)
+    shards = [2**power for power in range(1, 7) if 2**power > ranks]
+    sharded = [(f"a base sharded over {count} ranks", work, replace(whole, rows=1), count) for count in shards]
+    return found + _fitting(sharded, memory)
+
+
+def _with_adapters(work: Workload) -> tuple[str, Workload]:
+    """Adapters instead of all weights, on a base in half precision if the family computes in it."""
+    real = work.facts.real
+    name, small = f"train.lora.rank={EXAMPLE_RANK}", replace(work, rank=EXAMPLE_RANK)
+    if real is None or real.dtypes[0] == FLOAT32:
+        return name, small
+    return f"{name} and model.dtype={real.dtypes[0]}", replace(small, compute=HALF_BYTES)
+
+
+def _halves(rows: int) -> Iterator[int]:
+    while rows > 1:
+        rows //= 2
+        yield rows
 
 
 def rollout_options(work: Workload, rows: int, offloads: bool, memory: int) -> list[str]:
@@ -136,16 +154,15 @@ def rollout_options(work: Workload, rows: int, offloads: bool, memory: int) -> l
     if not offloads and work.facts.vae_parameters:
         total = rollout_plan(work, rows, True).total
         found += [f"model.offload_vae=true ({gib(total)} GiB)"] if total <= memory else []
-    fewer = rows // 2
-    while fewer:
+    for fewer in _halves(rows):
         total = rollout_plan(work, fewer, offloads).total
         if total <= memory:
             found.append(f"cluster.rows={fewer} ({gib(total)} GiB)")
             break
-        fewer //= 2
     if work.rank is None:
-        total = rollout_plan(replace(work, rank=EXAMPLE_RANK), 1, offloads).total
-        found += [f"train.lora.rank={EXAMPLE_RANK} ({gib(total)} GiB)"] if total <= memory else []
+        name, small = _with_adapters(work)
+        total = rollout_plan(small, 1, offloads).total
+        found += [f"{name} ({gib(total)} GiB)"] if total <= memory else []
     return found
 
 
@@ -182,12 +199,11 @@ def _most_rows(work: Workload, choice: TrainingChoice, memory: int, shards: int)
     )
 
 
-def _fitting(tried: list[tuple[str, Workload, TrainingChoice, int]], memory: int) -> list[str]:
-    """The options that fit; of several micro-batches or rank counts only the first."""
+def _fitting(tried: Sequence[Option], memory: int) -> list[str]:
+    """The options that fit, with their totals; of several values of a setting only the first."""
     found: dict[str, str] = {}
     for name, work, choice, shards in tried:
-        total, kind = training_plan(work, choice, shards).total, name.rstrip("0123456789")
-        kind = "shards" if shards > 1 else kind
+        total, kind = training_plan(work, choice, shards).total, "ranks" if shards > 1 else name.rpartition("=")[0]
         if total <= memory and kind not in found:
             found[kind] = f"{name} ({gib(total)} GiB)"
     return list(found.values())
