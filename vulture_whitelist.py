@@ -91,6 +91,7 @@ FluxAdapter  # compute/models/family_registry.py names it
 QwenImageAdapter  # compute/models/family_registry.py names it
 flux  # the schedule of FLUX.1
 sd3  # the schedule of SD3.5
+training_layout  # compute/memory/choices.py: chosen by it when several ranks train
 
 rolls_out  # a worker whose rank holds a share of the weights must not roll out
 

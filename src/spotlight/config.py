@@ -16,6 +16,7 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
+from spotlight.compute.memory.workload import Workload
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.compute.models.config import FLOAT32, ModelConfig, found_device
 from spotlight.compute.rewards import registry
@@ -82,6 +83,27 @@ class RunConfig(Section):
         cluster = self.cluster
         slots = (cluster.reserved + cluster.spot) * cluster.slots - (0 if self.pipeline.tag else cluster.gang)
         return -(-self.rollout.prompts * self.rollout.group_size // slots)
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share the weights of one model."""
+        return self.cluster.gang if self.train.is_sharded else 1
+
+    def workload(self, facts: ModelFacts, longest_prompt: str) -> Workload:
+        """What the memory of the run's processes depends on."""
+        return Workload.of(
+            facts,
+            self.model,
+            self.train,
+            self.algorithm,
+            takes_stale=self.pipeline.asynchrony,
+            size=facts.size(self.data.size),
+            text_tokens=facts.text_tokens(self.model, longest_prompt),
+            guidance=self.rollout.guidance,
+            window=self.rollout.window_size,
+            previews=self.explores,
+            overlaps=self.pipeline.gap and self.pipeline.tag,
+        )
 
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:
@@ -161,23 +183,9 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _ranks_can_share_the_work(self) -> Self:
-        self.train.check_ranks(self.cluster.gang)
-        return self
-
-    @model_validator(mode="after")
     def _ranks_can_train(self) -> Self:
-        self.train.check_ranks(self.cluster.gang)
+        self.train.check_ranks(self.cluster.gang, self.pipeline.tag)
         self.cluster.check_sequence_ranks(self.train.sequence_ranks)
-        if self.train.is_sharded and self.pipeline.tag:
-            raise ConfigError(
-                "train.parallel is sharded but pipeline.tag is on, and a rank with a share of the weights cannot roll "
-                "out alone; set pipeline.tag to false, with other slots to roll out, or train.parallel to replicated."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _deterministic_batches_are_fixed(self) -> Self:
         if self.deterministic:
             self.train.check_deterministic()
             self.cluster.check_deterministic()

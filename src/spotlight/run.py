@@ -45,7 +45,7 @@ from spotlight.core.run_files import run_around
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.node.paced.paced_reward import name_of as paced_reward
-from spotlight.node.worker_settings import PaceSettings, RowsSettings, WorkerSettings
+from spotlight.node.worker_settings import MemorySettings, PaceSettings, RowsSettings, WorkerSettings
 from spotlight.orders import Done, DrainRun, DrillRun, RunOrder, listen
 from spotlight.pools.devices import DeviceTable, table_for
 from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
@@ -253,6 +253,7 @@ class Run:
             takes_stale=config.pipeline.asynchrony,
             pace=self._pace(),
             rows=self._rows(),
+            memory=self._memory(),
         )
         return settings.model_dump_json().encode()
 
@@ -291,6 +292,12 @@ class Run:
             window=rollout.window_size,
             prompt=self.run_log.prompts.longest.text,
         )
+
+    def _memory(self) -> MemorySettings | None:
+        if self.config.cluster.pace is not None:
+            return None
+        work = self.config.workload(self.run_log.facts, self.run_log.prompts.longest.text)
+        return MemorySettings.of(work, self.config.shards)
 
     def _hours(self) -> float:
         return self.run_log.run_time() / 3600
@@ -352,9 +359,7 @@ def _with_own_base(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 def devices_of(config: RunConfig) -> DeviceTable:
     """The device of every slot; raises before anything is written if there are too few."""
-    weights_bytes = facts_of(config.model.name).bytes(config.model)
-    has_stand_ins = config.market.fallback_s is not None
-    return table_for(config.model, config.cluster, weights_bytes, config.train.lora is not None, has_stand_ins)
+    return table_for(config.model, config.cluster, stand_ins=config.market.fallback_s is not None)
 
 
 def _check_pace(config: RunConfig, recipe: str) -> None:

@@ -51,6 +51,7 @@ from spotlight.node.launch import AgentLaunch
 from spotlight.node.worker_settings import WorkerSettings
 from spotlight.pools.devices import DeviceTable
 from spotlight.pools.local import LocalPool
+from spotlight.preflight import PlannedRun, memory_of
 from spotlight.run import Run, check, devices_of
 from spotlight.run_log import RunLog
 from spotlight.sim.learning import LearningModel, ModelNumerics
@@ -233,6 +234,12 @@ def devices(config: RunConfig, folder: Path) -> object:
     """Devices of the slots, on a machine with two GPUs."""
     with fake_gpus(2):
         return str(devices_of(config))
+
+
+def fitted(config: RunConfig, folder: Path) -> object:
+    """What is chosen from the memory plan, on a machine with two GPUs."""
+    with fake_gpus(2):
+        return memory_of(PlannedRun.new(config, "story"), devices_of(config)).sentences()
 
 
 def run_check(config: RunConfig, folder: Path) -> object:

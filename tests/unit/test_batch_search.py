@@ -40,10 +40,12 @@ class ScriptedMeter:
         pass
 
 
-def searched(meter: ScriptedMeter, rows: int, fits: int = 10**9, calls: int = 1) -> tuple[BatchSearch, nn.Parameter]:
+def searched(
+    meter: ScriptedMeter, rows: int, fits: int = 10**9, calls: int = 1, most: int | None = None, first: int = 1
+) -> tuple[BatchSearch, nn.Parameter]:
     """A search over `rows` rows, each of which adds 1 to a gradient; batches beyond `fits` fail half-way."""
     weight = nn.Parameter(torch.zeros(1))
-    search = BatchSearch([weight], meter)
+    search = BatchSearch([weight], meter, most, first)
     for _ in range(calls):
         left = rows
         while left:
@@ -110,6 +112,29 @@ def test_search_goes_on_from_part_to_part_until_larger_batches_come():
     assert few.chosen == 4
     many, weight = searched(ScriptedMeter(lambda rows: max(16.0, rows)), rows=40, calls=10)
     assert many.chosen == 16
+    assert float(weight.grad) == 400
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 12, 16])
+def test_search_within_a_memory_plan_begins_with_its_first_size_and_never_exceeds_its_largest(most):
+    tried: list[int] = []
+    meter = ScriptedMeter(lambda rows: tried.append(rows) or 1.0)
+    # A batch beyond the plan would fail.
+    search, weight = searched(meter, rows=400, fits=most, most=most, first=4)
+    assert tried[0] == min(4, most)
+    assert max(tried) == search.chosen == most
+    assert float(weight.grad) == 400
+
+
+def test_fewer_rows_than_the_first_size_of_a_plan_run_as_one_batch():
+    search, weight = searched(ScriptedMeter(lambda rows: 1.0), rows=3, most=16, first=4)
+    assert (search.size(3), search.size(2)) == (3, 2)
+    assert float(weight.grad) == 3
+
+
+def test_plan_that_promises_too_much_is_corrected_by_the_search():
+    search, weight = searched(ScriptedMeter(lambda rows: 1.0), rows=400, fits=2, most=16, first=8)
+    assert search.chosen == 2
     assert float(weight.grad) == 400
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 from command_line import spotlight
-from fake_gpus import GIB, fake_gpus
+from fake_gpus import fake_gpus
 from recipe_groups import REAL_RECIPES
 
 from spotlight.config import load_config, recipe_names
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.pools.config import ClusterConfig
-from spotlight.pools.devices import assign, check_memory, probe
+from spotlight.pools.devices import assign, probe
 from spotlight.run import devices_of
 
 
@@ -109,20 +109,6 @@ def test_table_names_every_device_with_its_slots():
 def test_shipped_recipe_for_one_gpu_runs_on_one(recipe):
     with fake_gpus(1):
         assert {slot.name for slot in devices_of(load_config(recipe)).slots.values()} == {"cuda:0"}
-
-
-def test_weights_that_do_not_fit_are_refused_with_the_numbers():
-    cluster = ClusterConfig(reserved=1, spot=2, share_devices=True)
-    with fake_gpus(1, free=19.5, total=80.0):
-        found = probe("cuda")
-    given = assign(cluster, found)
-    # The trainer keeps 6 copies, each of the others 2.
-    check_memory(given, found, cluster, int(1.9 * GIB), adapters=False)
-    with pytest.raises(EnvironmentProblem) as refused:
-        check_memory(given, found, cluster, 2 * GIB, adapters=False)
-    assert "cuda:0 (Fake) has 19.5 of 80.0 GiB free" in str(refused.value)
-    assert "3 processes there (reserved-1, spot-1, spot-2) keep at least 20.0 GiB" in str(refused.value)
-    check_memory(given, found, cluster, 6 * GIB, adapters=True)
 
 
 def test_unknown_device_name_is_refused_by_the_settings(tmp_path, monkeypatch):

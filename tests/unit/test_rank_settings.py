@@ -17,12 +17,12 @@ from spotlight.core.errors import ConfigError
 )
 def test_settings_that_ranks_cannot_have_are_refused(settings, ranks, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        TrainConfig.model_validate(settings).check_ranks(ranks)
+        TrainConfig.model_validate(settings).check_ranks(ranks, roll_out=False)
 
 
 @pytest.mark.parametrize("settings", [{}, {"micro_batch": "auto"}, {"parallel": "sharded"}, {"sequence_ranks": 2}])
 def test_other_settings_are_accepted(settings):
-    TrainConfig.model_validate(settings).check_ranks(4)
+    TrainConfig.model_validate(settings).check_ranks(4, roll_out=False)
 
 
 def test_auto_replicates_the_model():

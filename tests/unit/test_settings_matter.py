@@ -76,6 +76,7 @@ CHANGES = {
     "model.dtype": Change(see.encoded, "bfloat16", REAL),
     "model.max_text_tokens": Change(see.encoded, 64, REAL),
     "model.embeddings_gb": Change(see.encoded, 0.01, (*REAL, "iterations=8")),
+    "model.offload_vae": Change(see.fitted, True, (*REAL, *CUDA, "cluster.spot=1")),
     "model.tf32": Change(see.precision, True),
     "model.compile": Change(see.run_check, True),
     "data.prompts": Change(journal, "test"),

@@ -37,6 +37,11 @@ class SizeSearch:
         """Seconds per row of the sizes that fit."""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether at least one size fits."""
+        return bool(self._seconds_per_row)
+
+    @property
     def chosen(self) -> int:
         return efficient(self._seconds_per_row) if self._seconds_per_row else 1
 

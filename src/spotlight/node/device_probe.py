@@ -31,7 +31,14 @@ def seen() -> dict[str, Any]:
             model = torch.cuda.get_device_name(number)
             devices.append({"name": f"cuda:{number}", "model": model, "free": free, "total": total})
     # With a driver that is too old torch raises no error: it warns and finds no device.
-    return {**build, "devices": devices, "warnings": [" ".join(str(each.message).split()) for each in warned]}
+    found = {**build, "nccl": _nccl(torch.cuda), "devices": devices}
+    return {**found, "warnings": [" ".join(str(each.message).split()) for each in warned]}
+
+
+def _nccl(cuda: Any) -> str | None:
+    """Version of the NCCL in torch's build; ROCm's torch calls RCCL so."""
+    version = getattr(getattr(cuda, "nccl", None), "version", None)
+    return ".".join(str(part) for part in version()) if version is not None else None
 
 
 def _build() -> dict[str, str | None]:

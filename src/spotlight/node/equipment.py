@@ -16,6 +16,9 @@ from typing import Protocol, TypeAlias
 import msgspec
 import torch
 
+from spotlight.compute.memory.choices import TrainingLimits, choose_training, offloads_vae
+from spotlight.compute.memory.plan import SETS_HELD
+from spotlight.compute.memory.workload import Workload
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.catalogue import facts_of
@@ -61,9 +64,6 @@ class MeasuredRows:
             return known[kind]
 
 
-SETS_HELD = 3
-"""Published sets per worker: the current behaviour, the evaluated average, and one more. That is the next behaviour
-while it loads, or the previous one while samples of it are in flight."""
 MEMORY_SHARE = 0.9
 """Usable share of the free memory: prompts differ in length, and the allocator leaves gaps between its blocks."""
 TRAINER_STATE = 3
@@ -119,9 +119,10 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     if loaded.world is None:
         _read_embeddings(adapter, settings)
     torch.set_float32_matmul_precision("high" if settings.model.tf32 else "highest")
+    limits = fit_to_memory(launch, settings, adapter)
     role: TrainingRole | None = None
     if launch.trains:
-        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale)
+        trainer = Trainer(adapter, settings.train, settings.algorithm, settings.run_seed, settings.takes_stale, limits)
         links = gang_links(launch, settings)
         role = TrainingRole(trainer, adapter, digest, Path(settings.run_folder), send, links=links)
     else:
@@ -143,6 +144,55 @@ def gang_links(launch: WorkerLaunch, settings: WorkerSettings) -> GangLinks:
         limit_s=settings.train.timeout_s,
         transport=DeviceKind.NCCL if has_own_gpu else DeviceKind.GLOO,
         even_shares=settings.deterministic,
+    )
+
+
+def fit_to_memory(launch: WorkerLaunch, settings: WorkerSettings, adapter: Adapter) -> TrainingLimits | None:
+    """Offload the VAE if the plan says so, and return the limits of training; None if the slot does not train."""
+    work = workload_of(settings)
+    if work is None:
+        return None
+    model, memory = settings.model, launch.device.memory or _own_memory(adapter.device, launch.device.processes)
+    limits = None
+    if launch.trains:
+        assert settings.memory is not None
+        limits = choose_training(work, settings.train, model, memory, launch.rows or 1, settings.memory.shards)
+    offloads = limits.offloads_vae if limits is not None else offloads_vae(work, model, launch.rows or 1, memory)
+    if offloads and work.facts.vae_parameters:
+        from spotlight.compute.models.pipeline_adapter import PipelineAdapter
+
+        assert isinstance(adapter, PipelineAdapter)
+        adapter.offload_vae()
+    if limits is not None:
+        most = "" if limits.most is None else f"at most {limits.most} rows per forward, "
+        sys.stdout.write(f"training: {most}{limits.recomputed} of {work.blocks} blocks recomputed\n")
+    return limits
+
+
+def _own_memory(device: torch.device, processes: int) -> int | None:
+    """An equal share of the device, where no preflight has divided it; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return int(MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory / processes)
+
+
+def workload_of(settings: WorkerSettings) -> Workload | None:
+    """What the memory plan is computed from; None in a run that computes nothing."""
+    memory = settings.memory
+    if memory is None:
+        return None
+    return Workload.of(
+        facts_of(settings.model.name),
+        settings.model,
+        settings.train,
+        settings.algorithm,
+        takes_stale=settings.takes_stale,
+        size=Size(memory.height, memory.width),
+        text_tokens=memory.text_tokens,
+        guidance=memory.guidance,
+        window=memory.window,
+        previews=memory.previews,
+        overlaps=memory.overlaps,
     )
 
 

@@ -16,6 +16,8 @@ class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Device name as in torch."""
     processes: int = 1
     """Processes of the run on this device, this slot's included; they divide the free memory."""
+    memory: int | None = None
+    """Bytes of the device that this process may use; None on a CPU, whose memory is not divided."""
 
 
 class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -265,7 +265,7 @@ class Worker:
             # Reported instead of raised: out of memory or a full disk would kill the next gang in the same way.
             traceback.print_exc()
             reply = m.Failed(problem=describe(error), exit_code=exit_code_of(error))
-        if isinstance(reply, m.PublishedWeights):
+        if isinstance(reply, m.PublishedWeights) and self._role.rolls_out:
             self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:
             self._send(reply)

@@ -1,5 +1,6 @@
 """Settings that all workers of a run share; free of torch, because the controller writes them."""
 
+from spotlight.compute.memory.workload import Workload
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
 from spotlight.control.pipeline.tsp import BatchesOver
@@ -36,6 +37,37 @@ class RowsSettings(Section):
     """Longest prompt of the run."""
 
 
+class MemorySettings(Section):
+    """Properties of the run's rows that a worker's memory depends on, beside model, training and algorithm."""
+
+    height: int
+    width: int
+    text_tokens: int
+    """Width of the longest prompt's padded text."""
+    guidance: float
+    window: int
+    """Steps of the SDE window."""
+    previews: bool
+    overlaps: bool = False
+    """Whether a rank that trains may decode images at the same time."""
+
+    shards: int = 1
+    """Training ranks that share the weights."""
+
+    @classmethod
+    def of(cls, work: Workload, shards: int) -> "MemorySettings":
+        return cls(
+            shards=shards,
+            height=work.size.height,
+            width=work.size.width,
+            text_tokens=work.tokens.text,
+            guidance=work.guidance,
+            window=work.window,
+            previews=work.previews,
+            overlaps=work.overlaps,
+        )
+
+
 class WorkerSettings(Section):
     """Written as JSON into a worker's launch."""
 
@@ -52,3 +84,5 @@ class WorkerSettings(Section):
     """None in a run that computes."""
     rows: RowsSettings | None = None
     """None if the row count is fixed."""
+    memory: MemorySettings | None = None
+    """None in a run that computes nothing."""

@@ -1,12 +1,12 @@
 """Assigns a device to every slot of a local run; free of torch.
 
-    found = probe(model.device)                                     # a separate process queries torch
-    table = assign(cluster, found, model.device)                    # DeviceTable: (node, slot) -> SlotDevice
-    check_memory(table, found, cluster, weights_bytes, adapters)    # the weights fit
+    found = probe(model.device)                     # a separate process queries torch
+    table = assign(cluster, found, model.device)    # DeviceTable: (node, slot) -> SlotDevice
 
-`table_for` does all three. The local pool runs all nodes on one machine, so one table covers every slot of every node:
-reserved nodes first, then spot nodes, then stand-ins. It is keyed by the node's name, so a node keeps its devices over
-all its incarnations (tests/processes/test_node_devices.py).
+`table_for` does both; `preflight/memory.py` then divides the memory of each device among its slots. The local pool runs
+all nodes on one machine, so one table covers every slot of every node: reserved nodes first, then spot nodes, then
+stand-ins. It is keyed by the node's name, so a node keeps its devices over all its incarnations
+(tests/processes/test_node_devices.py).
 
 Invariant (tests/unit/test_devices.py): slots share a device only with `cluster.share_devices`, or if it is the CPU.
 """
@@ -32,10 +32,6 @@ PROBE_S = 120.0
 """Time limit of the probe: importing torch takes seconds on a quiet machine, contexts on eight GPUs a few more."""
 TRAINER_LOAD, ROLLER_LOAD = 2, 1
 """Weights of slots on shared devices: a slot that trains counts twice, because other slots on its device slow it."""
-TRAINER_COPIES, ROLLER_COPIES = 6, 2
-"""Least number of copies of the trained weights per slot. A slot that trains: theta, gradients, two moments of AdamW,
-the average and a published set. A slot that rolls out: the base and a published set."""
-GIB = 2**30
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -58,6 +54,8 @@ class Devices(msgspec.Struct, frozen=True):
     torch: str = ""
     cuda: str | None = None
     """CUDA version of the torch build; None for a build without CUDA."""
+    nccl: str | None = None
+    """Version of NCCL, by which GPUs exchange tensors; None if torch has none."""
     devices: tuple[Device, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -68,8 +66,8 @@ class DeviceTable:
 
     slots: Mapping[tuple[str, int], SlotDevice] = field(default_factory=dict)
     """By node name and slot number."""
-    models: Mapping[str, str] = field(default_factory=dict)
-    """GPU models, by device name."""
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    """GPUs with their memory, by device name."""
 
     def of(self, spec: NodeSpec) -> tuple[SlotDevice, ...]:
         """Devices of a node's slots, in slot order."""
@@ -83,25 +81,19 @@ class DeviceTable:
             shown.setdefault(device.name, []).append(f"{node}/{slot}" if node in several else node)
         ordered = sorted(shown, key=lambda name: device_of(name)[1] or 0)
         parts = []
-        for model, names in groupby(ordered, key=lambda name: self.models[name]):
+        for model, names in groupby(ordered, key=lambda name: self.devices[name].model):
             parts.append(", ".join(f"{name} {' '.join(shown[name])}" for name in names) + f" ({model})")
         return f"devices: {'; '.join(parts) or CPU}"
 
 
-def table_for(
-    model: ModelConfig, cluster: ClusterConfig, weights_bytes: int, adapters: bool, stand_ins: bool
-) -> DeviceTable:
+def table_for(model: ModelConfig, cluster: ClusterConfig, stand_ins: bool) -> DeviceTable:
     """Return the devices of a run's slots, or raise the reason why it cannot have them.
 
-    `weights_bytes` is the size of the file with the base weights, `adapters` whether only adapters are trained,
-    `stand_ins` whether nodes may stand in for spot nodes. A paced run computes nothing and needs no device.
+    `stand_ins` is whether nodes may stand in for spot nodes. A paced run computes nothing and needs no device.
     """
     if cluster.pace is not None or device_of(model.device)[0] == CPU:
         return DeviceTable()
-    found = probe(model.device)
-    table = assign(cluster, found, model.device, stand_ins)
-    check_memory(table, found, cluster, weights_bytes, adapters)
-    return table
+    return assign(cluster, probe(model.device), model.device, stand_ins)
 
 
 def probe(device: str) -> Devices:
@@ -110,16 +102,9 @@ def probe(device: str) -> Devices:
     if kind == CPU:
         return Devices()
     try:
-        probed = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
-        # The last line only: libraries may print before it.
-        found = msgspec.json.decode(probed.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
-    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        output = getattr(error, "stderr", None) or str(error).encode()
-        reason = output.decode(errors="replace").strip().rpartition("\n")[2]
-        raise EnvironmentProblem(
-            f"model.device is {device}, but torch's devices cannot be listed ({reason}); see what `python -m {PROBE}` "
-            "prints, or set model.device=cpu."
-        ) from error
+        found = query()
+    except EnvironmentProblem as error:
+        raise EnvironmentProblem(f"model.device is {device}, but {error}, or set model.device=cpu.") from error
     if found.cuda is None:
         raise EnvironmentProblem(
             f"model.device is {device}, but torch {found.torch} is a build without CUDA, so no worker could use the "
@@ -131,6 +116,20 @@ def probe(device: str) -> Devices:
             "one in CUDA_VISIBLE_DEVICES, or set model.device=cpu."
         )
     return found
+
+
+def query() -> Devices:
+    """The build of torch and its devices, from a separate process; the message of its error has no end."""
+    try:
+        probed = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
+        # The last line only: libraries may print before it.
+        return msgspec.json.decode(probed.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        output = getattr(error, "stderr", None) or str(error).encode()
+        reason = output.decode(errors="replace").strip().rpartition("\n")[2]
+        raise EnvironmentProblem(
+            f"torch's devices cannot be listed ({reason}); see what `python -m {PROBE}` prints"
+        ) from error
 
 
 def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_ins: bool = False) -> DeviceTable:
@@ -153,28 +152,8 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     processes = Counter(chosen.values())
     return DeviceTable(
         {place: SlotDevice(name, processes[name]) for place, name in chosen.items()},
-        {each.name: each.model for each in usable},
+        {each.name: each for each in usable},
     )
-
-
-def check_memory(
-    table: DeviceTable, found: Devices, cluster: ClusterConfig, weights_bytes: int, adapters: bool
-) -> None:
-    """Raise if the slots' copies of the weights do not fit a device; a lower bound, activations are not counted."""
-    trainers = set(cluster.training_slots())
-    needed: Counter[str] = Counter()
-    for (node, slot), given in table.slots.items():
-        copies = TRAINER_COPIES if f"{node}/{slot}" in trainers else ROLLER_COPIES
-        needed[given.name] += weights_bytes * (1 if adapters else copies)
-    for device in found.devices:
-        if needed[device.name] > device.free:
-            nodes = [node for (node, _), given in table.slots.items() if given.name == device.name]
-            raise EnvironmentProblem(
-                f"{device} has {device.free / GIB:.1f} of {device.total / GIB:.1f} GiB free, but the run's "
-                f"{len(nodes)} processes there ({_listed(nodes)}) keep at least {needed[device.name] / GIB:.1f} GiB of "
-                "weights; end other processes on it, use more devices or fewer nodes, or train adapters only "
-                "(train.lora)."
-            )
 
 
 def _too_few(nodes: list[NodeSpec], slots: int, found: Devices, device: str) -> str:

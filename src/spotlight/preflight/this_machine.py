@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.folder import CHECKPOINTS_KEPT
@@ -29,7 +28,7 @@ FLOAT_BYTES = 4
 
 def check_folder(subject: PlannedRun) -> Iterator[str]:
     """The run folder can be made and written to."""
-    place = _nearest_folder(subject.folder.path)
+    place = nearest_folder(subject.folder.path)
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
@@ -51,7 +50,7 @@ def check_sockets(subject: PlannedRun) -> Iterator[str]:
             f"the path of the socket {os.fsdecode(longest)} has {len(longest)} bytes, but Linux takes "
             f"{SOCKET_PATH_BYTES}; choose a shorter output.name."
         )
-    place = _nearest_folder(folder)
+    place = nearest_folder(folder)
     try:
         with tempfile.TemporaryDirectory(dir=place) as scratch, socket.socket(socket.AF_UNIX) as sock:
             sock.bind(f"{scratch}/s")
@@ -95,7 +94,7 @@ def check_disk(subject: PlannedRun) -> Iterator[str]:
     """The disk has room for the largest size of the run folder, less its present size."""
     parts = disk_bytes(subject)
     needed = max(0, sum(parts.values()) - _size(subject.folder.path))
-    place = _nearest_folder(subject.folder.path)
+    place = nearest_folder(subject.folder.path)
     free = shutil.disk_usage(place).free
     summary = (
         f"the run needs about {_gigabytes(needed)} in {place} ("
@@ -131,11 +130,10 @@ def disk_bytes(subject: PlannedRun) -> dict[str, int]:
 
 def copies_kept(config: RunConfig) -> int:
     """Copies of the trained weights in a checkpoint: theta, AdamW's two moments, the average, and the loss's own."""
-    algorithm: NftConfig | FlowGrpoConfig = config.algorithm
-    return 4 + isinstance(algorithm, NftConfig) + (algorithm.kl_weight > 0) + config.pipeline.asynchrony
+    return 4 + config.algorithm.weight_sets(config.pipeline.asynchrony, config.model.is_on_gpu)
 
 
-def _nearest_folder(path: Path) -> Path:
+def nearest_folder(path: Path) -> Path:
     """The path itself, or the first folder above it that exists."""
     return next(each for each in (path, *path.parents) if each.is_dir())
 

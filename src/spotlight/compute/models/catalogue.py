@@ -7,8 +7,9 @@ from pathlib import Path
 
 from spotlight.assets import asset
 from spotlight.compute.data.worlds import World, world
+from spotlight.compute.models.blocks import NO_DECODER, DecoderShape, TransformerShape
 from spotlight.compute.models.config import FLOAT32, ModelConfig
-from spotlight.compute.models.family_registry import FAMILIES, Family, Geometry
+from spotlight.compute.models.family_registry import FAMILIES, QWEN_IMAGE, Family, Geometry
 from spotlight.compute.models.folder_facts import read_folder
 from spotlight.compute.models.sources import Source, SourceKind, base_of, resolve
 from spotlight.compute.weights.header import read_shapes
@@ -20,6 +21,10 @@ PATCHES = {"words": 8, "words-large": 4, "scenes": 8}
 """Edge in pixels of the square patch of one token, by tiny family (checked by tests/unit/test_catalogue.py)."""
 FLOAT_BYTES = 4
 HALF_BYTES = 2
+TEMPLATE_TOKENS = 5
+"""Tokens after a prompt that belong to the encoder's template."""
+TOKEN_BYTES = 3
+"""Fewest bytes of text per token that are assumed where the tokenizer is not loaded: English has about 4.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,14 @@ class ModelFacts:
     matrix_edges: int
     """Sum of rows and columns of the matrices that adapters change: adapters of rank r have at most r times this many
     parameters."""
+    shape: TransformerShape
+    """Blocks of the transformer."""
     vae_parameters: int = 0
+    decoder: DecoderShape = NO_DECODER
+    text_parameters: int = 0
+    """Parameters of all text encoders."""
+    embeds_guidance: bool = False
+    """Whether the transformer takes the guidance as an input, so that a guided velocity is one forward."""
     text_digest: str = ""
     """Identity of the text encoders; empty if the family has none."""
     world: World | None = None
@@ -60,8 +72,21 @@ class ModelFacts:
 
     def bytes(self, model: ModelConfig) -> int:
         """Bytes of the loaded weights: the transformer in its precision, the VAE in fp32."""
-        each = FLOAT_BYTES if self.precision(model) == FLOAT32 else HALF_BYTES
-        return each * self.parameters + FLOAT_BYTES * self.vae_parameters
+        return self.number_bytes(model) * self.parameters + FLOAT_BYTES * self.vae_parameters
+
+    def number_bytes(self, model: ModelConfig) -> int:
+        """Bytes of a number in the transformer's compute type."""
+        return FLOAT_BYTES if self.precision(model) == FLOAT32 else HALF_BYTES
+
+    def text_tokens(self, model: ModelConfig, longest_prompt: str) -> int:
+        """Width of padded text for the longest prompt, estimated from its length."""
+        if self.world is not None:
+            return self.world.vocabulary.width
+        assert self.real is not None
+        if not self.real.text_buckets:
+            return self.real.text_widths(model.max_text_tokens or self.real.longest_prompt)[0]
+        tokens = TEMPLATE_TOKENS + len(longest_prompt.encode()) // TOKEN_BYTES
+        return next((width for width in self.real.text_buckets if width >= tokens), self.real.text_buckets[-1])
 
     def precision(self, model: ModelConfig) -> str:
         """Compute type of the transformer; raises ConfigError if the family does not compute in it."""
@@ -105,8 +130,8 @@ def facts_of_source(source: Source) -> ModelFacts:
     if source.family in FAMILIES:
         return _trained(source)
     # Every model of a tiny family has the shapes of the shipped one.
-    shapes = read_shapes(asset(f"weights/{source.family}.safetensors")).values()
-    drawn = world(source.family)
+    named = read_shapes(asset(f"weights/{source.family}.safetensors"))
+    shapes, drawn = named.values(), world(source.family)
     return ModelFacts(
         family=source.family,
         digest=source.digest,
@@ -115,6 +140,12 @@ def facts_of_source(source: Source) -> ModelFacts:
         default_size=drawn.size,
         parameters=sum(map(math.prod, shapes)),
         matrix_edges=sum(sum(shape) for shape in shapes if len(shape) == 2),
+        shape=TransformerShape(
+            structure=QWEN_IMAGE.blocks,
+            width=named["img_in.weight"][0],
+            heads=HEADS,
+            blocks=sum(name.endswith("img_mlp.net.2.bias") for name in named),
+        ),
         world=drawn,
     )
 
@@ -129,7 +160,13 @@ def _in_folder(folder: Path) -> ModelFacts:
         default_size=_default_size(found.family, found.geometry),
         parameters=found.components["transformer"].parameters,
         matrix_edges=found.lora_edges,
+        shape=found.shape,
         vae_parameters=found.components["vae"].parameters,
+        decoder=found.decoder,
+        text_parameters=sum(
+            size.parameters for name, size in found.components.items() if name.startswith("text_encoder")
+        ),
+        embeds_guidance=found.embeds_guidance,
         text_digest=found.text_digest,
         real=found.family,
     )
@@ -146,7 +183,11 @@ def _random(family: Family, digest: str) -> ModelFacts:
         default_size=_default_size(family, geometry),
         parameters=settings["sizes"]["transformer"],
         matrix_edges=settings["sizes"]["lora_edges"],
+        shape=TransformerShape.of(family.blocks, settings["transformer"]),
         vae_parameters=settings["sizes"]["vae"],
+        decoder=DecoderShape.of(settings["vae"]),
+        text_parameters=settings["sizes"]["text"],
+        embeds_guidance=bool(settings["transformer"].get("guidance_embeds")),
         text_digest=digest,
         real=family,
     )

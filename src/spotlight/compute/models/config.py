@@ -50,6 +50,9 @@ class ModelConfig(Section):
     the family's own limit. Longer prompts are refused, never cut off."""
     embeddings_gb: float = Field(default=8.0, gt=0)
     """Disk space for encoded prompts (RUN/embeddings); prompts that are not needed soon are removed beyond it."""
+    offload_vae: bool | Literal["auto"] = "auto"
+    """Keep the VAE in host memory between two decodings; each then uploads its weights. auto does so on a GPU on which
+    the process would not fit otherwise."""
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
     compile: bool = False

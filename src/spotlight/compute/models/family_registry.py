@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotlight.compute.models.blocks import BlockStructure
 from spotlight.core.errors import InputError, SizeError, WeightsError, suggestion
 from spotlight.core.types import Size
 
@@ -92,6 +93,10 @@ class Family:
     """Edge of a patch; None: `patch_size` of the transformer."""
     is_packed: bool = True
     """Whether the transformer takes tokens, so that its `in_channels` are those of a token."""
+    blocks: BlockStructure = field(default_factory=BlockStructure)
+    """What its blocks keep in memory."""
+    batches_guidance: bool = False
+    """Whether both halves of a guided velocity share one forward."""
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -164,6 +169,8 @@ SD3 = Family(
     lora_targets=JOINT_ATTENTION,
     dtypes=("bfloat16", "float16", "float32"),
     is_packed=False,
+    blocks=BlockStructure(adapts_feed_forward=False, alive=5, alive_text=7),
+    batches_guidance=True,
 )
 FLUX = Family(
     name="flux",
@@ -183,6 +190,7 @@ FLUX = Family(
         *(f"{stream}.{layer}" for stream in ("ff", "ff_context") for layer in FEED_FORWARD),
     ),
     patch=2,
+    blocks=BlockStructure(fused_norms=True, alive=5, alive_text=3, alive_trained=3),
 )
 FAMILIES = {family.name: family for family in (SD3, FLUX, QWEN_IMAGE)}
 

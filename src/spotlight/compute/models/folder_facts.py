@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from spotlight.compute.models.blocks import DecoderShape, TransformerShape
 from spotlight.compute.models.family_registry import Family, Geometry, family_of_class
 from spotlight.compute.weights.header import unreadable
 from spotlight.core.errors import WeightsError
@@ -44,6 +45,10 @@ class FolderFacts:
     family: Family
     geometry: Geometry
     heads: int
+    shape: TransformerShape
+    decoder: DecoderShape
+    embeds_guidance: bool
+    """Whether the transformer takes the guidance as an input."""
     components: Mapping[str, ComponentFacts]
     """Size of the transformer, the VAE and every text encoder."""
     lora_edges: int
@@ -88,10 +93,14 @@ def read_folder(folder: Path) -> FolderFacts:
         component: _tensors(folder / component)
         for component in ("transformer", "vae", *(part for part in family.text if part.startswith("text_encoder")))
     }
+    vae = _settings(folder / "vae" / "config.json")
     return FolderFacts(
         family=family,
-        geometry=family.geometry(transformer, _settings(folder / "vae" / "config.json")),
+        geometry=family.geometry(transformer, vae),
         heads=int(transformer["num_attention_heads"]),
+        shape=TransformerShape.of(family.blocks, transformer),
+        decoder=DecoderShape.of(vae),
+        embeds_guidance=bool(transformer.get("guidance_embeds")),
         components={component: _size(found) for component, found in tensors.items()},
         lora_edges=sum(
             sum(shape)

@@ -4,8 +4,10 @@ Invariant: an ODE rollout over `velocity` is the family's own diffusers pipeline
 (tests/conformance/test_families.py). Shapes: B batch, T text tokens, D text width, S image tokens, C channels.
 """
 
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import diffusers
@@ -60,6 +62,8 @@ class PipelineAdapter(EncodesText):
         self.transformer: nn.Module = transformer.to(self._device)
         vae_fp32 = vae if vae.dtype == torch.float32 else vae.to(torch.float32)
         self._vae = vae_fp32.to(self._device).requires_grad_(False).eval()
+        self._vae_home = self._device
+        self._decoding = threading.Lock()
         self._scheduler = scheduler
         self.text = TextHalf(self.facts, load_text, self._device, max_text_tokens)
         self._embeddings: EmbeddingFolder | None = None
@@ -89,6 +93,11 @@ class PipelineAdapter(EncodesText):
     @property
     def device(self) -> torch.device:
         return self._device
+
+    def offload_vae(self) -> None:
+        """From now on keep the VAE in host memory; a decoding uploads it and releases it."""
+        self._vae_home = torch.device("cpu")
+        self._vae.to(self._vae_home)
 
     def read_embeddings(self, folder: EmbeddingFolder) -> None:
         """From now on read conditionings instead of encoding prompts."""
@@ -185,8 +194,27 @@ class PipelineAdapter(EncodesText):
             unpatchify(tokens_BSC, patch, self.geometry.latent_channels, rows * patch, columns * patch)
         )
         # One image at a time, so that neither memory nor the image depends on its neighbours in the batch.
-        images = [self._decode_one(row_1CHW) for row_1CHW in torch.split(latents_BCHW, 1)]
+        with self._uploaded_vae():
+            images = [self._decode_one(row_1CHW) for row_1CHW in torch.split(latents_BCHW, 1)]
         return (torch.cat(images) * 0.5 + 0.5).clamp(0, 1)
+
+    @contextmanager
+    def _uploaded_vae(self) -> Iterator[None]:
+        """The VAE on the model's device; an offloaded one returns to its own weights in host memory, without a copy."""
+        if self._vae_home == self._device:
+            yield
+            return
+        tensors = [*self._vae.parameters(), *self._vae.buffers()]
+        # One thread at a time, because images are decoded beside training and rollouts.
+        with self._decoding:
+            at_home = [tensor.data for tensor in tensors]
+            try:
+                for tensor in tensors:
+                    tensor.data = tensor.data.to(self._device)
+                yield
+            finally:
+                for tensor, kept in zip(tensors, at_home, strict=True):
+                    tensor.data = kept
 
     @abstractmethod
     def _forward(self, x_BSC: Tensor, timestep_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:

@@ -20,7 +20,7 @@ class SD3Adapter(PipelineAdapter):
     """Stable Diffusion 3 on one device."""
 
     facts = SD3
-    batches_guidance = True
+    batches_guidance = SD3.batches_guidance
     spaces_sigmas = False
 
     def _forward(self, x_BSC: Tensor, timestep_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:

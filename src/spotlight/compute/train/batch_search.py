@@ -1,7 +1,8 @@
 """Row count of the trainer's forwards: a fixed number, or one found while training.
 
 The search measures the run's own batches, so it costs no extra work. `control/batch_size.py` decides which sizes to try
-and which to choose; a size fits if its peak memory is within 90 % of the device's.
+and which to choose; a size fits if its peak memory is within 90 % of the device's. The memory plan gives the first size
+and the largest one (`compute/memory/choices.py`), so that a batch that is too large is the exception.
 
 Invariant: a batch that runs out of memory leaves nothing in the gradient and is retried smaller
 (tests/unit/test_batch_search.py).
@@ -49,10 +50,13 @@ class FixedRows:
 class BatchSearch:
     """Finds the size; `parameters` are those whose gradients the batches add to."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], meter: Meter) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], meter: Meter, most: int | None = None, first: int = 1
+    ) -> None:
+        """`most` is the largest size that fits, None if that is unknown; the search begins with `first` rows."""
         self._parameters = list(parameters)
         self._meter = meter
-        self._sizes = SizeSearch()
+        self._sizes = SizeSearch(most, first)
         self._readings: list[BatchReading] = []
         self._agreed: int | None = None
 
@@ -71,8 +75,12 @@ class BatchSearch:
         self._agreed = rows
 
     def size(self, left: int) -> int:
-        is_next = not self._sizes.is_settled and self._sizes.candidate <= left
-        return self._sizes.candidate if is_next else min(self.chosen, left)
+        if self._sizes.is_settled:
+            return min(self.chosen, left)
+        if self._sizes.candidate <= left:
+            return self._sizes.candidate
+        # Before the first measurement no size is chosen.
+        return min(self.chosen if self._sizes.is_measured else self._sizes.candidate, left)
 
     def run(self, rows: int, backward: Callable[[], Made]) -> Made | None:
         if self._sizes.is_settled or rows != self._sizes.candidate:

@@ -68,6 +68,10 @@ class NftConfig(Section):
         """Any: NFT has no log-probabilities."""
         return inf
 
+    def weight_sets(self, takes_stale: bool, on_gpu: bool) -> int:
+        """Copies of the trained weights that the loss needs beside theta and the average: old, reference, before."""
+        return 1 + (self.kl_weight > 0) + takes_stale
+
     def old_decay_at(self, updates: int) -> float:
         """Return d after an iteration that ends at optimizer step `updates`."""
         return self.old_decay.at(updates) if isinstance(self.old_decay, OldDecay) else self.old_decay
@@ -126,6 +130,10 @@ class FlowGrpoConfig(Section):
             case OldLogProb.RECOMPUTED:
                 return True
 
+    def weight_sets(self, takes_stale: bool, on_gpu: bool) -> int:
+        """Copies of the trained weights that the loss needs beside theta and the average: reference, start."""
+        return (self.kl_weight > 0) + (takes_stale or self.recomputes(on_gpu))
+
     def gap_allowed(self, on_gpu: bool) -> float:
         """Largest mean gap between the log-probs of rollout and training: recorded ones must be within the clip."""
         return LARGEST_GAP if self.recomputes(on_gpu) else self.clip
@@ -168,6 +176,15 @@ class Parallel(StrEnum):
     """Every rank holds some rows of each weight, and forwards gather them (FSDP2)."""
 
 
+def _is_recomputation(value: Any) -> Any:
+    if value != AUTO and (not isinstance(value, int) or value < 0):
+        raise ValueError("it takes true, false, a whole number of blocks, or auto")
+    return value
+
+
+Recomputation: TypeAlias = Annotated[bool | int | Literal["auto"], BeforeValidator(_is_recomputation)]
+
+
 class TrainConfig(Section):
     """The optimizer (AdamW), the batching of rows, and the trained parameters."""
 
@@ -195,8 +212,10 @@ class TrainConfig(Section):
     with 0.9 its share is 0.5 % after 4 steps instead of 66 %, and 0.006 % after 10 instead of 35 %."""
     lora: LoraConfig | None = None
     """Low-rank adapters; None trains all weights."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    gradient_checkpointing: Recomputation = False
+    """Recompute activations in the backward pass: less memory, about a third more time, the same gradient. A number is
+    that of recomputed blocks, from the first one on; auto recomputes as few as the device's memory needs, and none on a
+    CPU."""
     parallel: Parallel = Parallel.AUTO
     """How several training ranks share the model: every rank holds all of it (`replicated`), or some of its weights
     (`sharded`, FSDP2); `auto` is replicated."""
@@ -225,8 +244,13 @@ class TrainConfig(Section):
         """Whether each of several ranks holds a share of the weights."""
         return self.resolved_parallel is Parallel.SHARDED
 
-    def check_ranks(self, ranks: int) -> None:
-        """Refuse settings that this number of training ranks cannot have."""
+    def check_ranks(self, ranks: int, roll_out: bool) -> None:
+        """Refuse settings that this number of training ranks, which may also roll out, cannot have."""
+        if self.is_sharded and roll_out:
+            raise ConfigError(
+                "train.parallel is sharded but pipeline.tag is on, and a rank with a share of the weights cannot roll "
+                "out alone; set pipeline.tag to false, with other slots to roll out, or train.parallel to replicated."
+            )
         if ranks % self.sequence_ranks:
             raise ConfigError(
                 f"train.sequence_ranks is {self.sequence_ranks} but {ranks} ranks train, which cannot be divided into "

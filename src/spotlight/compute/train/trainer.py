@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from spotlight.compute.memory.choices import TrainingLimits, recomputed_blocks
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangGroup
@@ -33,6 +34,7 @@ from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
 from spotlight.compute.train.part import Batch, PartPlan, SampleGroup, in_lockstep, plan_part
 from spotlight.compute.train.ranks import GangSide, MeetingResult, RankReport
+from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.sharded import (
     RestartNeeded,
     clip_sharded,
@@ -84,8 +86,10 @@ class Trainer:
         algorithm: AlgorithmConfig,
         run_seed: int,
         keeps_before: bool = False,
+        limits: TrainingLimits | None = None,
     ) -> None:
-        """`keeps_before`: hold the weights that stale samples are compared with, and accept such samples."""
+        """`keeps_before`: hold the weights that stale samples are compared with, and accept such samples. `limits` are
+        what the memory plan allows; None: `auto` recomputes all blocks on a GPU, and searches rows without a bound."""
         self.adapter = adapter
         self.train_config = train
         self.algorithm = algorithm
@@ -93,14 +97,14 @@ class Trainer:
         self.keeps_before = keeps_before
         self._objective = objective(algorithm, run_seed, keeps_before, adapter.device.type == "cuda")
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
-        if train.gradient_checkpointing:
-            adapter.transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+        recompute_first(adapter.transformer, self._recomputed(limits))
         sets = {WeightSet.EMA, *self._objective.weight_sets}
         self.sets = WeightSets(adapter.transformer, sets, is_late=train.is_sharded)
         self.optimizer = self._made_optimizer()
         self.updates = torch.zeros((), dtype=torch.int64)
         """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
-        self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device))
+        most, first = (None, 1) if limits is None else (limits.most, limits.first)
+        self._search = BatchSearch(self.sets.theta.values(), DeviceMeter(adapter.device), most, first)
         self._underway: _OpenUpdate | None = None
         self._is_sharded = False
         self._side: GangSide | None = None
@@ -369,6 +373,16 @@ class Trainer:
             raise side.lost(error) from None
         finally:
             self._sharding.bind(None)
+
+    def _recomputed(self, limits: TrainingLimits | None) -> int:
+        """Number of blocks that the backward pass computes again."""
+        if limits is not None:
+            return limits.recomputed
+        blocks = len(blocks_of(self.adapter.transformer))
+        set_to = recomputed_blocks(self.train_config.gradient_checkpointing, blocks)
+        if set_to is not None:
+            return set_to
+        return blocks if self.adapter.device.type == "cuda" else 0
 
     def _rows_per_forward(self) -> RowsPerForward:
         rows = self.train_config.micro_batch

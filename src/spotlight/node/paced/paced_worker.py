@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from spotlight.compute.memory.plan import SETS_HELD
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.sources import PACED
 from spotlight.compute.parallel.crew_adapter import SharedAdapter
@@ -27,7 +28,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection
 from spotlight.core.work import Policy, SlotClass, WeightsId
-from spotlight.node.equipment import SETS_HELD, Equipment, Send, gang_links
+from spotlight.node.equipment import Equipment, Send, gang_links
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.paced.device import PacedDevice
 from spotlight.node.paced.model import PacedAdapter, spec_named

@@ -14,6 +14,7 @@ from spotlight import __version__
 from spotlight.core.errors import SpotlightError
 from spotlight.surface.cli import (
     compare,
+    doctor,
     drain,
     evaluate,
     export,
@@ -40,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train", cls=SettingsCommand, context_settings=ANY_SETTING)(train.train)
+app.command("doctor", cls=SettingsCommand)(doctor.doctor)
 app.command("resume", cls=SettingsCommand)(train.resume)
 app.command("list")(runs.list_runs)
 app.command("status")(report.status)

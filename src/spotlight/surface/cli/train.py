@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from spotlight.surface.cli.report import Prices
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
     from spotlight.folder import RunFolder
+    from spotlight.preflight import RunMemory
     from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
@@ -30,7 +32,10 @@ def train(
         typer.Option(metavar="PROFILE", help="No computation: workers wait for the profile's durations."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the settings and a forecast, check everything, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the settings, a forecast and the memory plan, check everything, and stop."
+        ),
     ] = False,
     profile: Annotated[
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
@@ -60,9 +65,18 @@ def train(
 
     with importing_from(config.reward.folder):
         check(config, table)
-        devices = preflight(PlannedRun.new(config, recipe), _remark)
+        config, devices = preflight(PlannedRun.new(config, recipe), _remark, _table_of(recipe) if dry_run else None)
         if not dry_run:
             watched(Run.start(config, recipe, table, devices))
+
+
+def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
+    """Prints a memory plan as a table on standard error."""
+    from rich.console import Console
+
+    from spotlight.surface.memory_table import show
+
+    return lambda memory: show(memory, recipe, Console(stderr=True))
 
 
 def resume(
@@ -91,7 +105,7 @@ def resume(
         if _is_done(folder, config):
             # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
-        devices = preflight(PlannedRun.resumed(config, folder), _remark)
+        config, devices = preflight(PlannedRun.resumed(config, folder), _remark)
         watched(Run.resume(folder, config, table, devices))
 
 

@@ -1,0 +1,107 @@
+"""`spotlight doctor`: can this machine run Spotlight, and does a recipe fit it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotlight.surface.cli.overrides import Overrides
+from spotlight.surface.cli.report import AsJson
+
+if TYPE_CHECKING:
+    from spotlight.preflight.doctor import Finding
+    from spotlight.preflight.memory import RunMemory
+
+
+def doctor(
+    recipe: Annotated[
+        str | None, typer.Argument(help="Also plan the memory and the disk space of this recipe.")
+    ] = None,
+    overrides: Overrides = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Examine this machine: software, GPUs, memory, disk, ports. Exit code 3 if a run would fail."""
+    from spotlight.preflight.doctor import State, Surroundings, examine
+
+    findings = list(examine(Surroundings(runs=runs)))
+    memory = None
+    if recipe is not None:
+        found, memory = _recipe(recipe, overrides or [])
+        findings += found
+    if as_json:
+        _print_json(findings, memory)
+    else:
+        _print(findings, memory, recipe or "")
+    if any(finding.state is State.PROBLEM for finding in findings):
+        raise typer.Exit(3)
+
+
+def _recipe(recipe: str, overrides: list[str]) -> "tuple[list[Finding], RunMemory | None]":
+    """Findings about one recipe: its devices, its memory plan and its space on disk."""
+    from spotlight.config import load_config
+    from spotlight.core.errors import SpotlightError
+    from spotlight.preflight import PlannedRun, memory_of
+    from spotlight.preflight.doctor import Finding, State
+    from spotlight.preflight.this_machine import check_disk, disk_bytes
+    from spotlight.run import devices_of
+
+    subject = PlannedRun.new(load_config(recipe, overrides), recipe)
+    findings: list[Finding] = []
+    try:
+        memory = memory_of(subject, devices_of(subject.config))
+    except SpotlightError as error:
+        return [_problem("devices", str(error))], None
+    if memory.problem:
+        findings.append(_problem("memory plan", memory.problem))
+    elif memory.warning:
+        what, _, mend = memory.warning.rpartition("; ")
+        findings.append(Finding("memory plan", State.WARNING, what, _sentence(mend)))
+    else:
+        findings.append(Finding("memory plan", State.OK, "every process fits its device"))
+    try:
+        remarks = list(check_disk(subject))
+    except SpotlightError as error:
+        findings.append(_problem("disk of the run", str(error)))
+    else:
+        size = sum(disk_bytes(subject).values()) / 1e9
+        state, mend = (
+            (State.WARNING, "Free more space, or lower output.checkpoint_every.") if remarks else (State.OK, "")
+        )
+        findings.append(Finding("disk of the run", state, f"about {size:.2f} GB at most", mend))
+    return findings, memory
+
+
+def _problem(subject: str, sentence: str) -> "Finding":
+    """A refusal: what is wrong before its last semicolon, what to do after it."""
+    from spotlight.preflight.doctor import Finding, State
+
+    what, _, mend = sentence.rpartition("; ")
+    return Finding(subject, State.PROBLEM, what, _sentence(mend))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _print_json(findings: "list[Finding]", memory: "RunMemory | None") -> None:
+    import msgspec
+
+    plans = {}
+    if memory is not None:
+        plans = {plan.process: {**dict(plan.lines), "total": plan.total} for plan in memory.plans}
+    print(msgspec.json.encode({"findings": findings, "memory": plans}).decode())
+
+
+def _print(findings: "list[Finding]", memory: "RunMemory | None", recipe: str) -> None:
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        print(f"{finding.state.value:8} {finding.subject:{width}}  {finding.found}")
+        if finding.mend:
+            print(f"{'':8} {'':{width}}  {finding.mend}")
+    if memory is not None:
+        from rich.console import Console
+
+        from spotlight.surface.memory_table import show
+
+        show(memory, recipe, Console())
