@@ -70,7 +70,12 @@ def experience_of(adapter: Any, algorithm: AlgorithmConfig, is_stale: bool, dtyp
         )
     cond = ConditionBatch(made.cond.embeds.to(dtype), made.cond.mask)
     return replace(
-        made, rollout=replace(rollout, samples=samples, **tensors), cond=cond, iteration=1 if is_stale else 0
+        made,
+        rollout=replace(rollout, samples=samples, **tensors),
+        cond=cond,
+        advantage_B=made.advantage_B.to(adapter.device),
+        kept_B=made.kept_B.to(adapter.device),
+        iteration=1 if is_stale else 0,
     )
 
 

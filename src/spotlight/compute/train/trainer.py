@@ -132,6 +132,7 @@ class Trainer:
         self._side = None
         if gang is None:
             return
+        self.train_config.check_ranks(gang.ranks)
         if self.train_config.is_sharded:
             self._shard(gang)
             is_even = True
