@@ -5,6 +5,7 @@ The same scenarios run on a CPU over gloo and on GPUs over NCCL (tests/gpus).
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -233,7 +234,9 @@ class TrainerRank:
 
         part_loading.join_payloads = join_payloads
 
-    def form(self, order: m.FormGang) -> Any:
+    def form(self, order: m.FormGang, abort_after_s: float | None = None) -> Any:
+        if abort_after_s is not None:
+            threading.Timer(abort_after_s, self.role.abort).start()
         return self.role.form(order)
 
     def obey(self, order: Any) -> Any:

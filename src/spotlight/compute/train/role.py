@@ -79,6 +79,7 @@ class TrainingRole:
         """Parts of the current step; None if it has not begun."""
         self._meeting_place: tuple[Any, str] | None = None
         """Store that this rank serves, and its address."""
+        self._is_forming = False
         self._saves = 0
         """Checkpoints ordered since the gang was formed."""
         self._is_torn = False
@@ -116,7 +117,11 @@ class TrainingRole:
         self._saves = 0
         if order.rank:
             self._meeting_place = None
-        gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
+        self._is_forming = True
+        try:
+            gang = form_gang(order.store, order.epoch, order.rank, order.ranks, self._links)
+        finally:
+            self._is_forming = False
         try:
             self._trainer.join(gang, self._links.even_shares)
         except BaseException:
@@ -130,7 +135,12 @@ class TrainingRole:
         return not self._trainer.is_sharded
 
     def abort(self) -> None:
-        """End an exchange of the gang under way, here and at the other ranks, from any thread."""
+        """End an exchange of the gang under way, here and at the other ranks, from any thread.
+
+        While a gang forms, rank 0 ends that for all ranks, which meet at its store.
+        """
+        if self._is_forming:
+            self._meeting_place = None
         gang = self._trainer.gang
         if gang is not None:
             gang.abort()
