@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -25,8 +26,14 @@ class Raised(msgspec.Struct):
     seconds: float = 0.0
 
 
+TESTS = Path(__file__).parents[1]
+FOLDERS = [TESTS / "processes", TESTS / "unit", TESTS / "conformance", Path(spotlight.__file__).parents[1]]
+
+
 def _serve(link: Connection) -> None:
     """Entry point of a rank; only the fork server imports the models, not the test."""
+    # Another test may have started the server, with other folders.
+    sys.path.extend(str(folder) for folder in FOLDERS if str(folder) not in sys.path)
     from gang_work import serve
 
     serve(link)
@@ -36,9 +43,7 @@ def _serve(link: Connection) -> None:
 def _server_environment() -> Iterator[None]:
     """Environment of the fork server, which the first rank starts: it imports by this path alone."""
     before = dict(os.environ)
-    tests = Path(__file__).parents[1]
-    folders = [tests / "processes", tests / "unit", tests / "conformance", Path(spotlight.__file__).parents[1]]
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
     try:
         yield
     finally:

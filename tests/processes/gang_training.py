@@ -5,6 +5,7 @@ The same scenarios run on a CPU over gloo and on GPUs over NCCL (tests/gpus).
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 from family_models import GUIDANCE, TEXTS, windowed_samples
-from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience, tiny_sampling
+from tiny_models import RUN_SEED, grouped_samples, rolled_out, tiny_adapter, tiny_experience, tiny_sampling
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.family_registry import FAMILIES
@@ -38,6 +39,7 @@ FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
 UNMOVED = FlowGrpoConfig(old_log_prob=OldLogProb.RECOMPUTED)
 ALGORITHMS: dict[str, AlgorithmConfig] = {"nft": NFT, "flow_grpo": FLOW, "unmoved_flow_grpo": UNMOVED}
 BASE = "base"
+JOIN_PAYLOADS = part_loading.join_payloads
 
 
 def moved(trainer: Trainer, scale: float = 0.003) -> None:
@@ -70,7 +72,12 @@ def experience_of(adapter: Any, algorithm: AlgorithmConfig, is_stale: bool, dtyp
         )
     cond = ConditionBatch(made.cond.embeds.to(dtype), made.cond.mask)
     return replace(
-        made, rollout=replace(rollout, samples=samples, **tensors), cond=cond, iteration=1 if is_stale else 0
+        made,
+        rollout=replace(rollout, samples=samples, **tensors),
+        cond=cond,
+        advantage_B=made.advantage_B.to(adapter.device),
+        kept_B=made.kept_B.to(adapter.device),
+        iteration=1 if is_stale else 0,
     )
 
 
@@ -110,6 +117,7 @@ class TrainerRank:
             self.held,
             self.slow_down,
             self.share_sizes,
+            self.rolled_out,
             self.taken_reads,
             self.taken_messages,
             self.die_in_exchange,
@@ -174,6 +182,11 @@ class TrainerRank:
         report = self.trainer.finish(self.experience.iteration)
         return self.gradient(), {"loss": report.loss, "grad_norm": report.grad_norm, **report.figures}, report.rows
 
+    def rolled_out(self) -> str:
+        """Digest of a rollout with the current weights, on this rank alone."""
+        samples = grouped_samples(tiny_sampling())
+        return digest({"x0": rolled_out(self.trainer.adapter, samples).x0_BSC})
+
     def held(self) -> tuple[int, int]:
         """Numbers of the model that this rank holds, and all of them."""
         parameters = list(self.trainer.adapter.transformer.parameters())
@@ -213,15 +226,17 @@ class TrainerRank:
         self.trainer = Trainer(adapter, config, ALGORITHMS[algorithm], RUN_SEED, keeps_before=is_stale)
         chosen = GangLinks(**{"even_shares": True, **links})
         self.role = TrainingRole(self.trainer, adapter, BASE, Path(folder), self.sent.append, links=chosen)
-        real = part_loading.join_payloads
+        self.read.clear()
 
         def join_payloads(requests: Any, payloads: Any, device: Any) -> Any:
             self.read.extend(path.name for path in payloads)
-            return real(requests, payloads, device)
+            return JOIN_PAYLOADS(requests, payloads, device)
 
         part_loading.join_payloads = join_payloads
 
-    def form(self, order: m.FormGang) -> Any:
+    def form(self, order: m.FormGang, abort_after_s: float | None = None) -> Any:
+        if abort_after_s is not None:
+            threading.Timer(abort_after_s, self.role.abort).start()
         return self.role.form(order)
 
     def obey(self, order: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from gang_processes import Raised
 from gang_training import TrainerRank
 
+from spotlight.compute.parallel import gang_group
 from spotlight.compute.parallel.gang_group import GangGroup, GangLinks, form_gang, open_store
 from spotlight.compute.parallel.links import wait_for_teardown
 from spotlight.core.errors import SpotlightError
@@ -49,8 +50,9 @@ class Member(TrainerRank):
         """Let the trainer work alone."""
         self.train_in(None)
 
-    def summed(self, sizes: list[int], dtype: str) -> list[bytes]:
-        """Sums of random tensors that depend on the rank; the types alternate with integers."""
+    def summed(self, sizes: list[int], dtype: str, bucket_bytes: int = gang_group.BUCKET_BYTES) -> list[bytes]:
+        """Sums of random tensors that depend on the rank, of two types and in buffers of this size."""
+        gang_group.BUCKET_BYTES = bucket_bytes
         generator = torch.Generator().manual_seed(self.gang.rank)
         tensors = [torch.randn(size, generator=generator).to(getattr(torch, dtype)) for size in sizes]
         tensors.append(torch.full((3,), self.gang.rank + 1))

@@ -37,8 +37,9 @@ def expected_sums(count: int, dtype: torch.dtype) -> list[bytes]:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_sums_are_those_in_rank_order_bit_for_bit_on_every_rank(ranks, count, dtype):
     assert ranks.form(range(count)) == [(rank, count) for rank in range(count)]
-    sums = ranks.all(range(count), "summed", SIZES, dtype)
-    assert sums == [expected_sums(count, getattr(torch, dtype))] * count
+    expected = [expected_sums(count, getattr(torch, dtype))] * count
+    assert ranks.all(range(count), "summed", SIZES, dtype) == expected
+    assert ranks.all(range(count), "summed", SIZES, dtype, 5000) == expected, "buffers change no bit"
 
 
 def test_broadcast_gather_and_crews(ranks):

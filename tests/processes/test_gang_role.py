@@ -92,6 +92,74 @@ def test_rows_per_forward_that_ranks_search_end_at_one_size(ranks, tmp_path):
     assert gang.weights([0]) == gang.weights([1])
 
 
+def test_ranks_of_a_crew_train_the_same_rows_and_roll_out_alone(ranks, tmp_path):
+    gang = Gang(ranks, tmp_path / "run", sequence_ranks=2)
+    gang.build([0, 1])
+    gang.form([0, 1])
+    single = harness_in(tmp_path / "run", NftConfig(kl_weight=0.05, timesteps_per_sample=2))
+    for step in range(2):
+        first, second = gang.train([0, 1], step)
+        assert first.digest == second.digest
+        wanted = single.role.obey(gang.order(step))
+        assert isinstance(wanted, m.Stepped)
+        assert first.figures == pytest.approx(wanted.figures, rel=1e-3, abs=1e-7)
+        loaded = ranks.all([0, 1], "taken_reads")
+        assert loaded[0] == loaded[1]
+        assert len(loaded[0]) == 8
+        # One rank after the other: a forward that were still split would wait for the other rank.
+        assert ranks.call(0, "rolled_out") == ranks.call(1, "rolled_out")
+
+
+def test_forming_without_a_missing_rank_is_ended_for_all_by_an_abort_at_rank_0(ranks, tmp_path):
+    """The limit of forming is a minute; the reply comes within the patience of this test, which is the same."""
+    gang = Gang(ranks, tmp_path / "run")
+    gang.build([0, 1])
+    ranks.epoch += 1
+    opened = ranks.call(0, "form", m.FormGang(epoch=ranks.epoch, rank=0, ranks=3))
+    orders = [m.FormGang(epoch=ranks.epoch, rank=rank, ranks=3, store=opened.store) for rank in (0, 1)]
+    ranks.send(1, "form", orders[1])
+    ranks.send(0, "form", orders[0], 0.3)
+    lost = [ranks.reply(process) for process in (0, 1)]
+    assert [each.kind for each in lost] == ["RankLost"] * 2
+    assert max(each.seconds for each in lost) < 30.0
+    assert gang.form([0, 1]) == [m.GangFormed(epoch=ranks.epoch, steps=0)] * 2
+    assert isinstance(gang.train([0, 1], 0)[0], m.Stepped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", range(1, 8))
+def test_rank_killed_in_any_exchange_of_a_step_costs_no_bit(exchange, tmp_path):
+    """Survivors may be a step apart: the one that is ahead holds a whole step."""
+    ranks = GangRanks(4)
+    try:
+        undisturbed, gang = Gang(ranks, tmp_path / "a"), Gang(ranks, tmp_path / "b")
+        undisturbed.build([0, 1, 2])
+        undisturbed.form([0, 1, 2])
+        for step in range(3):
+            undisturbed.train([0, 1, 2], step)
+        (wanted,) = undisturbed.weights([0])
+
+        gang.build([0, 1, 2, 3])
+        gang.form([0, 1, 2])
+        gang.train([0, 1, 2], 0)
+        ranks.call(2, "die_in_exchange", exchange)
+        order = gang.order(1)
+        for process in (0, 1, 2):
+            ranks.send(process, "obey", order)
+        for reply in (ranks.reply(0), ranks.reply(1)):
+            assert isinstance(reply, m.Stepped) or reply.kind == "RankLost", reply
+        steps = [reply.steps for reply in gang.form([0, 1, 3])]
+        assert set(steps[:2]) <= {1, 2}
+        ahead = max(steps)
+        restore = m.Restore(step=ahead, path="", source=steps.index(ahead))
+        assert [reply.restored for reply in ranks.all([0, 1, 3], "obey", restore)] == [True] * 3
+        for step in range(ahead, 3):
+            gang.train([0, 1, 3], step)
+        assert gang.weights([0, 1, 3]) == [wanted] * 3
+    finally:
+        ranks.end()
+
+
 @pytest.mark.parametrize("survivor_leads", [True, False])
 def test_rank_killed_in_an_exchange_is_replaced_and_training_continues_with_the_same_bits(survivor_leads, tmp_path):
     """The gradients of the broken step are dropped; the newcomer receives the state in memory."""

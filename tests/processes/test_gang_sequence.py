@@ -23,7 +23,7 @@ def family(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, write_tiny(FAMILIES[request.param], tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("algorithm", ["nft", "flow_grpo"])
 @pytest.mark.parametrize(
     ("count", "crew", "parts", "is_stale", "more"),
@@ -41,7 +41,11 @@ def test_gradient_of_crews_is_that_of_one_process(ranks, algorithm, dtype, count
     assert_equal(made, wanted, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("more", [LORA, {"gradient_checkpointing": True}], ids=["lora", "full-checkpointed"])
+@pytest.mark.parametrize(
+    "more",
+    [LORA, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)],
+    ids=["lora", "full-checkpointed"],
+)
 def test_guided_gradient_of_each_family_is_that_of_one_process(ranks, family, more):
     name, folder = family
     # In double precision, though velocities are fp32: guidance and depth lose some digits of fp32.

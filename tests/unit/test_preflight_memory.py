@@ -69,13 +69,15 @@ def test_full_fine_tuning_is_told_to_train_adapters_or_to_shard():
 
 
 def test_base_that_no_rank_can_hold_alone_is_shared_where_ranks_only_train():
-    full = ("train.lora=null", "model.dtype=float32", "train.micro_batch=1", "cluster.slots=8", "cluster.gang=8")
-    settings = (*full, "cluster.reserved=1", "cluster.spot=1", "train.gradient_checkpointing=true")
-    shared = plan_on(planned(*settings, "pipeline.tag=false"), 16, 139.0)
-    assert (shared.config.train.parallel.value, shared.config.shards) == ("sharded", 8)
+    full = ("train.lora=null", "model.name=random:sd3", "model.dtype=float32", "train.micro_batch=1")
+    ranks = ("cluster.slots=4", "cluster.gang=4", "cluster.reserved=1", "cluster.spot=1")
+    settings = (*full, *ranks, "train.gradient_checkpointing=true")
+    shared = plan_on(planned(*settings, "pipeline.tag=false"), 8, 70.0)
+    assert (shared.config.train.parallel.value, shared.config.shards) == ("sharded", 4)
     assert not shared.problem
-    assert "base shared by 8 ranks" in shared.sentences()[1]
-    small = plan_on(planned("cluster.slots=2", "cluster.gang=2", "cluster.spot=1", "pipeline.tag=false"), 4, 139.0)
+    assert "base shared by 4 ranks" in shared.sentences()[1]
+    two = ("cluster.slots=2", "cluster.gang=2", "cluster.spot=1", "pipeline.tag=false", "train.micro_batch=1")
+    small = plan_on(planned(*two), 4, 139.0)
     assert small.config.train.parallel.value == "replicated"
 
 

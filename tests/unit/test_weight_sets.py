@@ -135,3 +135,15 @@ def test_frozen_parameters_are_in_no_set():
     module[0].requires_grad_(False)
     sets = WeightSets(module, {WeightSet.OLD})
     assert set(sets.theta) == set(sets[WeightSet.OLD]) == {"1.weight", "1.bias"}
+
+
+def test_late_sets_are_made_once_and_start_as_theta_then():
+    module = tiny_module()
+    sets = WeightSets(module, {WeightSet.OLD}, is_late=True)
+    moved(module, 0.5)
+    sets.fill()
+    filled = snapshot(module)
+    moved(module, 0.5)
+    sets.fill()
+    assert_same(sets[WeightSet.OLD], filled)
+    assert sets.names == (WeightSet.OLD,)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Shard as Sharded
+from torch.distributed.tensor import Shard as Sharded
 
 from spotlight.compute.weights.shards import Shard
 

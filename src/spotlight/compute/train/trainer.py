@@ -136,6 +136,7 @@ class Trainer:
         self._side = None
         if gang is None:
             return
+        self.train_config.check_ranks(gang.ranks, roll_out=False)
         if self.train_config.is_sharded:
             self._shard(gang)
             is_even = True
