@@ -98,8 +98,8 @@ class Trainer:
         self._objective = objective(algorithm, run_seed, keeps_before, adapter.device.type == "cuda")
         select_trainable(adapter.transformer, train.lora, adapter.lora_targets, run_seed)
         recompute_first(adapter.transformer, self._recomputed(limits))
-        sets = {WeightSet.EMA, *self._objective.weight_sets}
-        self.sets = WeightSets(adapter.transformer, sets, is_late=train.is_sharded)
+        copies = {WeightSet.EMA, *self._objective.weight_sets}
+        self.sets = WeightSets(adapter.transformer, copies, is_late=train.is_sharded)
         self.optimizer = self._made_optimizer()
         self.updates = torch.zeros((), dtype=torch.int64)
         """Number of optimizer steps that theta contains; a tensor, so that a checkpoint restores it in place."""
@@ -381,9 +381,8 @@ class Trainer:
             return limits.recomputed
         blocks = len(blocks_of(self.adapter.transformer))
         set_to = recomputed_blocks(self.train_config.gradient_checkpointing, blocks)
-        if set_to is not None:
-            return set_to
-        return blocks if self.adapter.device.type == "cuda" else 0
+        by_device = blocks if self.adapter.device.type == "cuda" else 0
+        return by_device if set_to is None else set_to
 
     def _rows_per_forward(self) -> RowsPerForward:
         rows = self.train_config.micro_batch
