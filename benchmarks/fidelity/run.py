@@ -170,11 +170,11 @@ def name_of(node: NodeId) -> str:
     return node.rpartition(".")[0]
 
 
-def fresh_profile(folder: Path) -> Profile:
-    """As `spotlight profile` measures it, with the threads of a worker and the other core as busy as in a run."""
+def fresh_profile(folder: Path, beside: int = 1) -> Profile:
+    """As `spotlight profile` measures it, with the threads of a worker and `beside` other slots at work."""
     path = folder / f"{CPU_PROFILE}.json"
-    command = [sys.executable, "-m", "spotlight.surface.cli.main", "profile", "--model", "words", "--beside", "1"]
-    command += ["--out", str(path)]
+    command = [sys.executable, "-m", "spotlight.surface.cli.main", "profile", "--model", "words"]
+    command += ["--beside", str(beside), "--out", str(path)]
     subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | {"OMP_NUM_THREADS": "1"})
     return Profile.load(path)
 
