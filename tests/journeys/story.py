@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from spotlight.config import RunConfig
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
@@ -165,11 +167,11 @@ class Story:
                 **config,
             }
         )
-        reserved = NodeSpec(name="reserved-1", slot_class=SlotClass.RESERVED, rows=rows, trains=1)
+        reserved = [msgspec.structs.replace(spec, rows=rows) for spec in self.config.cluster.reserved_nodes()]
         self.spots = [
             NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
         ]
-        self.specs = [reserved, *self.spots]
+        self.specs = [*reserved, *self.spots]
         self.policy = ScriptedFaults(tempo or Tempo())
         self.events: list[AnyEvent] = []
         self.lives = 0

@@ -80,3 +80,31 @@ def test_ten_kills_in_each_phase_end_in_the_bits_of_an_undisturbed_run(tmp_path:
     assert kills(killed) == len(fates)
     assert_clean(killed, is_exact=True)
     assert killed.theta() == undisturbed.theta()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_run_of_two_ranks_resumes_with_one_and_with_three(tmp_path: Path) -> None:
+    run = LiveRun(tmp_path, recipe(2, deterministic=False))
+    try:
+        run.start()
+        assert run.finish() == 0, run.log()
+        for ranks, iterations in ((1, 3), (3, 4)):
+            slots = [f"cluster.{name}={ranks}" for name in ("slots", "gang")]
+            settings = [part for setting in (*slots, f"iterations={iterations}") for part in ("--set", setting)]
+            run.resume(*settings)
+            assert run.finish() == 0, run.log()
+    finally:
+        run.close()
+    assert_clean(run, is_exact=False)
+    assert len(run.events(StepCommitted)) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sharded_ranks_that_are_killed_restart_from_the_checkpoint(tmp_path: Path) -> None:
+    text = recipe(4, deterministic=False) + "pipeline: {tag: false}\n"
+    text = text.replace("train: {micro_batch: 4}", "train: {micro_batch: 4, parallel: sharded}")
+    run = finished(tmp_path / "run", text, [("backward", 1), ("forward", 0)])
+    assert kills(run) == 2
+    assert_clean(run, is_exact=False)

@@ -25,6 +25,7 @@ from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
 from spotlight.preflight.this_machine import (
     check_disk,
     check_folder,
+    check_gang_port,
     check_sockets,
     copies_kept,
     disk_bytes,
@@ -291,3 +292,15 @@ def test_dry_run_of_a_sound_run_reports_its_checks_and_prints_the_settings_alone
         "preflight: checked: 901 training and 210 held-out prompts, reward preflight_rewards:right (source"
         in outcome.err
     )
+
+
+def test_port_of_the_ranks_that_is_taken_is_refused_before_anything_starts() -> None:
+    ranks = ("cluster.slots=2", "cluster.gang=2")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        subject = PlannedRun.new(load_config("words-nft", [*ranks, f"cluster.gang_port={port}"]), "words-nft")
+        with pytest.raises(EnvironmentProblem, match=f"cluster.gang_port is {port}, but that port of 127.0.0.1 cannot"):
+            list(check_gang_port(subject))
+    list(check_gang_port(subject))

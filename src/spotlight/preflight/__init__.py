@@ -14,7 +14,13 @@ from spotlight.pools.devices import DeviceTable
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
 from spotlight.preflight.memory import RunMemory, check_memory, run_memory
 from spotlight.preflight.planned_run import Check, PlannedRun
-from spotlight.preflight.this_machine import check_disk, check_folder, check_open_files, check_sockets
+from spotlight.preflight.this_machine import (
+    check_disk,
+    check_folder,
+    check_gang_port,
+    check_open_files,
+    check_sockets,
+)
 from spotlight.run import devices_of
 
 __all__ = ["Check", "PlannedRun", "RunMemory", "memory_of", "preflight"]
@@ -25,6 +31,7 @@ ANNOUNCE_AFTER_S = 2.0
 PROCESS_CHECKS: tuple[Check, ...] = (
     Check("the run folder", check_folder),
     Check("the sockets", check_sockets),
+    Check("the port of the training ranks", check_gang_port),
     Check("the limit on open files", check_open_files),
 )
 COMPUTE_CHECKS: tuple[Check, ...] = (

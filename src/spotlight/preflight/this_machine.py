@@ -24,6 +24,7 @@ OPEN_PER_SLOT = 4
 """Files of an agent per slot: the worker's socket, its connection to the group store, and both of its successor."""
 OPEN_PER_REWARD_PROCESS = 8
 FLOAT_BYTES = 4
+LOOPBACK = "127.0.0.1"
 
 
 def check_folder(subject: PlannedRun) -> Iterator[str]:
@@ -37,6 +38,23 @@ def check_folder(subject: PlannedRun) -> Iterator[str]:
             f"the run folder {subject.folder.path} cannot be written, because {place} takes no files "
             f"({error.strerror}); set output.folder to another place."
         ) from error
+    yield from ()
+
+
+def check_gang_port(subject: PlannedRun) -> Iterator[str]:
+    """The port at which the training ranks meet is free."""
+    cluster = subject.config.cluster
+    if cluster.gang_port and cluster.gang > 1:
+        try:
+            with socket.socket() as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((LOOPBACK, cluster.gang_port))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cluster.gang_port is {cluster.gang_port}, but that port of {LOOPBACK} cannot be used "
+                f"({error.strerror}), and the training ranks meet there; free it, or set cluster.gang_port to another "
+                "port, or to 0 for any."
+            ) from error
     yield from ()
 
 
