@@ -236,7 +236,7 @@ class TrainerRank:
 
     def form(self, order: m.FormGang, abort_after_s: float | None = None) -> Any:
         if abort_after_s is not None:
-            threading.Timer(abort_after_s, self.role.abort).start()
+            threading.Timer(abort_after_s, self.role.abort, [order.epoch + 1]).start()
         return self.role.form(order)
 
     def obey(self, order: Any) -> Any:

@@ -79,8 +79,8 @@ class Member(TrainerRank):
         threading.Timer(seconds, self.gang.abort).start()
         return self.gang.gather("here")
 
-    def die_inside_a_sum(self) -> None:
-        """Send the first half of a sum and die in the second."""
+    def die_inside_a_sum(self, sizes: list[int]) -> None:
+        """Send the first half of a sum of such tensors, and die in the second."""
         real, calls = self.gang._attempt, [0]
 
         def attempt(sends: Any, receives: Any) -> Any:
@@ -90,7 +90,10 @@ class Member(TrainerRank):
             return real(sends, receives)
 
         self.gang._attempt = attempt
-        self.gang.all_reduce([torch.ones(1000)])
+        # The tensors of `summed`, in type and size.
+        self.gang.all_reduce(
+            [*(torch.ones(size) for size in sizes), torch.ones(3, dtype=torch.int64), torch.ones(4, 6)]
+        )
 
     def use_again(self) -> Any:
         return self.gang.gather("again")

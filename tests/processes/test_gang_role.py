@@ -110,15 +110,15 @@ def test_ranks_of_a_crew_train_the_same_rows_and_roll_out_alone(ranks, tmp_path)
         assert ranks.call(0, "rolled_out") == ranks.call(1, "rolled_out")
 
 
-def test_forming_without_a_missing_rank_is_ended_for_all_by_an_abort_at_rank_0(ranks, tmp_path):
-    """The limit of forming is a minute; the reply comes within the patience of this test, which is the same."""
+def test_forming_without_a_missing_rank_is_ended_by_the_order_of_the_next_gang(ranks, tmp_path):
+    """The limit of forming is a minute."""
     gang = Gang(ranks, tmp_path / "run")
     gang.build([0, 1])
     ranks.epoch += 1
     opened = ranks.call(0, "form", m.FormGang(epoch=ranks.epoch, rank=0, ranks=3))
     orders = [m.FormGang(epoch=ranks.epoch, rank=rank, ranks=3, store=opened.store) for rank in (0, 1)]
-    ranks.send(1, "form", orders[1])
-    ranks.send(0, "form", orders[0], 0.3)
+    for rank in (0, 1):
+        ranks.send(rank, "form", orders[rank], 0.3)
     lost = [ranks.reply(process) for process in (0, 1)]
     assert [each.kind for each in lost] == ["RankLost"] * 2
     assert max(each.seconds for each in lost) < 30.0

@@ -263,6 +263,7 @@ async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: f
                 return
             await worker.take_time(PARTS_S)
     if trainer.rank > 0:
+        worker.crash_if_due(CrashPoint.SAVED)
         return
     try:
         saved = trainer.save(order, snapshot)

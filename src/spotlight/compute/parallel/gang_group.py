@@ -5,13 +5,14 @@
 
 Invariant: a gang that failed once is never used again, and a failure anywhere reaches every rank: within about a second
 over gloo if a process died, because its connections close, and within `limit_s` if it hangs. The same process then
-forms the next gang (tests/processes/test_gang.py).
+forms the next gang (tests/processes/test_gang_group.py).
 
 Sums are taken in rank order, each piece by one rank, and copied from there. So all ranks hold the same bits, and the
 bits depend on neither the transport nor the division into buffers.
 """
 
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,8 +47,8 @@ BUCKET_BYTES = 64 << 20
 """Size of the flat buffers that tensors are exchanged in."""
 FORM_LIMIT_S = 60.0
 """Longest wait for the other ranks while a gang forms."""
-CONNECT_LIMIT_S = 5.0
-"""Longest wait for a connection to a store or a rank that is there."""
+CONNECT_LIMIT_S = 20.0
+"""Longest wait for a connection to a store or a rank that is there; torch may wait 5 s for the name of an address."""
 POLL_S = 0.02
 """Time between two looks into the store."""
 EXCHANGE_LIMIT_S = 600.0
@@ -278,6 +279,8 @@ def form_gang(
     try:
         host, _, port = address.rpartition(":")
         limit = timedelta(seconds=min(CONNECT_LIMIT_S, links.form_limit_s))
+        # A dead store refuses at once here; torch would try again until its limit.
+        socket.create_connection((host, int(port)), limit.total_seconds()).close()
         client = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
         store = PrefixStore(f"gang-{epoch}", client)
         if rank == 0:
@@ -288,7 +291,7 @@ def form_gang(
         link = _linked(store, rank, ranks, links)
         gang = GangGroup(epoch, name, rank, ranks, link, store, links)
         found = gang.gather([name, rank])
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         if gang is not None:
             gang.drop()
         problem = first_line(error)

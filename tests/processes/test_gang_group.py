@@ -58,7 +58,7 @@ def test_rank_killed_inside_a_sum_is_named_and_the_survivors_form_the_next_gang(
     ranks = GangRanks(3)
     try:
         ranks.form([0, 1, 2])
-        ranks.send(2, "die_inside_a_sum")
+        ranks.send(2, "die_inside_a_sum", SIZES)
         for process in (0, 1):
             ranks.send(process, "summed", SIZES, "float32")
         lost = [ranks.reply(process) for process in (0, 1)]
