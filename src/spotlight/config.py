@@ -184,7 +184,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _ranks_can_train(self) -> Self:
-        self.train.check_ranks(self.cluster.gang, self.pipeline.tag)
+        self.train.check_ranks(self.cluster.gang, self.pipeline.tag, self.cluster.gang_elastic)
         self.cluster.check_sequence_ranks(self.train.sequence_ranks)
         if self.deterministic:
             self.train.check_deterministic()

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -141,3 +142,12 @@ def test_nccl_that_torch_lacks_is_refused(monkeypatch):
 def test_rank_outside_of_its_gang_is_refused(rank, ranks):
     with pytest.raises(ConfigError, match=rf"rank {rank} is not in a gang of {ranks}"):
         form_gang("127.0.0.1:1", 1, rank, ranks)
+
+
+def test_store_listens_on_its_own_address_alone():
+    store, address = open_store("127.0.0.1", 0)
+    port = f"{int(address.rpartition(':')[2]):04X}"
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    listening = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port}")]
+    assert listening == ["0100007F"]
+    del store

@@ -54,7 +54,9 @@ def test_shares_depend_on_relative_speeds_alone(pairs, scale, speeds):
     assert rank_shares(pairs, speeds) == rank_shares(pairs, [scale * speed for speed in speeds])
 
 
-def test_speeds_move_half_way_to_a_measurement_and_stay_without_one():
+def test_speeds_move_half_way_to_a_measurement_and_a_rank_without_rows_towards_the_average():
+    """A rank that measured slow once, and so got no rows, must get some again."""
+    assert smoothed_speeds([0.1, 8.0], [None, 8.0]) == [4.05, 8.0]
     assert smoothed_speeds(None, [None, None]) is None
     assert smoothed_speeds(None, [4.0, None, 2.0]) == [4.0, 3.0, 2.0]
     assert smoothed_speeds([4.0, 2.0], [2.0, None]) == [3.0, 2.0]

@@ -247,3 +247,42 @@ def test_every_rank_that_has_trained_is_replaced_at_once_where_a_gang_begins_at_
         assert node.killed == [FIRST, NEIGHBOUR]
 
     run_scenario(scenario)
+
+
+def test_rank_whose_transfer_broke_half_way_is_replaced_where_no_checkpoint_exists() -> None:
+    async def scenario() -> None:
+        node = Node(ranks=2)
+        await node.restored_ranks([FIRST, NEIGHBOUR])
+        node.receive(None, gone(NEIGHBOUR))
+        node.join(REPLACEMENT)
+        restoring = asyncio.create_task(node.gang.restore(1, "", source=0))
+        await node.formed([FIRST, REPLACEMENT], [1, 0])
+        await node.orders.get()
+        node.receive(None, gone(FIRST))
+        with pytest.raises(GangLost):
+            await restoring
+        first = WorkerId("reserved-1.1/0.2")
+        node.join(first)
+        for _ in range(node.orders.qsize()):
+            node.orders.get_nowait()
+        again = asyncio.create_task(node.gang.restore(0, ""))
+        await node.formed([first, REPLACEMENT], [0, -1])
+        with pytest.raises(GangLost):
+            await again
+        assert node.killed == [REPLACEMENT]
+
+    run_scenario(scenario)
+
+
+def test_elastic_gang_that_shrinks_is_noted_with_the_missing_slot() -> None:
+    async def scenario() -> None:
+        node = Node(ranks=2, elastic=True)
+        await node.restored_ranks([FIRST, NEIGHBOUR])
+        node.receive(None, gone(NEIGHBOUR))
+        present = asyncio.create_task(node.gang.present())
+        await node.formed([FIRST], [5])
+        await present
+        (problem,) = node.hub.dispatcher.setbacks.problems
+        assert "training goes on with 1 ranks, without 1 of 2 training ranks (reserved-1/1" in problem
+
+    run_scenario(scenario)

@@ -247,7 +247,7 @@ def test_options_that_fit_are_named_with_their_totals():
     train = TrainConfig(lora=LORA, micro_batch=16)
     limits = choose_training(work_of(train=train), train, GPU, 0)
     memory = 100 * GIB
-    options = training_options(work_of(train=train), train, GPU, limits, memory)
+    options = training_options(work_of(train=train), train, limits, memory)
     assert options[0].startswith("train.gradient_checkpointing=true (")
     assert options[1].startswith("train.micro_batch=2 (")
     assert all(float(option.rpartition("(")[2].split()[0]) * GIB <= memory for option in options)
@@ -258,7 +258,7 @@ def test_full_fine_tuning_that_does_not_fit_is_told_to_train_adapters_or_to_shar
     model = GPU.model_copy(update={"dtype": "float32"})
     work = work_of(model, train)
     limits = choose_training(work, train, model, 139 * GIB)
-    options = training_options(work, train, model, limits, 139 * GIB)
+    options = training_options(work, train, limits, 139 * GIB)
     adapters = "train.lora.rank=32 and model.dtype=bfloat16"
     assert [option.partition(" (")[0] for option in options] == [
         adapters,

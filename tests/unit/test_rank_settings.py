@@ -3,6 +3,7 @@
 import pytest
 
 from spotlight.compute.train.config import Parallel, TrainConfig
+from spotlight.config import load_config
 from spotlight.core.errors import ConfigError
 
 
@@ -27,3 +28,22 @@ def test_other_settings_are_accepted(settings):
 
 def test_auto_replicates_the_model():
     assert TrainConfig().resolved_parallel is Parallel.REPLICATED
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            ("train.parallel=sharded", "pipeline.tag=false"),
+            "train.parallel is sharded but cluster.gang_elastic is true",
+        ),
+        (("cluster.gang_port=29500",), "cluster.gang_port is 29500 but cluster.gang_elastic is true with 4 ranks"),
+        (("train.sequence_ranks=2",), "train.sequence_ranks is 2 but cluster.gang_elastic is true"),
+        (("deterministic=true", "explore.plan=fixed"), "deterministic is on but cluster.gang_elastic is true"),
+    ],
+)
+def test_settings_that_an_elastic_gang_cannot_have_are_refused(settings, sentence):
+    elastic = ("cluster.slots=4", "cluster.gang=4", "cluster.gang_elastic=true")
+    with pytest.raises(ConfigError, match=sentence):
+        load_config("words-nft", [*elastic, *settings])
+    load_config("words-nft", [*elastic])

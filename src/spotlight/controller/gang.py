@@ -51,7 +51,7 @@ class GangState(StrEnum):
 
 
 class GangLost(Exception):
-    """A training rank died; what it had in memory since the last checkpoint is gone."""
+    """A training rank died or an exchange failed; the order was not carried out."""
 
 
 class Gang:
@@ -72,7 +72,7 @@ class Gang:
         self._held: dict[WorkerId, int] = {}
         """Optimizer steps that each rank held when the gang was formed."""
         self._trained: set[WorkerId] = set()
-        """Workers that were ordered to train."""
+        """Workers that were ordered to train or to take over a state: they cannot go back to the base model."""
         self._underway: list[Ordered] = []
         """Orders without a reply yet: at most a checkpoint and one other order."""
         self._deaths: dict[str, int] = {}
@@ -132,6 +132,9 @@ class Gang:
         """Connect the ranks: rank 0 opens a store, and all meet there."""
         self._begin(workers, GangState.FORMING)
         self._note_kinds()
+        if len(workers) < self._settings.ranks:
+            now_without = f"training goes on with {len(workers)} ranks, without {self._members.missing()}"
+            self._hub.dispatcher.setbacks.note("training", f"{now_without}; it grows again when they are back.")
         ranks, epoch, store = len(workers), self.life, ""
         if ranks > 1:
             opened = await self._ordered(m.FormGang(epoch=epoch, rank=0, ranks=ranks), m.StoreOpened, workers[:1])
@@ -217,8 +220,9 @@ class Gang:
     def _send(self, order: GangOrder, workers: Sequence[WorkerId]) -> None:
         dispatcher, now = self._hub.dispatcher, self._hub.clock.now()
         if isinstance(order, m.Train):
-            self._trained.update(workers)
             self.claim()
+        if isinstance(order, m.Train) or (isinstance(order, m.Restore) and (order.path or order.source is not None)):
+            self._trained.update(workers)
         for rank, worker in enumerate(workers):
             if isinstance(order, m.Save):
                 dispatcher.assist.occupy(worker, now)
@@ -242,7 +246,7 @@ class Gang:
             self._underway.remove(ordered)
         living = self._hub.dispatcher.directory.workers
         is_answered = not self._is_lost(ordered.life) and not ordered.broken and ordered.is_answered()
-        if ordered.failure is None and not is_answered:
+        if ordered.failure is None and not is_answered and ordered.life == self.life:
             self._lose()
         if ordered.failure is None and not is_answered and not ordered.taken_by(living):
             self._count_death(name)
@@ -324,8 +328,7 @@ class Gang:
         for worker in hung:
             self._hub.dispatcher.setbacks.note(
                 worker,
-                f"{what}, so it hangs and is killed, and the next one resumes from the newest checkpoint; raise "
-                f"{longer} if it needs that long.",
+                f"{what}, so it hangs and is killed, and its step is repeated; raise {longer} if it needs that long.",
             )
         await self._end(hung, what)
         try:

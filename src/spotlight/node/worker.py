@@ -108,7 +108,7 @@ class Worker:
         equipment = self._equip(self._launch, self._settings, self._send)
         self._adapter, self._role, self._engine = equipment.adapter, equipment.role, equipment.engine
         self._kind = equipment.kind
-        resident = equipment.resident
+        resident = self._resident = equipment.resident
         self._loading = Loading(self._id, resident, NodeStore(Path(self._launch.store)), self._send)
         connect = partial(
             form,
@@ -174,9 +174,14 @@ class Worker:
         if boundary.finished:
             self._post(self._deliver, boundary.finished)
 
+    @property
+    def _rolls_out(self) -> bool:
+        """Whether its model can roll out: that of a rank with a share of the weights cannot."""
+        return self._role is None or self._role.rolls_out
+
     def _pull(self) -> None:
         """Offer the free rows; a follower offers none, because its leader uses its time."""
-        rolls_out = self._pulls and not self._membership.follows and (self._role is None or self._role.rolls_out)
+        rolls_out = self._pulls and not self._membership.follows and self._rolls_out
         free = self._engine.free_rows if rolls_out else 0
         if free != self._offered_rows and (free or self._membership.follows):
             speed = self._step_speed.row_steps_per_s(self._membership.degree)
@@ -187,6 +192,11 @@ class Worker:
         match message:
             case m.Grant():
                 self._admit(message, blob)
+            case m.Load() if not self._rolls_out:
+                # It applies no published set; the agent may delete the files that were retired before this one.
+                self._send(m.Held(weights=message.weights, digest=message.digest))
+            case crews.Adopt() if not self._rolls_out:
+                pass
             case m.Load():
                 with self._spans.doing(Activity.LOAD):
                     self._loading.load(message)
@@ -260,11 +270,15 @@ class Worker:
         except RankLost as error:
             # This process is well and keeps its state; the controller forms the next gang.
             sys.stderr.write(f"{error}\n")
+            if not self._role.rolls_out:
+                os._exit(0)
             reply = m.GangBroken(epoch=self._epoch, problem=str(error))
         except Exception as error:
             # Reported instead of raised: out of memory or a full disk would kill the next gang in the same way.
             traceback.print_exc()
             reply = m.Failed(problem=describe(error), exit_code=exit_code_of(error))
+        if isinstance(order, m.FormGang) and not self._role.rolls_out:
+            self._resident.release()
         if isinstance(reply, m.PublishedWeights) and self._role.rolls_out:
             self._loading.wrote(reply.weights, self._role.state(reply.weights.policy))
         if reply is not None:
@@ -312,6 +326,14 @@ class Worker:
             self._send(message, save(tensors))
 
     def _listen(self) -> None:
+        try:
+            self._receive()
+        except BaseException:
+            # Without this thread the worker would receive no order and outlive its agent.
+            traceback.print_exc()
+            os._exit(1)
+
+    def _receive(self) -> None:
         while (received := self._connection.recv()) is not None:
             envelope, blob = received
             if isinstance(envelope.message, m.FormGang) and self._role is not None:

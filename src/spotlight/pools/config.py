@@ -88,6 +88,12 @@ class ClusterConfig(Section):
 
     @model_validator(mode="after")
     def _gang_is_reserved(self) -> Self:
+        if self.gang_port and self.gang_elastic and self.gang > 2:
+            raise ConfigError(
+                f"cluster.gang_port is {self.gang_port} but cluster.gang_elastic is true with {self.gang} ranks, and "
+                "while the gang grows two of them would need that port; set cluster.gang_port to 0, or gang_elastic to "
+                "false."
+            )
         slots = self.reserved * self.slots
         if self.gang > slots:
             raise ConfigError(

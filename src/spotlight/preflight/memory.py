@@ -157,7 +157,8 @@ def _trains(config: RunConfig, node: str, slot: int) -> bool:
 def with_layout(config: RunConfig, work: Workload, table: DeviceTable) -> RunConfig:
     """Decide `train.parallel: auto`: shard the base only if a whole copy does not fit a rank that could be sharded."""
     train, cluster = config.train, config.cluster
-    can_shard = cluster.gang > 1 and not config.pipeline.tag and train.sequence_ranks == 1 and train.micro_batch != AUTO
+    can_shard = cluster.gang > 1 and not config.pipeline.tag and not cluster.gang_elastic
+    can_shard = can_shard and train.sequence_ranks == 1 and train.micro_batch != AUTO
     devices = [device for device, slots in _slots(config, table) if any(slot.trains for slot in slots)]
     if train.parallel is not Parallel.AUTO or not can_shard or not devices:
         return config
@@ -185,13 +186,13 @@ def _problem(
     else:
         listed = ", ".join(f"{slot.node} {gib(plan.total)}" for slot, plan in needs)
         subject = f"the run's {len(needs)} processes on {device} need {gib(total)} GiB ({listed})"
-    rooms = {slot.node: device.free - (total - plan.total) for slot, plan in needs}
     slot, plan = max(needs, key=lambda each: each[1].total)
+    room = device.free - (total - plan.total)
     if slot.trains:
         limits = choose_training(work, config.train, config.model, 0, rows, config.shards)
-        options = training_options(work, config.train, config.model, limits, rooms[slot.node], config.cluster.gang)
+        options = training_options(work, config.train, limits, room, config.cluster.gang, rows)
     else:
-        options = rollout_options(work, rows, plan.of("VAE") == 0, rooms[slot.node])
+        options = rollout_options(work, rows, plan.of("VAE") == 0, room)
     options += ["more devices or fewer nodes"] if len(needs) > 1 else []
     fitting = f"it would fit with {_or(options)}" if options else "no setting makes it fit; use a larger device"
     return (

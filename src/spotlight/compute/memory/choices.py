@@ -108,26 +108,33 @@ def training_layout(work: Workload, train: TrainConfig, model: ModelConfig, rank
 
 
 def training_options(
-    work: Workload, train: TrainConfig, model: ModelConfig, limits: TrainingLimits, memory: int, ranks: int = 1
+    work: Workload, train: TrainConfig, limits: TrainingLimits, memory: int, ranks: int = 1, rollout_rows: int = 1
 ) -> list[str]:
     """Settings that would fit, each with its total; empty if none does."""
-    choice = TrainingChoice(rows=limits.first, recomputed=limits.recomputed, offloads_vae=limits.offloads_vae)
-    whole = replace(choice, recomputed=work.blocks)
+    choice = TrainingChoice(
+        rows=limits.first,
+        recomputed=limits.recomputed,
+        offloads_vae=limits.offloads_vae,
+        rollout_rows=rollout_rows,
+    )
+    whole, now = replace(choice, recomputed=work.blocks), ranks if train.is_sharded else 1
     recomputes = limits.recomputed < work.blocks
     single: list[Option] = []
     if not limits.offloads_vae and work.facts.vae_parameters:
-        single.append(("model.offload_vae=true", work, replace(choice, offloads_vae=True), 1))
+        single.append(("model.offload_vae=true", work, replace(choice, offloads_vae=True), now))
     if recomputes:
-        single.append(("train.gradient_checkpointing=true", work, whole, 1))
-    single += [(f"train.micro_batch={rows}", work, replace(choice, rows=rows), 1) for rows in _halves(limits.first)]
+        single.append(("train.gradient_checkpointing=true", work, whole, now))
+    single += [(f"train.micro_batch={rows}", work, replace(choice, rows=rows), now) for rows in _halves(limits.first)]
+    fewer = [(f"cluster.rows={rows}", work, replace(choice, rollout_rows=rows), now) for rows in _halves(rollout_rows)]
+    single += fewer if not train.is_sharded else []
     found = _fitting(single, memory)
     if not found and recomputes:
         both = "train.gradient_checkpointing=true and train.micro_batch"
         found = _fitting(
-            [(f"{both}={rows}", work, replace(whole, rows=rows), 1) for rows in _halves(limits.first)], memory
+            [(f"{both}={rows}", work, replace(whole, rows=rows), now) for rows in _halves(limits.first)], memory
         )
     if work.rank is None:
-        found += _fitting([(*_with_adapters(work), replace(whole, rows=1), 1)], memory)
+        found += _fitting([(*_with_adapters(work), replace(whole, rows=1), now)], memory)
     shards = [2**power for power in range(1, 7) if 2**power > ranks or (2**power == ranks and not train.is_sharded)]
     names = {count: f"train.parallel=sharded with pipeline.tag=false over {count} ranks" for count in shards}
     return found + _fitting([(names[count], work, replace(whole, rows=1), count) for count in shards], memory)

@@ -245,8 +245,18 @@ class GangGroup:
 def open_store(host: str = LOOPBACK, port: int = 0) -> tuple[Any, str]:
     """Serve the store of rank 0; returns it, which keeps it open, and its address."""
     try:
-        store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
-    except (RuntimeError, ValueError) as error:
+        # torch itself would listen on all interfaces.
+        with socket.create_server((host, port)) as listening:
+            port = listening.getsockname()[1]
+            store = TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=CONNECT_LIMIT_S),
+                master_listen_fd=listening.detach(),
+            )
+    except (RuntimeError, ValueError, OSError) as error:
         problem = first_line(error)
     else:
         return store, f"{host}:{store.port}"

@@ -170,8 +170,13 @@ def _write_jointly(taken: TrainerSnapshot, folder: Path, writer: JointWriter) ->
             return shards.write(path, taken.shards(state))
 
     writer.write_part(folder, write_tensors)
-    if writer.rank == 0:
+    if writer.rank > 0:
+        return
+    try:
         _complete(taken, writer.scratch(folder), folder, writer.parts(folder))
+    except OSError:
+        shutil.rmtree(writer.scratch(folder), ignore_errors=True)
+        raise
 
 
 def _complete(

@@ -244,8 +244,13 @@ class TrainConfig(Section):
         """Whether each of several ranks holds a share of the weights."""
         return self.resolved_parallel is Parallel.SHARDED
 
-    def check_ranks(self, ranks: int, roll_out: bool) -> None:
-        """Refuse settings that this number of training ranks, which may also roll out, cannot have."""
+    def check_ranks(self, ranks: int, roll_out: bool, elastic: bool = False) -> None:
+        """Refuse settings that this number of training ranks, which may also roll out or be fewer, cannot have."""
+        if self.is_sharded and elastic:
+            raise ConfigError(
+                "train.parallel is sharded but cluster.gang_elastic is true, and fewer ranks would each hold more of "
+                "the weights than was planned; set cluster.gang_elastic to false, or train.parallel to replicated."
+            )
         if self.is_sharded and roll_out:
             raise ConfigError(
                 "train.parallel is sharded but pipeline.tag is on, and a rank with a share of the weights cannot roll "

@@ -65,7 +65,8 @@ class JointWriter:
             _sync_file(path)
             _replace_file(_entries_of(scratch, self.rank), msgspec.json.encode(dict(entries)))
         except OSError as error:
-            if not self.is_open():
+            # Rank 0 removes the folder of an abandoned checkpoint, perhaps before this rank sees its gang break.
+            if not self.is_open() or not scratch.is_dir():
                 raise CheckpointAbandoned(str(error)) from error
             _report_failure(scratch, self.rank, error)
             raise

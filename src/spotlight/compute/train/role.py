@@ -30,7 +30,14 @@ from spotlight.compute.train import checkpoint
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.joint_writing import CheckpointAbandoned
 from spotlight.compute.train.part_loading import PartLoader
-from spotlight.compute.train.sharded import RestartNeeded, abort_world, holds_shares, sharded_fingerprint, whole
+from spotlight.compute.train.sharded import (
+    RestartNeeded,
+    abort_world,
+    exchanging,
+    holds_shares,
+    sharded_fingerprint,
+    whole,
+)
 from spotlight.compute.train.trainer import Trainer, UpdateReport
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -110,6 +117,8 @@ class TrainingRole:
                 "restart it and restore the checkpoint."
             )
         if order.ranks == 1:
+            # No Restore follows that would wait for the outcome of an earlier checkpoint.
+            self.settle()
             self._meeting_place = None
             return m.GangFormed(epoch=order.epoch, steps=self.steps)
         check_transport(self._links.transport)
@@ -262,10 +271,12 @@ class TrainingRole:
     def _gathered(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Whole tensors, on the host of rank 0; empty on the other ranks."""
         gathered = {}
-        for name in sorted(state):
-            tensor = whole(state[name])
-            if self._leads:
-                gathered[name] = tensor.cpu()
+        assert self._trainer.gang is not None
+        with exchanging(self._trainer.gang, "a publication"):
+            for name in sorted(state):
+                tensor = whole(state[name])
+                if self._leads:
+                    gathered[name] = tensor.cpu()
         return gathered
 
     def state(self, policy: Policy) -> Mapping[str, Tensor]:

@@ -12,7 +12,8 @@ same order (`part.py`), and a rank of a sharded gang cannot roll out alone.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from spotlight.compute.parallel.gang_group import GangGroup
+from spotlight.compute.parallel.links import ExchangeFailure, first_line
 from spotlight.compute.train.boxes import box_of
 from spotlight.compute.weights.digest import fingerprint_of, partial_totals
 from spotlight.core.errors import SpotlightError
@@ -116,7 +118,13 @@ def sharded_fingerprint(weights: Mapping[str, Tensor], gang: GangGroup) -> str:
     return fingerprint_of(weights, [sum(each) for each in zip(*totals, strict=True)])
 
 
-def is_exchange_error(error: RuntimeError) -> bool:
-    """Whether an exchange of FSDP2 failed; gloo's errors have no class of their own."""
-    text = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in text or "nccl" in text
+@contextmanager
+def exchanging(gang: GangGroup, operation: str) -> Iterator[None]:
+    """Turn a failed exchange of FSDP2 into RankLost; gloo's errors have no class of their own."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).lower()
+        if not (isinstance(error, dist.DistError) or "gloo" in text or "nccl" in text):
+            raise
+        raise gang.lost(operation, ExchangeFailure(None, first_line(error))) from None

@@ -24,7 +24,6 @@ from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.parallel.group import CrewBroken
-from spotlight.compute.parallel.links import ExchangeFailure, first_line
 from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
 from spotlight.compute.train.clip_watch import check_versions
@@ -38,8 +37,8 @@ from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.sharded import (
     RestartNeeded,
     clip_sharded,
+    exchanging,
     holds_shares,
-    is_exchange_error,
     shard,
     sharded_like,
 )
@@ -156,8 +155,12 @@ class Trainer:
                 f"this process has taken {int(self.updates)} optimizer steps or holds a share of the weights for an "
                 "earlier gang, and cannot divide them anew; restart it and restore the checkpoint."
             )
-        shard(self.adapter.transformer, gang)
+        # Before: a world that fails half-way cannot be formed again in this process.
         self._is_sharded = True
+        # FSDP2 frees a whole parameter with its last reference.
+        self._search = BatchSearch((), DeviceMeter(self.adapter.device))
+        with exchanging(gang, "the division of the weights"):
+            shard(self.adapter.transformer, gang)
         self.sets.shard(self.adapter.transformer, sharded_like)
         self.optimizer = self._made_optimizer()
 
@@ -357,12 +360,8 @@ class Trainer:
         """Split forwards over this rank's crew, if it has one; forwards of rollouts stay whole."""
         side = self._side
         if side is not None and self.is_sharded:
-            try:
+            with exchanging(side.gang, "a gathering of weights"):
                 yield
-            except RuntimeError as error:
-                if not is_exchange_error(error):
-                    raise
-                raise side.gang.lost("a gathering of weights", ExchangeFailure(None, first_line(error))) from None
             return
         if side is None or side.crew is None or self._sharding is None:
             yield

@@ -51,6 +51,11 @@ class Resident:
         self.is_exact = True
         """Whether it computes with the unrounded set."""
 
+    def release(self) -> None:
+        """Let go of the module's parameters and of all sets: the model does not roll out any more."""
+        for held in (self._trainable, self._frozen, self._written, self._sets, self._digests, self._rounded):
+            held.clear()
+
     @property
     def device(self) -> torch.device:
         return next(iter({**self._trainable, **self._frozen}.values())).device

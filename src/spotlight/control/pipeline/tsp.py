@@ -74,7 +74,7 @@ def rank_shares(pairs: int, speeds: Sequence[float]) -> tuple[range, ...]:
 
 
 def smoothed_speeds(before: Sequence[float] | None, measured: Sequence[float | None]) -> list[float] | None:
-    """Speeds after another update; a rank without a measurement keeps its speed or counts as average.
+    """Speeds after another update; a rank without a measurement, because it had no rows, moves towards the average.
 
     Half of each measurement, because single updates are disturbed by other load. None: no rank was measured.
     """
@@ -83,4 +83,4 @@ def smoothed_speeds(before: Sequence[float] | None, measured: Sequence[float | N
         return None if before is None else list(before)
     mean = sum(known) / len(known)
     old = list(before) if before is not None else [speed or mean for speed in measured]
-    return [(one + (new or one)) / 2 for one, new in zip(old, measured, strict=True)]
+    return [(one + (new or mean)) / 2 for one, new in zip(old, measured, strict=True)]
