@@ -78,7 +78,7 @@ class GangMembers:
         """What the gang waits for, with the logs that explain it."""
         slots = [slot for slot, joined in self._joined.items() if not joined]
         if len(self._joined) == 1:
-            return "the gang's 1 training workers"
+            return "the training worker"
         logs = ", ".join(f"logs/{slot.replace('/', '.*-')}.*.log" for slot in slots)
         return f"{len(slots)} of {len(self._joined)} training ranks ({', '.join(slots)}; see {logs})"
 

@@ -1,9 +1,10 @@
 """Optimizer steps and publication, with recovery from lost gangs and controllers.
 
 A step is committed when its record is in the journal. Steps may be taken while other samples of their iteration are
-still rolled out, and are committed once it is compared. If the gang or the controller dies, the gang is restored to the
-newest checkpoint, the ledger takes the later steps back, and they are taken again from the kept tensors: the samples
-are neither lost nor trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
+still rolled out, and are committed once it is compared. If a rank of the gang dies and another holds every step, the
+next gang continues from there. If none does, or the controller dies, the gang is restored to the newest checkpoint, the
+ledger takes the later steps back, and they are taken again from the kept tensors: the samples are neither lost nor
+trained twice in the weights that survive. Crash windows are tested by name in tests/journeys.
 """
 
 import asyncio

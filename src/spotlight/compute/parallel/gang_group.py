@@ -56,7 +56,7 @@ EXCHANGE_LIMIT_S = 600.0
 
 
 class RankLost(SpotlightError):
-    """An exchange of a gang failed, and the gang is dropped; no optimizer step was taken with its sums."""
+    """An exchange of a gang failed, and the gang is dropped."""
 
     def __init__(self, message: str, waited_for: int | None = None) -> None:
         super().__init__(message)
