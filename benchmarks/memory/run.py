@@ -14,7 +14,8 @@ import torch
 
 from benchmarks.lib.figures import Figure
 from benchmarks.memory.live_bytes import LiveBytes
-from spotlight.compute.memory.plan import (
+from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_plan import (
     SETS_HELD,
     MemoryLine,
     MemoryPlan,
@@ -23,7 +24,6 @@ from spotlight.compute.memory.plan import (
     rollout_plan,
     training_plan,
 )
-from spotlight.compute.memory.workload import Workload
 from spotlight.compute.models.adapter import Conditioning
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.compute.models.embeddings import EmbeddingFolder

@@ -16,7 +16,7 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.compute.models.config import FLOAT32, ModelConfig, found_device
 from spotlight.compute.rewards import registry

@@ -10,7 +10,7 @@ from fake_gpus import GIB, fake_gpus
 
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.pools.devices import Device, Devices
-from spotlight.preflight.doctor import Finding, State, Surroundings, examine
+from spotlight.preflight.machine_state import Examined, Health, MachineFacts, examine
 
 ROOMY = (100 * GIB, 0, 100 * GIB)
 TWO_GPUS = tuple(Device(f"cuda:{number}", "Fake", 70 * GIB, 80 * GIB) for number in range(2))
@@ -22,19 +22,19 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def found(tmp_path, **changes) -> dict[str, Finding]:
+def found(tmp_path, **changes) -> dict[str, Examined]:
     """Findings by subject, of a sound machine with some changes."""
     sound = {
         "runs": tmp_path / "runs", "usage": lambda place: ROOMY, "has_driver": lambda: False,
         "devices": lambda: Devices(torch="2.99.0"),
     }  # fmt: skip
-    return {finding.subject: finding for finding in examine(Surroundings(**(sound | changes)))}
+    return {finding.subject: finding for finding in examine(MachineFacts(**(sound | changes)))}
 
 
 def test_sound_machine_has_no_problem(tmp_path):
     findings = found(tmp_path)
-    assert all(finding.state is not State.PROBLEM for finding in findings.values())
-    assert not [finding for finding in findings.values() if finding.state is State.OK and "install" in finding.mend]
+    assert all(finding.state is not Health.PROBLEM for finding in findings.values())
+    assert not [finding for finding in findings.values() if finding.state is Health.OK and "install" in finding.mend]
     assert findings["torch"].found == "2.99.0, a build without CUDA"
     assert not (tmp_path / "runs").exists()
 
@@ -44,17 +44,17 @@ def test_small_shared_memory_is_a_warning_with_the_option_that_enlarges_it(tmp_p
     shared.mkdir()
     usage = lambda place: (64 * 2**20, 2**20, 63 * 2**20) if place == shared else ROOMY  # noqa: E731
     finding = found(tmp_path, shared_memory=shared, usage=usage)["shared memory"]
-    assert finding.state is State.WARNING
+    assert finding.state is Health.WARNING
     assert finding.found == f"0.00 of 0.06 GiB used in {shared}"
     assert "docker run --shm-size=8g" in finding.mend
     absent = found(tmp_path, shared_memory=tmp_path / "nowhere")["shared memory"]
-    assert absent.state is State.WARNING
+    assert absent.state is Health.WARNING
     assert "mount a tmpfs" in absent.mend
 
 
 def test_folder_without_write_rights_is_a_problem(tmp_path):
     finding = found(tmp_path, runs=Path("/proc/spotlight"))["run folder"]
-    assert finding.state is State.PROBLEM
+    assert finding.state is Health.PROBLEM
     assert "/proc takes no files" in finding.found
     assert "set output.folder" in finding.mend
 
@@ -64,17 +64,17 @@ def test_full_disk_is_a_problem_and_a_small_one_a_warning(tmp_path):
         found(tmp_path, usage=lambda place, free=free: (10**12, 0, free))["disk"].state
         for free in (10**8, 10**10, 10**11)
     ]
-    assert states == [State.PROBLEM, State.WARNING, State.OK]
+    assert states == [Health.PROBLEM, Health.WARNING, Health.OK]
 
 
 def test_taken_port_is_a_problem(tmp_path):
-    assert found(tmp_path)["loopback"].state is State.OK
+    assert found(tmp_path)["loopback"].state is Health.OK
     with socket.socket(socket.AF_INET) as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
         finding = found(tmp_path, port=port)["loopback"]
-    assert finding.state is State.PROBLEM
+    assert finding.state is Health.PROBLEM
     assert f"port {port} of 127.0.0.1 cannot be bound (Address already in use)" in finding.found
 
 
@@ -83,23 +83,29 @@ def test_gpus_are_listed_with_their_memory_and_busy_ones_are_marked(tmp_path):
     devices = lambda: Devices(torch="2.99", cuda="99.9", nccl="2.30", devices=(TWO_GPUS[0], busy))  # noqa: E731
     findings = found(tmp_path, devices=devices, has_driver=lambda: True)
     assert findings["torch"].found == "2.99, CUDA runtime 99.9"
-    assert findings["cuda:0"] == Finding("cuda:0", State.OK, "Fake, 70.0 of 80.0 GiB free")
-    assert findings["cuda:1"].state is State.WARNING
+    assert findings["cuda:0"] == Examined("cuda:0", Health.OK, "Fake, 70.0 of 80.0 GiB free")
+    assert findings["cuda:1"].state is Health.WARNING
     assert "see nvidia-smi" in findings["cuda:1"].mend
     assert findings["nccl"].found == "2.30"
 
 
 def test_several_gpus_without_nccl_are_a_warning(tmp_path):
     devices = lambda: Devices(torch="2.99", cuda="99.9", devices=TWO_GPUS)  # noqa: E731
-    assert found(tmp_path, devices=devices, has_driver=lambda: True)["nccl"].state is State.WARNING
+    assert found(tmp_path, devices=devices, has_driver=lambda: True)["nccl"].state is Health.WARNING
 
 
 @pytest.mark.parametrize(
     ("devices", "visible", "subject", "state", "mend"),
     [
-        (Devices(torch="2.99"), None, "torch", State.WARNING, "install a CUDA build of torch"),
-        (Devices(torch="2.99", cuda="13", warnings=("too old",)), None, "driver", State.PROBLEM, "Update the driver"),
-        (Devices(torch="2.99", cuda="13"), "7", "driver", State.PROBLEM, "CUDA_VISIBLE_DEVICES is '7'"),
+        (Devices(torch="2.99"), None, "torch", Health.WARNING, "install a CUDA build of torch"),
+        (
+            Devices(torch="2.99", cuda="13", warnings=("too old",)),
+            None,
+            "driver",
+            Health.PROBLEM,
+            "Update the driver",
+        ),
+        (Devices(torch="2.99", cuda="13"), "7", "driver", Health.PROBLEM, "CUDA_VISIBLE_DEVICES is '7'"),
     ],
 )
 def test_gpu_that_torch_cannot_use_says_how_to_mend_it(tmp_path, monkeypatch, devices, visible, subject, state, mend):

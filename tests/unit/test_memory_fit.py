@@ -6,7 +6,7 @@ from setting_observers import launch_of
 from tiny_qwen_image import qwen_scheduler, tiny_transformer, tiny_vae
 
 from spotlight.compute.memory.choices import TrainingLimits
-from spotlight.compute.memory.plan import rollout_plan
+from spotlight.compute.memory.memory_plan import rollout_plan
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.loaded import load_source
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter

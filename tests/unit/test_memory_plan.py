@@ -19,7 +19,8 @@ from spotlight.compute.memory.choices import (
     training_layout,
     training_options,
 )
-from spotlight.compute.memory.plan import (
+from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_plan import (
     GIB,
     LINES,
     OVERHEAD,
@@ -29,7 +30,6 @@ from spotlight.compute.memory.plan import (
     rollout_plan,
     training_plan,
 )
-from spotlight.compute.memory.workload import Workload
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.models.family_registry import FAMILIES

@@ -7,7 +7,7 @@ from tiny_models import RUN_SEED, grouped_samples, tiny_adapter, tiny_experience
 from tiny_qwen_image import tiny_transformer
 
 from spotlight.compute.memory.choices import TrainingLimits
-from spotlight.compute.memory.plan import MemoryPlan
+from spotlight.compute.memory.memory_plan import MemoryPlan
 from spotlight.compute.train.config import LoraConfig, NftConfig, TrainConfig
 from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.trainer import Trainer

@@ -17,8 +17,8 @@ import msgspec
 import torch
 
 from spotlight.compute.memory.choices import TrainingLimits, choose_training, offloads_vae
-from spotlight.compute.memory.plan import SETS_HELD
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_plan import SETS_HELD
 from spotlight.compute.meter import DeviceMeter
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.catalogue import facts_of

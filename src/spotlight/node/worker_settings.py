@@ -1,6 +1,6 @@
 """Settings that all workers of a run share; free of torch, because the controller writes them."""
 
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
 from spotlight.control.pipeline.tsp import BatchesOver

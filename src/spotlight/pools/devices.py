@@ -3,7 +3,7 @@
     found = probe(model.device)                     # a separate process queries torch
     table = assign(cluster, found, model.device)    # DeviceTable: (node, slot) -> SlotDevice
 
-`table_for` does both; `preflight/memory.py` then divides the memory of each device among its slots. The local pool runs
+`table_for` does both; `preflight/memory_check.py` then divides each device's memory among slots. The local pool runs
 all nodes on one machine, so one table covers every slot of every node: reserved nodes first, then spot nodes, then
 stand-ins. It is keyed by the node's name, so a node keeps its devices over all its incarnations
 (tests/processes/test_node_devices.py).

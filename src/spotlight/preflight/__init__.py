@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from spotlight.config import RunConfig
 from spotlight.pools.devices import DeviceTable
 from spotlight.preflight.inputs import check_prompts, check_prompts_and_reward
-from spotlight.preflight.memory import RunMemory, check_memory, run_memory
+from spotlight.preflight.memory_check import RunMemory, check_memory, run_memory
 from spotlight.preflight.planned_run import Check, PlannedRun
 from spotlight.preflight.this_machine import (
     check_disk,

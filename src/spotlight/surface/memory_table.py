@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from spotlight.compute.memory.plan import LINES, gib
-from spotlight.preflight.memory import RunMemory
+from spotlight.compute.memory.memory_plan import LINES, gib
+from spotlight.preflight.memory_check import RunMemory
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from spotlight.compute.memory.plan import MemoryPlan, TrainingChoice, gib, rollout_plan, training_plan
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_plan import MemoryPlan, TrainingChoice, gib, rollout_plan, training_plan
 from spotlight.compute.models.catalogue import HALF_BYTES
 from spotlight.compute.models.config import FLOAT32, ModelConfig
 from spotlight.compute.train.config import AUTO, TrainConfig

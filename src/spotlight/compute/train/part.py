@@ -35,7 +35,7 @@ class SampleGroup:
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Rows of one forward."""
 
     group: int
@@ -56,7 +56,7 @@ class PartPlan:
     """Rows and samples of the first group that has rows: they estimate the rows of the whole update."""
     pairs: tuple[tuple[Pair, ...], ...]
     """Rows of this rank by group."""
-    batches: tuple[Batch, ...] | None = None
+    batches: tuple[RowBatch, ...] | None = None
     """The batches to run, where all ranks run equally many; None: the trainer cuts batches itself."""
 
     def needed(self, group: int) -> list[int]:
@@ -112,7 +112,7 @@ def in_lockstep(
     most = max(len(each) for each in cut)
     for each in cut:
         group, pair = (each[0].group, each[0].pairs[0]) if each else flat[0]
-        each += [Batch(group, (pair,), is_dummy=True)] * (most - len(each))
+        each += [RowBatch(group, (pair,), is_dummy=True)] * (most - len(each))
     batches = []
     for number in range(most):
         needs = [frozen([groups[b.group].samples[p.sample] for p in b.pairs]) for b in (each[number] for each in cut)]
@@ -128,9 +128,9 @@ def _by_group(flat: Sequence[FlatPair], groups: int) -> tuple[tuple[Pair, ...], 
     return tuple(tuple(pair for number, pair in flat if number == group) for group in range(groups))
 
 
-def _batches(by_group: Sequence[Sequence[Pair]], rows: int, over: BatchesOver) -> list[Batch]:
+def _batches(by_group: Sequence[Sequence[Pair]], rows: int, over: BatchesOver) -> list[RowBatch]:
     return [
-        Batch(group, tuple(run[start : start + rows]))
+        RowBatch(group, tuple(run[start : start + rows]))
         for group, pairs in enumerate(by_group)
         for run in runs_of(pairs, over)
         for start in range(0, len(run), rows)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from spotlight.compute.parallel.gang_group import GangGroup, RankLost
 from spotlight.compute.parallel.group import CrewBroken, CrewGroup
 from spotlight.compute.parallel.links import ExchangeFailure
-from spotlight.compute.train.tally import UpdateTally
+from spotlight.compute.train.update_tally import UpdateTally
 from spotlight.control.pipeline.tsp import rank_shares, smoothed_speeds
 from spotlight.core.errors import Stopped
 

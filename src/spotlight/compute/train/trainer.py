@@ -31,7 +31,7 @@ from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, Tra
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.objectives import LossRows, objective
-from spotlight.compute.train.part import Batch, PartPlan, SampleGroup, in_lockstep, plan_part
+from spotlight.compute.train.part import PartPlan, RowBatch, SampleGroup, in_lockstep, plan_part
 from spotlight.compute.train.ranks import GangSide, MeetingResult, RankReport
 from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.sharded import (
@@ -42,7 +42,7 @@ from spotlight.compute.train.sharded import (
     shard,
     sharded_like,
 )
-from spotlight.compute.train.tally import UpdateTally
+from spotlight.compute.train.update_tally import UpdateTally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.pipeline.gap import groups_by_update
 from spotlight.control.pipeline.tsp import Pair, runs_of
@@ -340,7 +340,7 @@ class Trainer:
 
     def _accumulate_in_lockstep(
         self,
-        batches: Sequence[Batch],
+        batches: Sequence[RowBatch],
         experiences: Sequence[Experience | None],
         denominator: float,
         tally: UpdateTally,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from spotlight.compute.memory.plan import SETS_HELD
+from spotlight.compute.memory.memory_plan import SETS_HELD
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.sources import PACED
 from spotlight.compute.parallel.crew_adapter import SharedAdapter

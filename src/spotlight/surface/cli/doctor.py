@@ -9,8 +9,8 @@ from spotlight.surface.cli.overrides import Overrides
 from spotlight.surface.cli.report import AsJson
 
 if TYPE_CHECKING:
-    from spotlight.preflight.doctor import Finding
-    from spotlight.preflight.memory import RunMemory
+    from spotlight.preflight.machine_state import Examined
+    from spotlight.preflight.memory_check import RunMemory
 
 
 def doctor(
@@ -22,9 +22,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Examine this machine: software, GPUs, memory, disk, ports. Exit code 3 if a run would fail."""
-    from spotlight.preflight.doctor import State, Surroundings, examine
+    from spotlight.preflight.machine_state import Health, MachineFacts, examine
 
-    findings = list(examine(Surroundings(runs=runs)))
+    findings = list(examine(MachineFacts(runs=runs)))
     memory = None
     if recipe is not None:
         found, memory = _recipe(recipe, overrides or [])
@@ -33,21 +33,21 @@ def doctor(
         _print_json(findings, memory)
     else:
         _print(findings, memory, recipe or "")
-    if any(finding.state is State.PROBLEM for finding in findings):
+    if any(finding.state is Health.PROBLEM for finding in findings):
         raise typer.Exit(3)
 
 
-def _recipe(recipe: str, overrides: list[str]) -> "tuple[list[Finding], RunMemory | None]":
+def _recipe(recipe: str, overrides: list[str]) -> "tuple[list[Examined], RunMemory | None]":
     """Findings about one recipe: its devices, its memory plan and its space on disk."""
     from spotlight.config import load_config
     from spotlight.core.errors import SpotlightError
     from spotlight.preflight import PlannedRun, memory_of
-    from spotlight.preflight.doctor import Finding, State
+    from spotlight.preflight.machine_state import Examined, Health
     from spotlight.preflight.this_machine import check_disk, disk_bytes
     from spotlight.run import devices_of
 
     subject = PlannedRun.new(load_config(recipe, overrides), recipe)
-    findings: list[Finding] = []
+    findings: list[Examined] = []
     try:
         memory = memory_of(subject, devices_of(subject.config))
     except SpotlightError as error:
@@ -56,9 +56,9 @@ def _recipe(recipe: str, overrides: list[str]) -> "tuple[list[Finding], RunMemor
         findings.append(_problem("memory plan", memory.problem))
     elif memory.warning:
         what, _, mend = memory.warning.rpartition("; ")
-        findings.append(Finding("memory plan", State.WARNING, what, _sentence(mend)))
+        findings.append(Examined("memory plan", Health.WARNING, what, _sentence(mend)))
     else:
-        findings.append(Finding("memory plan", State.OK, "every process fits its device"))
+        findings.append(Examined("memory plan", Health.OK, "every process fits its device"))
     try:
         remarks = list(check_disk(subject))
     except SpotlightError as error:
@@ -66,25 +66,25 @@ def _recipe(recipe: str, overrides: list[str]) -> "tuple[list[Finding], RunMemor
     else:
         size = sum(disk_bytes(subject).values()) / 1e9
         state, mend = (
-            (State.WARNING, "Free more space, or lower output.checkpoint_every.") if remarks else (State.OK, "")
+            (Health.WARNING, "Free more space, or lower output.checkpoint_every.") if remarks else (Health.OK, "")
         )
-        findings.append(Finding("disk of the run", state, f"about {size:.2f} GB at most", mend))
+        findings.append(Examined("disk of the run", state, f"about {size:.2f} GB at most", mend))
     return findings, memory
 
 
-def _problem(subject: str, sentence: str) -> "Finding":
+def _problem(subject: str, sentence: str) -> "Examined":
     """A refusal: what is wrong before its last semicolon, what to do after it."""
-    from spotlight.preflight.doctor import Finding, State
+    from spotlight.preflight.machine_state import Examined, Health
 
     what, _, mend = sentence.rpartition("; ")
-    return Finding(subject, State.PROBLEM, what, _sentence(mend))
+    return Examined(subject, Health.PROBLEM, what, _sentence(mend))
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _print_json(findings: "list[Finding]", memory: "RunMemory | None") -> None:
+def _print_json(findings: "list[Examined]", memory: "RunMemory | None") -> None:
     import msgspec
 
     plans = {}
@@ -93,7 +93,7 @@ def _print_json(findings: "list[Finding]", memory: "RunMemory | None") -> None:
     print(msgspec.json.encode({"findings": findings, "memory": plans}).decode())
 
 
-def _print(findings: "list[Finding]", memory: "RunMemory | None", recipe: str) -> None:
+def _print(findings: "list[Examined]", memory: "RunMemory | None", recipe: str) -> None:
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
         print(f"{finding.state.value:8} {finding.subject:{width}}  {finding.found}")

@@ -23,7 +23,7 @@ MARK = "export.json"
 CARD = "README.md"
 
 
-class Chosen(StrEnum):
+class Exported(StrEnum):
     """Which weights of a run are exported."""
 
     EMA = "ema"
@@ -31,15 +31,16 @@ class Chosen(StrEnum):
 
     @property
     def policy(self) -> Policy:
-        return {Chosen.EMA: Policy.AVERAGE, Chosen.LAST: Policy.BEHAVIOUR}[self]
+        return {Exported.EMA: Policy.AVERAGE, Exported.LAST: Policy.BEHAVIOUR}[self]
 
 
 def export(
     run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
     to: Annotated[Path | None, typer.Option(help="New folder; default RUN/export.")] = None,
     weights: Annotated[
-        Chosen, typer.Option(help="ema: the averaged weights that evaluations use; last: the newest that rolled out.")
-    ] = Chosen.EMA,
+        Exported,
+        typer.Option(help="ema: the averaged weights that evaluations use; last: the newest that rolled out."),
+    ] = Exported.EMA,
     merged: Annotated[bool, typer.Option("--merged", help="Write a whole transformer, not a LoRA.")] = False,
     complete: Annotated[
         bool, typer.Option("--complete", help="With a whole transformer: copy the base's other components too.")
@@ -87,7 +88,7 @@ def _check_target(target: Path, force: bool) -> None:
         )
 
 
-def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, complete: bool) -> None:
+def _write(folder: "RunFolder", scratch: Path, weights: Exported, merged: bool, complete: bool) -> None:
     from spotlight.compute.quiet import quiet_libraries
 
     quiet_libraries()
@@ -122,7 +123,7 @@ def _write(folder: "RunFolder", scratch: Path, weights: Chosen, merged: bool, co
     (scratch / MARK).write_text(json.dumps(mark, indent=2) + "\n")
 
 
-def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Chosen, recipe: str, files: list[str]) -> "CardFacts":
+def _facts(folder: "RunFolder", trained: "TrainedSet", weights: Exported, recipe: str, files: list[str]) -> "CardFacts":
     from spotlight.surface.model_card import CardFacts
 
     settings = folder.read_config()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotlight.compute.memory.activations import FLOAT
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
 
 GIB = 2**30
 SETS_HELD = 3

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.compute.memory.plan import gib
+from spotlight.compute.memory.memory_plan import gib
 from spotlight.compute.models.config import GPU_DRIVERS
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.pools.devices import Devices, query
 from spotlight.pools.local import SHARED_MEMORY, sockets
-from spotlight.preflight.memory import host_memory
+from spotlight.preflight.memory_check import host_memory
 from spotlight.preflight.this_machine import SOCKET_PATH_BYTES, nearest_folder
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -38,7 +38,7 @@ EXTRAS = {"data": ("pyarrow", "datasets")}
 """Optional dependencies, by the name of the extra."""
 
 
-class State(StrEnum):
+class Health(StrEnum):
     """How a finding affects a run."""
 
     OK = "ok"
@@ -46,18 +46,18 @@ class State(StrEnum):
     PROBLEM = "problem"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Examined(msgspec.Struct, frozen=True):
     """One line of the examination."""
 
     subject: str
-    state: State
+    state: Health
     found: str
     mend: str = ""
     """One sentence what to do; empty if nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class MachineFacts:
     """What is examined."""
 
     runs: Path = Path("runs")
@@ -70,9 +70,9 @@ class Surroundings:
     """Loopback port to bind; 0: any."""
 
 
-def examine(around: Surroundings) -> Iterator[Finding]:
+def examine(around: MachineFacts) -> Iterator[Examined]:
     """Findings in the order of a run's start."""
-    yield Finding("python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.release()}")
+    yield Examined("python", Health.OK, f"{platform.python_version()} on {platform.system()} {platform.release()}")
     yield from _gpus(around)
     yield _cores()
     yield _host_memory()
@@ -85,42 +85,42 @@ def examine(around: Surroundings) -> Iterator[Finding]:
     yield from (_extra(name, modules) for name, modules in EXTRAS.items())
 
 
-def _gpus(around: Surroundings) -> Iterator[Finding]:
+def _gpus(around: MachineFacts) -> Iterator[Examined]:
     """Torch, the driver, every GPU and NCCL."""
     try:
         found = around.devices()
     except EnvironmentProblem as error:
-        yield Finding("torch", State.PROBLEM, str(error).partition(";")[0], "Install torch again.")
+        yield Examined("torch", Health.PROBLEM, str(error).partition(";")[0], "Install torch again.")
         return
     has_driver = around.has_driver()
     if found.cuda is None and has_driver:
         build = "This machine has a GPU: install a CUDA build of torch, or set model.device=cpu."
-        yield Finding("torch", State.WARNING, f"{found.torch}, a build without CUDA", build)
+        yield Examined("torch", Health.WARNING, f"{found.torch}, a build without CUDA", build)
     else:
         runtime = f", CUDA runtime {found.cuda}" if found.cuda else ", a build without CUDA"
-        yield Finding("torch", State.OK, f"{found.torch}{runtime}")
+        yield Examined("torch", Health.OK, f"{found.torch}{runtime}")
     yield _driver(found, has_driver)
     for each in found.devices:
         busy = each.free < BUSY_SHARE * each.total
         mend = "Another program uses it: see nvidia-smi, and end it or leave the GPU out." if busy else ""
         memory = f"{each.model}, {gib(each.free)} of {gib(each.total)} GiB free"
-        yield Finding(each.name, State.WARNING if busy else State.OK, memory, mend)
+        yield Examined(each.name, Health.WARNING if busy else Health.OK, memory, mend)
     if len(found.devices) > 1:
         mend = "" if found.nccl else "Several GPUs train over NCCL: install a build of torch with it."
-        yield Finding("nccl", State.OK if found.nccl else State.WARNING, found.nccl or "not in this torch", mend)
+        yield Examined("nccl", Health.OK if found.nccl else Health.WARNING, found.nccl or "not in this torch", mend)
 
 
-def _driver(found: Devices, has_driver: bool) -> Finding:
+def _driver(found: Devices, has_driver: bool) -> Examined:
     if found.devices:
-        return Finding("driver", State.OK, _driver_version() or "its version is not readable")
+        return Examined("driver", Health.OK, _driver_version() or "its version is not readable")
     if not has_driver or found.cuda is None:
-        return Finding("driver", State.OK, "no GPU is used: runs compute on the CPU")
+        return Examined("driver", Health.OK, "no GPU is used: runs compute on the CPU")
     reason = found.warnings[-1] if found.warnings else "torch finds no GPU, although there is a driver"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     mend = "Update the driver to one for this CUDA runtime, or set model.device=cpu."
     if visible is not None:
         mend = f"CUDA_VISIBLE_DEVICES is '{visible}': name the GPUs to use, or unset it."
-    return Finding("driver", State.PROBLEM, reason, mend)
+    return Examined("driver", Health.PROBLEM, reason, mend)
 
 
 def _driver_version() -> str | None:
@@ -131,54 +131,56 @@ def _driver_version() -> str | None:
     return next((word for word in words if word[0].isdigit() and "." in word), None)
 
 
-def _cores() -> Finding:
+def _cores() -> Examined:
     count = len(os.sched_getaffinity(0))
     mend = "Rewards and workers compete for the core: give the machine or the container more." if count < 2 else ""
-    return Finding("cores", State.WARNING if count < 2 else State.OK, f"{count} usable", mend)
+    return Examined("cores", Health.WARNING if count < 2 else Health.OK, f"{count} usable", mend)
 
 
-def _host_memory() -> Finding:
+def _host_memory() -> Examined:
     available, total = host_memory()
     if available is None or total is None:
-        return Finding("memory", State.WARNING, "not readable", "Mount /proc, so that the memory plan can be checked.")
+        return Examined(
+            "memory", Health.WARNING, "not readable", "Mount /proc, so that the memory plan can be checked."
+        )
     is_little = available < LITTLE_MEMORY
     mend = "End other programs, or use fewer nodes." if is_little else ""
     found = f"{gib(available)} of {gib(total)} GiB available"
-    return Finding("memory", State.WARNING if is_little else State.OK, found, mend)
+    return Examined("memory", Health.WARNING if is_little else Health.OK, found, mend)
 
 
-def _shared_memory(around: Surroundings) -> Finding:
+def _shared_memory(around: MachineFacts) -> Examined:
     place = around.shared_memory
     if not os.access(place, os.W_OK | os.X_OK):
         mend = f"Weights then go to disk: mount a tmpfs at {place}, or set cluster.store."
-        return Finding("shared memory", State.WARNING, f"{place} is missing or not writable", mend)
+        return Examined("shared memory", Health.WARNING, f"{place} is missing or not writable", mend)
     total, used, free = around.usage(place)
     is_little = free < LITTLE_SHARED_MEMORY
     mend = f"Weights then go to disk: enlarge {place} (docker run --shm-size=8g), or set cluster.store."
     found = f"{gib(used)} of {gib(total)} GiB used in {place}"
-    return Finding("shared memory", State.WARNING if is_little else State.OK, found, mend if is_little else "")
+    return Examined("shared memory", Health.WARNING if is_little else Health.OK, found, mend if is_little else "")
 
 
-def _disk(around: Surroundings) -> Finding:
+def _disk(around: MachineFacts) -> Examined:
     place = nearest_folder(around.runs.resolve())
     free = around.usage(place)[2]
-    state = State.PROBLEM if free < LEAST_DISK else State.WARNING if free < LITTLE_DISK else State.OK
-    mend = f"Free space in {place}, or set output.folder to another disk." if state is not State.OK else ""
-    return Finding("disk", state, f"{gib(free)} GiB free in {place}", mend)
+    state = Health.PROBLEM if free < LEAST_DISK else Health.WARNING if free < LITTLE_DISK else Health.OK
+    mend = f"Free space in {place}, or set output.folder to another disk." if state is not Health.OK else ""
+    return Examined("disk", state, f"{gib(free)} GiB free in {place}", mend)
 
 
-def _writable(around: Surroundings) -> Finding:
+def _writable(around: MachineFacts) -> Examined:
     place = nearest_folder(around.runs.resolve())
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
         mend = f"Make {place} writable, or set output.folder to another place."
-        return Finding("run folder", State.PROBLEM, f"{place} takes no files ({error.strerror})", mend)
-    return Finding("run folder", State.OK, f"{place} is writable")
+        return Examined("run folder", Health.PROBLEM, f"{place} takes no files ({error.strerror})", mend)
+    return Examined("run folder", Health.OK, f"{place} is writable")
 
 
-def _port(around: Surroundings) -> Finding:
+def _port(around: MachineFacts) -> Examined:
     try:
         with socket.socket(socket.AF_INET) as sock:
             sock.bind(("127.0.0.1", around.port))
@@ -187,40 +189,40 @@ def _port(around: Surroundings) -> Finding:
         mend = "Bring the loopback interface up (ip link set lo up), or end the program that holds the port."
         wanted = f"port {around.port}" if around.port else "no port"
         found = f"{wanted} of 127.0.0.1 cannot be bound" if around.port else "no port of 127.0.0.1 can be bound"
-        return Finding("loopback", State.PROBLEM, f"{found} ({error.strerror})", mend)
-    return Finding("loopback", State.OK, f"127.0.0.1 can be bound (port {number})")
+        return Examined("loopback", Health.PROBLEM, f"{found} ({error.strerror})", mend)
+    return Examined("loopback", Health.OK, f"127.0.0.1 can be bound (port {number})")
 
 
-def _unix_socket(around: Surroundings) -> Finding:
+def _unix_socket(around: MachineFacts) -> Examined:
     folder = sockets(around.runs / "a-run-of-this-machine-1")
     longest = len(os.fsencode(folder / "reserved-1000.groups"))
     place = nearest_folder(folder)
     if longest > SOCKET_PATH_BYTES:
         mend = "Mount a tmpfs at /dev/shm, or set TMPDIR to a shorter path."
         found = f"paths in {place} have {longest} bytes, but Linux takes {SOCKET_PATH_BYTES}"
-        return Finding("unix sockets", State.PROBLEM, found, mend)
+        return Examined("unix sockets", Health.PROBLEM, found, mend)
     try:
         with tempfile.TemporaryDirectory(dir=place) as scratch, socket.socket(socket.AF_UNIX) as sock:
             sock.bind(f"{scratch}/s")
     except OSError as error:
         mend = f"Make {place} writable, or mount a tmpfs there."
-        return Finding("unix sockets", State.PROBLEM, f"none can be made in {place} ({error.strerror})", mend)
-    return Finding("unix sockets", State.OK, f"{longest} of {SOCKET_PATH_BYTES} bytes of a path in {place}")
+        return Examined("unix sockets", Health.PROBLEM, f"none can be made in {place} ({error.strerror})", mend)
+    return Examined("unix sockets", Health.OK, f"{longest} of {SOCKET_PATH_BYTES} bytes of a path in {place}")
 
 
-def _open_files() -> Finding:
+def _open_files() -> Examined:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shown = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
     is_few = resource.RLIM_INFINITY != hard < FEW_FILES
     mend = f"Many nodes need more: raise it with `ulimit -n {FEW_FILES}`." if is_few else ""
-    state = State.WARNING if is_few else State.OK
-    return Finding("open files", state, f"limit {shown[0]}, at most {shown[1]}", mend)
+    state = Health.WARNING if is_few else Health.OK
+    return Examined("open files", state, f"limit {shown[0]}, at most {shown[1]}", mend)
 
 
-def _extra(name: str, modules: tuple[str, ...]) -> Finding:
+def _extra(name: str, modules: tuple[str, ...]) -> Examined:
     absent = [module for module in modules if importlib.util.find_spec(module) is None]
     if absent:
         mend = f"Only datasets and parquet files need it: pip install 'spotlight-rl[{name}]'."
-        return Finding(f"extra {name}", State.OK, f"{', '.join(absent)} not installed", mend)
+        return Examined(f"extra {name}", Health.OK, f"{', '.join(absent)} not installed", mend)
     versions = ", ".join(f"{module} {importlib.metadata.version(module)}" for module in modules)
-    return Finding(f"extra {name}", State.OK, versions)
+    return Examined(f"extra {name}", Health.OK, versions)

@@ -20,8 +20,8 @@ from spotlight.compute.memory.choices import (
     training_layout,
     training_options,
 )
-from spotlight.compute.memory.plan import MemoryPlan, encoder_plan, gib, rollout_plan
-from spotlight.compute.memory.workload import Workload
+from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_plan import MemoryPlan, encoder_plan, gib, rollout_plan
 from spotlight.compute.models.catalogue import ModelFacts
 from spotlight.compute.train.config import AUTO, Parallel
 from spotlight.config import RunConfig
@@ -38,7 +38,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
-class Slot:
+class GpuSlot:
     """One process of the run on a device."""
 
     node: str
@@ -142,9 +142,11 @@ def check_memory(memory: RunMemory) -> str:
     return memory.warning
 
 
-def _slots(config: RunConfig, table: DeviceTable) -> list[tuple[Device, list[Slot]]]:
+def _slots(config: RunConfig, table: DeviceTable) -> list[tuple[Device, list[GpuSlot]]]:
     """The slots of every device, in the order of the table."""
-    slots = [(given.name, Slot(node, slot, _trains(config, node, slot))) for (node, slot), given in table.slots.items()]
+    slots = [
+        (given.name, GpuSlot(node, slot, _trains(config, node, slot))) for (node, slot), given in table.slots.items()
+    ]
     ordered = sorted(slots, key=lambda each: list(table.devices).index(each[0]))
     grouped = groupby(ordered, key=lambda each: each[0])
     return [(table.devices[name], [slot for _, slot in each]) for name, each in grouped]
@@ -168,7 +170,7 @@ def with_layout(config: RunConfig, work: Workload, table: DeviceTable) -> RunCon
     return config.model_copy(update={"train": chosen})
 
 
-def _least(config: RunConfig, work: Workload, slot: Slot, rows: int) -> MemoryPlan:
+def _least(config: RunConfig, work: Workload, slot: GpuSlot, rows: int) -> MemoryPlan:
     """The smallest plan that the settings allow."""
     if slot.trains:
         return choose_training(work, config.train, config.model, 0, rows, config.shards).plan
@@ -176,7 +178,7 @@ def _least(config: RunConfig, work: Workload, slot: Slot, rows: int) -> MemoryPl
 
 
 def _problem(
-    config: RunConfig, work: Workload, device: Device, needs: Sequence[tuple[Slot, MemoryPlan]], rows: int
+    config: RunConfig, work: Workload, device: Device, needs: Sequence[tuple[GpuSlot, MemoryPlan]], rows: int
 ) -> str:
     """One sentence: what is missing on the device, and which settings would fit."""
     total = sum(plan.total for _, plan in needs)
