@@ -29,6 +29,7 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
         pytest.param(500404, id="an event after one that the full disk refused"),
         pytest.param(500474, id="an update whose samples all fail"),
         pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
+        pytest.param(920411, id="a preview that twenty workers died with"),
     ],
 )
 def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:

@@ -54,6 +54,8 @@ class Setbacks:
         self._unscored: Counter[RequestId] = Counter()
         self._misuses: Counter[RequestId] = Counter()
         self._losses: Counter[RequestId] = Counter()
+        self.worn_out: list[RequestId] = []
+        """Samples dropped because too many workers died with them."""
         self._troubles: Counter[SlotClass] = Counter()
         self.last: Failure | None = None
         """The newest failure of an attempt."""
@@ -131,7 +133,10 @@ class Setbacks:
     def lost(self, request: RequestId) -> int:
         """Count a worker that died with the sample; return the count once it reaches the limit, else 0."""
         self._losses[request] += 1
-        return self._losses[request] if self._losses[request] >= LOSSES_ALLOWED else 0
+        if self._losses[request] < LOSSES_ALLOWED:
+            return 0
+        self.worn_out.append(request)
+        return self._losses[request]
 
     def committed(self, request: RequestId) -> None:
         self._losses.pop(request, None)
