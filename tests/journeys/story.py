@@ -167,7 +167,11 @@ class Story:
                 **config,
             }
         )
-        reserved = [msgspec.structs.replace(spec, rows=rows) for spec in self.config.cluster.reserved_nodes()]
+        # As many slots as train: crews form on spot nodes alone.
+        reserved = [
+            msgspec.structs.replace(spec, rows=rows, slots=max(1, spec.trains))
+            for spec in self.config.cluster.reserved_nodes()
+        ]
         self.spots = [
             NodeSpec(name=f"spot-{n}", slot_class=SlotClass.SPOT, slots=slots, rows=rows) for n in range(1, spot + 1)
         ]
