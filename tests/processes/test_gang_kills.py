@@ -63,11 +63,12 @@ def test_ranks_killed_in_every_phase_end_in_the_bits_of_an_undisturbed_run(tmp_p
 
 @pytest.mark.timeout(300)
 def test_elastic_gang_goes_on_from_the_last_committed_step_without_its_lost_rank(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", recipe(3, False, True), [("backward", 1), ("step", 1), ("exchange", 0)])
-    assert kills(run) == 3
+    # Enough iterations for the gang to grow again in between, also on a busy machine.
+    run = finished(tmp_path / "run", recipe(14, False, True), [("backward", 1), ("step", 1)])
+    assert kills(run) == 2
     assert_clean(run, is_exact=False)
     assert not run.events(Restored), "no committed step was taken back"
-    assert len(run.events(StepCommitted)) == 6
+    assert len(run.events(StepCommitted)) == 28
 
 
 @pytest.mark.slow
