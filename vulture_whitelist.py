@@ -29,6 +29,8 @@ has_extended_api  # torch calls it on a store
 redirect_request  # urllib calls it on a redirect
 intra_op_num_threads  # onnxruntime's options
 inter_op_num_threads  # onnxruntime's options
+recompile_limit  # torch's compiler
+__class__  # Python: a layer becomes one of a subclass, with the same parameters
 momentum  # an attribute of ONNX files, passed by name
 
 # Named by text: in the table of rewards, in recipes, by `python -m` and by tests of reward processes.

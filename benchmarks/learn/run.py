@@ -18,6 +18,8 @@ from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import World
 from spotlight.compute.evaluation import evaluate, to_images
+from spotlight.compute.fast.attention import AttentionKernel
+from spotlight.compute.fast.fast_model import accelerate
 from spotlight.compute.models import families
 from spotlight.compute.models.families import usable_device
 from spotlight.compute.models.pixels import PixelAdapter
@@ -59,8 +61,8 @@ class Learner:
         self.order = PromptOrder(self.prompts.training, config.seed)
         self.trainer = Trainer(self.adapter, config.train, config.algorithm, config.seed)
         self.lagged = LaggedStd()
-        if config.model.compile:
-            self.adapter.transformer.compile(dynamic=False)
+        if config.model.compile is True:
+            self.adapter.fast = accelerate(self.adapter.transformer, AttentionKernel.MASKED)
 
     def iterate(self, iteration: int) -> Diagnostics:
         """Roll out, score, compare, train."""
@@ -120,7 +122,7 @@ class Learner:
         for start in range(0, len(samples), batch):
             rows, texts = samples[start : start + batch], prompts[start : start + batch]
             count = len(rows)
-            if self.config.model.compile:
+            if self.config.model.compile is True:
                 # A new number of rows would cause a new compilation.
                 rows += rows[-1:] * (batch - count)
                 texts += texts[-1:] * (batch - count)

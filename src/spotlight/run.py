@@ -31,6 +31,7 @@ from spotlight.compute.rewards.config import Term
 from spotlight.compute.train.config import AUTO
 from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig, check_model
+from spotlight.control.explore.config import Precision
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
@@ -53,6 +54,7 @@ from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
+from spotlight.speed_check import check_speed, compiles
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
@@ -247,9 +249,10 @@ class Run:
             run_seed=config.seed,
             run_folder=str(self.folder.path),
             deterministic=config.deterministic,
-            model=config.model,
+            model=config.model.model_copy(update={"compile": compiles(config, self.run_log.facts)}),
             train=config.train,
             algorithm=config.algorithm,
+            fp8_previews=config.explores and config.explore.precision is Precision.FP8,
             takes_stale=config.pipeline.asynchrony,
             pace=self._pace(),
             rows=self._rows(),
@@ -308,17 +311,14 @@ class Run:
 
 def check(config: RunConfig, prices: PriceTable) -> None:
     """Before anything is written: refuse settings that real machines do not support yet, and missing prices."""
-    if config.model.compile:
-        raise ConfigError(
-            "model.compile is true, but the workers of a run do not compile yet, so it would change nothing; set "
-            "model.compile to false."
-        )
     if not config.reward.terms and not config.reward.processes:
         raise ConfigError(
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
         )
     _check_working_folder()
-    check_model(config, facts_of(config.model.name))
+    facts = facts_of(config.model.name)
+    check_model(config, facts)
+    check_speed(config, facts)
     prices.require(config.market.billed_by(config.cluster.spot))
 
 

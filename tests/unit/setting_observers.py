@@ -218,6 +218,14 @@ def precision(config: RunConfig, folder: Path) -> object:
         torch.set_float32_matmul_precision(before)
 
 
+def accelerated(config: RunConfig, folder: Path) -> object:
+    """Kernels that a worker reports, and whether its previews are in fp8; nothing is compiled before a forward."""
+    found = launch_of(config, folder)
+    settings = WorkerSettings.model_validate_json(found.settings)
+    made = equip(msgspec.structs.replace(found.for_worker(0), trains=False), settings, lambda message: None)
+    return made.kernels, made.resident.rounds
+
+
 def gang_after_a_loss(config: RunConfig, folder: Path) -> object:
     """The workers that form the next gang when the last rank of a gang has died."""
     settings = gang_settings(config)

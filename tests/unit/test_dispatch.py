@@ -111,3 +111,23 @@ def test_sample_that_is_repeatedly_made_with_other_weights_is_given_up():
         assert m.Drain() in [out.message for out in dispatcher.take_outbox()]
         dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="drained")), b"", now=2.0)
     assert attempts > 1
+
+
+def test_worker_with_other_kernels_than_the_first_is_refused_and_reported():
+    events = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
+
+    def join(number: int, kernels: str) -> list[m.AnyMessage]:
+        hello = m.Hello(
+            schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=number, kernels=kernels
+        )
+        dispatcher.take_outbox()
+        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.{number}"), hello), b"", now=1.0)
+        return [out.message for out in dispatcher.take_outbox()]
+
+    join(1, "compiled, cudnn attention")
+    assert m.Drain() in join(2, "")
+    join(3, "compiled, cudnn attention")
+    assert sorted(dispatcher.directory.workers) == [f"{node}/0.1", f"{node}/0.3"]
+    problems = [event.problem for event in events if isinstance(event, ProblemNoted)]
+    assert any("other kernels (not compiled) than this run (compiled, cudnn attention)" in each for each in problems)

@@ -20,7 +20,7 @@ DOCUMENTS = sorted(
     )
 )
 IN_CODE = re.compile(r"(?<![\w/])((?:benchmarks|tests|docs)/[\w./-]+\.(?:py|json|png|md)|benchmarks/\w+/)(?!\w)")
-COMMAND = re.compile(r"python -m benchmarks\.([a-z_]+)")
+COMMAND = re.compile(r"python -m benchmarks\.([a-z0-9_]+)")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\)")
 
 

@@ -63,7 +63,12 @@ def test_train_dry_run_prints_the_settings_and_writes_nothing(tmp_path: Path, mo
             ["train", "words-nft", "--cluster.gang", "2", "--cluster.reserved", "2", "--train.sequence_ranks", "2"],
             "ranks that split a sequence stay on one node",
         ),
-        (["train", "words-nft", "--model.compile", "true"], "the workers of a run do not compile yet"),
+        (["train", "words-nft", "--model.compile", "true", "--deterministic", "true"], "depend on its batch sizes"),
+        (["train", "words-nft", "--explore.precision", "fp8"], "fp8 but all weights are trained"),
+        (
+            ["train", "words-nft", "--explore.precision", "fp8", "--train.lora.rank", "4"],
+            "fp8 but the model is not compiled",
+        ),
         (["status", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["report", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),
         (["resume", "words-nft-1", "--prices", "own.csv"], "the price table 'own' has no row 'aws-p5-h100'"),

@@ -45,6 +45,8 @@ class Directory:
     """Nodes that were added or removed since `Demands` last cleared this list."""
     workers: dict[WorkerId, KnownWorker] = field(default_factory=dict)
     """Workers by id; only `introduce` and `forget` change it."""
+    kernels: str | None = None
+    """Kernels of the run's workers, which the first one reports."""
     _by_node: dict[NodeId, dict[WorkerId, None]] = field(default_factory=dict)
 
     def add_node(self, hello: m.NodeHello) -> None:
@@ -60,6 +62,17 @@ class Directory:
         self.forget(worker)
         self.workers[worker] = known
         self._by_node.setdefault(known.node, {})[worker] = None
+
+    def mismatch(self, hello: m.Hello) -> str | None:
+        """The problem of a worker that computes with other kernels than the workers before it."""
+        if self.kernels is None or hello.kernels == self.kernels:
+            self.kernels = hello.kernels
+            return None
+        found, wanted = (kernels or "not compiled" for kernels in (hello.kernels, self.kernels))
+        return (
+            f"a worker of {hello.node} computes with other kernels ({found}) than this run ({wanted}), so rollouts and "
+            "training would disagree; set model.compile and model.attention instead of leaving them to auto."
+        )
 
     def forget(self, worker: WorkerId) -> KnownWorker | None:
         """Remove a worker and return its entry, if any."""

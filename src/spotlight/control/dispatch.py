@@ -24,7 +24,7 @@ from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.errors import SpotlightError
+from spotlight.core.errors import ConfigError, SpotlightError
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
@@ -129,12 +129,8 @@ class Dispatcher:
     def cancel(self, work: Work) -> None:
         """Drop all unfinished requests of this kind."""
         for worker in self.scheduler.cancel(work):
-            self._send(worker, m.Discard(work=work))
+            self.send(worker, m.Discard(work=work))
         self._flights.keep_only(lambda request: self.ledger.state(request) is not SampleState.DROPPED)
-
-    def command(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        """Send an order to a training worker."""
-        self._send(worker, message)
 
     @property
     def signs(self) -> int:
@@ -205,10 +201,7 @@ class Dispatcher:
             case m.RewardAwaited() if node in self.directory.nodes:
                 self.setbacks.reward_awaited(node, message)
             case m.Failed() if worker is None or message.fatal:
-                known = self.directory.nodes.get(node)
-                if known is not None and self.failure is None:
-                    failure = Failure(message.problem, message.exit_code)
-                    self.failure = self.setbacks.trouble(node, known.slot_class, failure)
+                self._count_trouble(node, Failure(message.problem, message.exit_code))
             case m.Hello() if worker is not None:
                 self._hello(worker, message, now)
             case _ if worker is not None and worker not in self.directory.workers:
@@ -227,7 +220,7 @@ class Dispatcher:
             self.worker_lost(worker, "silent", ReleaseReason.SILENT, now)
             self.outbox.append(Outgoing(node, worker, m.Drain()))
         for recalled in self.scheduler.recalls(now):
-            self._send(recalled.worker, m.Recall(requests=recalled.requests))
+            self.send(recalled.worker, m.Recall(requests=recalled.requests))
         self.serve(now)
         for node, demand in self._demands.changes(self.directory, self.scheduler):
             self.outbox.append(Outgoing(node, None, demand))
@@ -240,8 +233,7 @@ class Dispatcher:
             leases = []
             for lease in assignment.leases:
                 request = lease.request
-                flight = self._flights.at(request.id, lease.step)
-                if flight is not None:
+                if (flight := self._flights.at(request.id, lease.step)) is not None:
                     flights[request.id] = flight
                 leases.append(
                     m.Granted(
@@ -253,11 +245,15 @@ class Dispatcher:
                     )
                 )
             blob = msgspec.msgpack.encode(flights) if flights else m.NO_FLIGHTS
-            self._send(assignment.worker, m.Grant(leases=tuple(leases)), blob)
+            self.send(assignment.worker, m.Grant(leases=tuple(leases)), blob)
 
     # -- one message each ----------------------------------------------------------------------------------------------
 
     def _hello(self, worker: WorkerId, hello: m.Hello, now: float) -> None:
+        if (problem := self.directory.mismatch(hello)) is not None:
+            self._count_trouble(hello.node, Failure(problem, ConfigError.exit_code))
+            self.outbox.append(Outgoing(hello.node, worker, m.Drain()))
+            return
         self.directory.introduce(worker, KnownWorker(node=hello.node, trains=hello.trains, came_at=now))
         self.scheduler.join(worker, hello.slot_class, hello.rows, now)
         self._emit(
@@ -272,6 +268,10 @@ class Dispatcher:
         )
         if hello.trains:
             self.to_gang.append((worker, hello))
+
+    def _count_trouble(self, node: NodeId, failure: Failure) -> None:
+        if self.failure is None and (known := self.directory.nodes.get(node)) is not None:
+            self.failure = self.setbacks.trouble(node, known.slot_class, failure)
 
     def _pull(self, worker: WorkerId, pull: m.Pull, blob: bytes, now: float) -> None:
         self.assist.pull(worker, pull, now)
@@ -291,13 +291,13 @@ class Dispatcher:
         """Keep the commit of a live attempt; if the part that it builds on is missing, recall the complete flight."""
         fits = self._flights.fits(commit.request, commit.since)
         if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
-            self._send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
+            self.send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
         elif fits:
             self._flights.keep(commit.request, commit.step, blob, commit.since)
             self.setbacks.committed(commit.request)
             self._signs += 1
         else:
-            self._send(worker, m.Recall(requests=(commit.request,)))
+            self.send(worker, m.Recall(requests=(commit.request,)))
 
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
         """Accept a result once, after a second attempt also without a score; the ledger refuses all others."""
@@ -340,7 +340,7 @@ class Dispatcher:
             self._signs += 1
         elif refusal is RefusalReason.WRONG_WEIGHTS:
             # The worker lacks the weights that it reported, so it ends; the process that replaces it loads them anew.
-            self._send(worker, m.Drain())
+            self.send(worker, m.Drain())
             if misuses := self.setbacks.misused(result.request):
                 self.scheduler.drop(result.request, f"made {misuses} times with the wrong weights")
 
@@ -351,7 +351,7 @@ class Dispatcher:
             return
         if published.digest != held.digest:
             # Samples from other weights than published would be wrong without an error: end this process.
-            self._send(worker, m.Drain())
+            self.send(worker, m.Drain())
             return
         self._signs += 1
         self.directory.holds(worker, held.weights, now)
@@ -377,7 +377,7 @@ class Dispatcher:
     def _recall_doomed(self, worker: WorkerId, now: float) -> None:
         """Recall the samples that a worker under notice cannot finish in time, at its latest measured speed."""
         if requests := self.scheduler.must_hand_back(worker, now):
-            self._send(worker, m.Recall(requests=tuple(requests)))
+            self.send(worker, m.Recall(requests=tuple(requests)))
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -393,7 +393,8 @@ class Dispatcher:
             load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
             self.outbox.append(Outgoing(node, None, load))
 
-    def _send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        """Send a message to a worker; a no-op if it is gone."""
         known = self.directory.workers.get(worker)
         if known is not None:
             self.outbox.append(Outgoing(known.node, worker, message, blob))

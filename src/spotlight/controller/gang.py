@@ -229,7 +229,7 @@ class Gang:
             ranked = order
             if isinstance(order, m.Train | m.FormGang):
                 ranked = msgspec.structs.replace(order, rank=rank, ranks=len(self._workers))
-            dispatcher.command(worker, ranked)
+            dispatcher.send(worker, ranked)
         self._hub.flush()
 
     # -- replies -------------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class Hello(Message, frozen=True, kw_only=True):
     """Whether this worker can also take the training role."""
     kind: str = ""
     """Device kind: a GPU's name, or cpu."""
+    kernels: str = ""
+    """Kernels that it computes with; empty: those of diffusers."""
 
 
 class Pull(Message, frozen=True, kw_only=True):

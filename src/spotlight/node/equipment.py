@@ -5,15 +5,12 @@ the same role. Rollouts may use the device's free memory, divided by the process
 needs later: the published sets and, if it trains, gradients, moments and training batches.
 """
 
-import fcntl
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-import msgspec
 import torch
 
 from spotlight.compute.memory.choices import TrainingLimits, choose_training, offloads_vae
@@ -39,30 +36,10 @@ from spotlight.core import messages as m
 from spotlight.core.run_files import EMBEDDINGS
 from spotlight.core.types import Prompt, Size
 from spotlight.core.work import Policy
+from spotlight.node.acceleration import EAGER, accelerated, kernels_of
 from spotlight.node.launch import WorkerLaunch
+from spotlight.node.measured import Measured
 from spotlight.node.worker_settings import RowsSettings, WorkerSettings
-
-
-class MeasuredRows:
-    """File of one device with its measured row counts, shared by the run's processes."""
-
-    def __init__(self, folder: Path, device: str) -> None:
-        name = f"rows-{device.replace(':', '-')}"
-        self._path = folder / f"{name}.json"
-        self._lock = folder / f"{name}.lock"
-
-    def of(self, kind: str, measure: Callable[[], int]) -> int:
-        """Return the row count for this kind of slot; measure it if the file has none."""
-        with self._lock.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            known: dict[str, int] = msgspec.json.decode(self._path.read_bytes()) if self._path.exists() else {}
-            if kind not in known:
-                known[kind] = measure()
-                scratch = self._path.with_suffix(".part")
-                scratch.write_bytes(msgspec.json.encode(known))
-                os.replace(scratch, self._path)
-            return known[kind]
-
 
 MEMORY_SHARE = 0.9
 """Usable share of the free memory: prompts differ in length, and the allocator leaves gaps between its blocks."""
@@ -107,6 +84,8 @@ class Equipment:
     role: Trains | None
     kind: str
     """Kind of its device: workers of one kind are equally fast."""
+    kernels: str = EAGER
+    """Kernels that it computes with; those of all workers of a run are the same."""
 
 
 Equip: TypeAlias = Callable[[WorkerLaunch, WorkerSettings, Send], Equipment]
@@ -127,13 +106,14 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
         role = TrainingRole(trainer, adapter, digest, Path(settings.run_folder), send, links=links)
     else:
         select_trainable(adapter.transformer, settings.train.lora, adapter.lora_targets, settings.run_seed)
+    fast = accelerated(adapter, launch, settings) if settings.model.compile is True else None
     kind, rows = device_kind(adapter.device), rows_of(launch, settings.rows, adapter)
     sys.stdout.write(f"{launch.device.name} ({kind}), {rows} rows\n")
     sys.stdout.flush()
-    resident = Resident(adapter.transformer, digest, capacity=SETS_HELD)
+    resident = Resident(adapter.transformer, digest, capacity=SETS_HELD, fast=fast)
     shared = SharedAdapter(adapter, send, resident)
-    engine = Engine(shared, resident, settings.run_seed, rows, padded=settings.deterministic)
-    return Equipment(adapter, shared, resident, engine, role, kind)
+    engine = Engine(shared, resident, settings.run_seed, rows, settings.deterministic, in_buckets=fast is not None)
+    return Equipment(adapter, shared, resident, engine, role, kind, kernels_of(fast))
 
 
 def gang_links(launch: WorkerLaunch, settings: WorkerSettings) -> GangLinks:
@@ -239,7 +219,7 @@ def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapte
         spare = spare_bytes(adapter, launch.trains, launch.device.processes)
         return search_rows(adapter, rolled, spare, DeviceMeter(adapter.device, own=True))
 
-    return MeasuredRows(Path(launch.shared), launch.device.name).of(kind, measure)
+    return Measured(Path(launch.shared), "rows", launch.device.name, int).of(kind, measure)
 
 
 def spare_bytes(adapter: Adapter, trains: bool, processes: int) -> int | None:

@@ -107,7 +107,7 @@ class Worker:
     def _build(self) -> None:
         equipment = self._equip(self._launch, self._settings, self._send)
         self._adapter, self._role, self._engine = equipment.adapter, equipment.role, equipment.engine
-        self._kind = equipment.kind
+        self._kind, self._kernels = equipment.kind, equipment.kernels
         resident = self._resident = equipment.resident
         self._loading = Loading(self._id, resident, NodeStore(Path(self._launch.store)), self._send)
         connect = partial(
@@ -132,6 +132,7 @@ class Worker:
                 pid=os.getpid(),
                 trains=launch.trains,
                 kind=self._kind,
+                kernels=self._kernels,
             )
         )
 

@@ -76,10 +76,13 @@ class WorkerSettings(Section):
     deterministic: bool
     """Every forward has the same row count, so a sample's bits depend only on its identity and weights."""
     model: ModelConfig
+    """With `compile` decided: no longer auto."""
     train: TrainConfig
     algorithm: AlgorithmConfig
     takes_stale: bool = False
     """Whether samples of the previous version may be trained on."""
+    fp8_previews: bool = False
+    """Whether previews compute in fp8."""
     pace: PaceSettings | None = None
     """None in a run that computes."""
     rows: RowsSettings | None = None

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.evaluation import to_images
+from spotlight.compute.fast.attention import AttentionKernel
+from spotlight.compute.fast.fast_model import accelerate
 from spotlight.compute.models import families
 from spotlight.compute.rewards.combination import Verdict, combined, score_of
 from spotlight.compute.rewards.protocol import Scorer
@@ -66,8 +68,8 @@ class RealNumerics:
         self._prompts: dict[PromptId, Prompt] = {each.id: each for each in (*prompts.training, *prompts.held_out)}
         # Some runs may be asynchronous; training on fresh samples is the same with keeps_before.
         self._trainer = Trainer(self._adapter, config.train, config.algorithm, config.seed, keeps_before=True)
-        if config.model.compile:
-            self._adapter.transformer.compile(dynamic=False)
+        if config.model.compile is True:
+            self._adapter.fast = accelerate(self._adapter.transformer, AttentionKernel.MASKED)
         self._held = BASE
         """Digest of the theta that the trainer holds."""
         self._snapshots: dict[str, dict[str, Tensor]] = {BASE: state_copy(self._trainer)}
@@ -158,7 +160,7 @@ class RealNumerics:
 
     def _rollout(self, requests: Sequence[Request], weights_digest: str) -> Rollout:
         samples, count = [request.sample for request in requests], len(requests)
-        if self._config.model.compile:
+        if self._config.model.compile is True:
             # A new row count would cause a new compilation.
             samples += samples[-1:] * (self._config.train.rows_per_forward - count)
         seed = EVALUATION_SEED if requests[0].work is Work.EVALUATION else self._config.seed

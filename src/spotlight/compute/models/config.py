@@ -55,9 +55,15 @@ class ModelConfig(Section):
     the process would not fit otherwise."""
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
-    compile: bool = False
-    """Compile the transformer: a minute at the start, then a batch of a given size runs up to 1.7 times faster. For
-    programs of one process (learning benchmarks, co-simulations); a run refuses it, because workers do not compile."""
+    compile: bool | Literal["auto"] = "auto"
+    """Compile the transformer's blocks: 15 seconds at the first start and 4 for each new batch size, then rollouts are
+    1.3 and training 2 times as fast on an H200. auto does so for real families on a GPU."""
+    attention: Literal["auto", "masked", "flash", "cudnn"] = "auto"
+    """Attention kernel of a compiled model. auto measures at the start of a run; all workers use the same."""
+
+    def compiles(self, is_real_family: bool) -> bool:
+        """Whether workers compile the model, if nothing else speaks against it."""
+        return self.is_on_gpu and is_real_family if self.compile == AUTO else bool(self.compile)
 
     @property
     def is_on_gpu(self) -> bool:

@@ -97,6 +97,8 @@ class Family:
     """What its blocks keep in memory."""
     batches_guidance: bool = False
     """Whether both halves of a guided velocity share one forward."""
+    excluded_kernels: tuple[str, ...] = ()
+    """Attention kernels that fail for this family."""
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -191,6 +193,8 @@ FLUX = Family(
     ),
     patch=2,
     blocks=BlockStructure(fused_norms=True, alive=5, alive_text=3, alive_trained=3),
+    # Its backward pass fails with an illegal memory access (torch 2.11, H200).
+    excluded_kernels=("cudnn",),
 )
 FAMILIES = {family.name: family for family in (SD3, FLUX, QWEN_IMAGE)}
 

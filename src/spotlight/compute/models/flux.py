@@ -23,6 +23,7 @@ class FluxAdapter(PipelineAdapter):
     def __init__(self, transformer: Any, *components: Any, **options: Any) -> None:
         super().__init__(transformer, *components, **options)
         self.embeds_guidance = bool(transformer.config.guidance_embeds)
+        self._tables: dict[Size, Tensor] = {}
 
     def _forward(self, x_BSC: Tensor, timestep_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:
         assert cond.pooled is not None
@@ -40,10 +41,12 @@ class FluxAdapter(PipelineAdapter):
         return velocity_BSC
 
     def _positions(self, size: Size) -> Tensor:
-        """(0, row, column) of every token."""
-        rows, columns = self.geometry.grid(size)
-        ranges = (torch.zeros(1), torch.arange(rows), torch.arange(columns))
-        return torch.cartesian_prod(*(axis.float() for axis in ranges)).to(self._device)
+        """(0, row, column) of every token; copied to the device once per size."""
+        if size not in self._tables:
+            rows, columns = self.geometry.grid(size)
+            ranges = (torch.zeros(1), torch.arange(rows), torch.arange(columns))
+            self._tables[size] = torch.cartesian_prod(*(axis.float() for axis in ranges)).to(self._device)
+        return self._tables[size]
 
     @staticmethod
     def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spotlight.compute.fast.fast_model import FastModel
 from spotlight.compute.models import components
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning, joined_conditions, of_one_width
 from spotlight.compute.models.embeddings import EmbeddingFolder
@@ -24,6 +25,9 @@ from spotlight.compute.models.packing import unpatchify
 from spotlight.compute.models.text_encoding import EncodesText, TextHalf, read_conditioning
 from spotlight.core.errors import ConfigError, PromptError, WeightsError
 from spotlight.core.types import Prompt, Size
+
+JOINED_ROWS = 4
+"""Both halves of a guided velocity share a forward of a fast model up to this many rows, which leave a GPU idle."""
 
 
 class PipelineAdapter(EncodesText):
@@ -67,6 +71,8 @@ class PipelineAdapter(EncodesText):
         self._scheduler = scheduler
         self.text = TextHalf(self.facts, load_text, self._device, max_text_tokens)
         self._embeddings: EmbeddingFolder | None = None
+        self.fast: FastModel | None = None
+        """Set when the transformer was made fast (`compute/fast`)."""
         self._unconditional: Conditioning | None = None
 
     @classmethod
@@ -176,9 +182,10 @@ class PipelineAdapter(EncodesText):
     ) -> Tensor:
         if uncond is None or self.embeds_guidance:
             return self._timed(x_BSC, sigma_B, cond, guidance, size)
-        if self.pads_text or self.batches_guidance:
+        joins = self.batches_guidance or (self.fast is not None and len(x_BSC) <= JOINED_ROWS)
+        if self.pads_text or joins:
             cond, uncond = of_one_width(cond, uncond)
-        if self.batches_guidance:
+        if joins:
             both = joined_conditions([uncond, cond])
             uncond_BSC, cond_BSC = self._timed(x_BSC.repeat(2, 1, 1), sigma_B.repeat(2), both, guidance, size).chunk(2)
         else:
@@ -244,7 +251,16 @@ class PipelineAdapter(EncodesText):
     def _timed(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, guidance: float, size: Size) -> Tensor:
         """One forward; fp32 in and out, whatever the compute type."""
         timestep_B = sigma_B.to(device=self._device, dtype=torch.float32) * 1000
-        return self._forward(x_BSC.to(self._dtype), timestep_B, cond, guidance, size).float()
+        x = x_BSC.to(self._dtype)
+        if self.fast is None:
+            return self._forward(x, timestep_B, cond, guidance, size).float()
+        pooled = [] if cond.pooled is None else [cond.pooled]
+
+        def forward(x: Tensor, timestep_B: Tensor, embeds: Tensor, mask: Tensor, *pooled: Tensor) -> Tensor:
+            given = ConditionBatch(embeds, mask, pooled[0] if pooled else None)
+            return self._forward(x, timestep_B, given, guidance, size).float()
+
+        return self.fast.run((guidance, size), forward, [x, timestep_B, cond.embeds, cond.mask, *pooled])
 
 
 def load_model(

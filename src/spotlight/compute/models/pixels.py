@@ -7,14 +7,16 @@ so the residual stream cannot carry the noise that a velocity contains; it can c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
+from spotlight.compute.fast.fast_model import FastModel
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning
 from spotlight.compute.models.packing import patchify, unpatchify
-from spotlight.compute.models.qwen_dit import LORA_TARGETS, true_cfg
+from spotlight.compute.models.qwen_dit import LORA_TARGETS, text_mask, true_cfg
 from spotlight.compute.models.text_table import TextTable
 from spotlight.compute.rollout import schedules
 from spotlight.core.errors import SizeError
@@ -60,6 +62,8 @@ class PixelAdapter:
         self.spec = spec
         self.family = spec.family
         self.transformer: torch.nn.Module = transformer
+        self.fast: FastModel | None = None
+        """Set when the transformer was made fast (`compute/fast`)."""
 
     @property
     def device(self) -> torch.device:
@@ -111,16 +115,23 @@ class PixelAdapter:
 
     def predict(self, x_BSC: Tensor, sigma_B: Tensor, cond: ConditionBatch, size: Size) -> Tensor:
         """Predict the clean image x0_BSC from x."""
-        rows, columns = self._grid(size)
-        output = self.transformer(
+        grid = self._grid(size)
+        if self.fast is None:
+            return self._forward(grid, x_BSC, sigma_B, cond.embeds, cond.mask)
+        return self.fast.run(grid, partial(self._forward, grid), [x_BSC, sigma_B, cond.embeds, cond.mask])
+
+    def _forward(
+        self, grid: tuple[int, int], x_BSC: Tensor, sigma_B: Tensor, embeds_BTD: Tensor, mask_BT: Tensor
+    ) -> Tensor:
+        output: Tensor = self.transformer(
             hidden_states=x_BSC,
-            encoder_hidden_states=cond.embeds,
-            encoder_hidden_states_mask=cond.mask,
+            encoder_hidden_states=embeds_BTD,
             timestep=sigma_B,
-            img_shapes=[[(1, rows, columns)]] * x_BSC.shape[0],
+            img_shapes=[[(1, *grid)]] * x_BSC.shape[0],
             return_dict=False,
-        )
-        return output[0].to(x_BSC.dtype)
+            **text_mask(self.fast, mask_BT, is_needed=True),
+        )[0]
+        return output.to(x_BSC.dtype)
 
     def encode_images(self, images_BHWC: Tensor) -> Tensor:
         """Convert uint8 images to latents x_BSC in -1..1."""

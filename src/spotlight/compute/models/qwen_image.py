@@ -8,7 +8,7 @@ from torch import Tensor
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.family_registry import QWEN_IMAGE
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
-from spotlight.compute.models.qwen_dit import true_cfg
+from spotlight.compute.models.qwen_dit import text_mask, true_cfg
 from spotlight.core.types import Size
 
 
@@ -23,9 +23,9 @@ class QwenImageAdapter(PipelineAdapter):
             # The pipeline's timestep, 1000 sigma / 1000 in fp32, is at times an ulp off sigma; cast it only once.
             timestep=(timestep_B / 1000).to(x_BSC.dtype),
             encoder_hidden_states=cond.embeds.to(x_BSC.dtype),
-            encoder_hidden_states_mask=cond.mask if self.pads_text or not bool(cond.mask.all()) else None,
             img_shapes=[[(1, *self.geometry.grid(size))]] * len(x_BSC),
             return_dict=False,
+            **text_mask(self.fast, cond.mask, self.pads_text),
         )[0]
         return velocity_BSC
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from spotlight.compute.fast.fast_model import FastModel
 from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning, of_one_width
 from spotlight.compute.parallel.group import CrewBroken, CrewGroup
 from spotlight.compute.parallel.sharding import Sharding
@@ -63,6 +64,9 @@ class SharedAdapter:
             self._sharding = Sharding(self.transformer)
         if self._sharding is not None:
             self._sharding.bind(group)
+        fast: FastModel | None = getattr(self._adapter, "fast", None)
+        if fast is not None:
+            fast.is_split = group is not None
         self._group, self._number = group, 0
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Conditioning]:

@@ -29,6 +29,7 @@ from diffusers.models.transformers.transformer_qwenimage import QwenDoubleStream
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spotlight.compute.fast.qwen_attention import RealJointAttention, rotated
 from spotlight.compute.parallel.exchanges import all_gather, all_to_all
 from spotlight.compute.parallel.group import CrewGroup
 from spotlight.compute.parallel.splits import TOKEN_MULTIPLE, check_degree, spans, split_sizes
@@ -169,8 +170,10 @@ class _QwenProcessor:
         encoder_hidden_states_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         image_rotary_emb: tuple[Tensor, Tensor] | None = None,
+        text_keep: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         plan, text = self._sharding.plan, encoder_hidden_states.shape[1]
+        text_mask = encoder_hidden_states_mask if text_keep is None else text_keep
         width = attn.inner_dim // attn.heads
         image = [part.unflatten(-1, (-1, width)) for part in _projected(attn, hidden_states)]
         words = [part.unflatten(-1, (-1, width)) for part in _projected_text(attn, encoder_hidden_states)]
@@ -178,13 +181,13 @@ class _QwenProcessor:
         words[:2] = attn.norm_added_q(words[0]), attn.norm_added_k(words[1])
         if image_rotary_emb is not None:
             image_freqs, text_freqs = image_rotary_emb
-            image[:2] = [apply_rotary_emb_qwen(part, image_freqs, use_real=False) for part in image[:2]]
-            words[:2] = [apply_rotary_emb_qwen(part, text_freqs, use_real=False) for part in words[:2]]
+            image[:2] = [_rotated(part, image_freqs) for part in image[:2]]
+            words[:2] = [_rotated(part, text_freqs) for part in words[:2]]
         query, key, value = (torch.cat(pair, dim=1) for pair in zip(words, image, strict=True))
         mask = None
-        if encoder_hidden_states_mask is not None:
-            everything = encoder_hidden_states_mask.new_ones((len(query), sum(plan.tokens)))
-            mask = torch.cat([encoder_hidden_states_mask, everything], dim=1)[:, None, None, :]
+        if text_mask is not None:
+            everything = text_mask.new_ones((len(query), sum(plan.tokens)))
+            mask = torch.cat([text_mask, everything], dim=1)[:, None, None, :]
         joint = ulysses(plan, query, key, value, text, _stock_attention(self.backend, mask))
         joint = joint.flatten(2, 3).to(query.dtype)
         image_out = attn.to_out[0](joint[:, text:].contiguous())
@@ -276,6 +279,12 @@ def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
+def _rotated(part: Tensor, table: Tensor) -> Tensor:
+    """Rotate by diffusers' complex table, or by the real ones of a model that was made fast."""
+    turned: Tensor = apply_rotary_emb_qwen(part, table, use_real=False) if table.is_complex() else rotated(part, table)
+    return turned
+
+
 def _projected(attn: Any, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return attn.to_q(rows), attn.to_k(rows), attn.to_v(rows)
 
@@ -361,7 +370,7 @@ def _family_of(transformer: nn.Module) -> _Family:
 
 
 def _checked_processor(layer: Any, family: _Family) -> Any:
-    if type(layer.processor) is not family.stock or getattr(layer, "fused_projections", False):
+    if type(layer.processor) not in (family.stock, RealJointAttention) or getattr(layer, "fused_projections", False):
         raise ConfigError(
             f"attention by {type(layer.processor).__name__}{' with fused projections' * layer.fused_projections} "
             f"cannot be split over a crew, because only {family.stock.__name__} with separate projections is "

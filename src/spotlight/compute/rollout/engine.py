@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from spotlight.compute.evaluation import to_images
+from spotlight.compute.fast.fast_model import row_bucket
 from spotlight.compute.models.adapter import Adapter, ConditionBatch, joined_conditions
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rollout.denoise import check_finite, check_window
@@ -77,13 +78,17 @@ class Boundary:
 class Engine:
     """Up to `rows` samples in flight over one model."""
 
-    def __init__(self, adapter: Adapter, resident: Resident, run_seed: int, rows: int, padded: bool) -> None:
+    def __init__(
+        self, adapter: Adapter, resident: Resident, run_seed: int, rows: int, padded: bool, in_buckets: bool = False
+    ) -> None:
+        """`padded`: every forward has all rows. `in_buckets`: it has one of few counts, for a compiled model."""
         if rows < 1:
             raise ConfigError(f"an engine cannot have {rows} rows, because a forward has at least 1; raise it.")
         self.adapter = adapter
         self.resident = resident
         self.run_seed = run_seed
         self.padded = padded
+        self.in_buckets = in_buckets
         self.rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows
         self._live: dict[RequestId, LiveRow] = {}
         self._uncond: ConditionBatch | None = None
@@ -188,8 +193,13 @@ class Engine:
             [row.place for row in batch],
             joined_conditions([row.cond for row in batch]),
             self._unconditions(batch),
-            rows=self.rows if self.padded else len(batch),
+            rows=self._forward_rows(len(batch)),
         )
+
+    def _forward_rows(self, samples: int) -> int:
+        if self.padded:
+            return self.rows
+        return row_bucket(samples, self.rows) if self.in_buckets else samples
 
     def _finish(self, row: LiveRow) -> Finished:
         del self._live[row.request.id]

@@ -15,7 +15,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from spotlight.compute.fast.fast_model import CanBeFast
 from spotlight.compute.meter import BatchReading, Meter
+from spotlight.compute.models.adapter import Adapter
 from spotlight.control.batch_size import SizeSearch
 
 Made = TypeVar("Made")
@@ -45,6 +47,19 @@ class FixedRows:
 
     def run(self, rows: int, backward: Callable[[], Made]) -> Made | None:
         return backward()
+
+
+@dataclass(frozen=True)
+class PowersOfTwo:
+    """Cuts every batch to a power of two, because a compiled model takes half a minute for each new size."""
+
+    sizes: RowsPerForward
+
+    def size(self, left: int) -> int:
+        return 1 << (self.sizes.size(left).bit_length() - 1)
+
+    def run(self, rows: int, backward: Callable[[], Made]) -> Made | None:
+        return self.sizes.run(rows, backward)
 
 
 class BatchSearch:
@@ -121,6 +136,12 @@ class BatchSearch:
             self._sizes.too_large()
         else:
             self._sizes.measured(seconds / self._sizes.candidate)
+
+
+def sized_for(adapter: Adapter, sizes: RowsPerForward) -> RowsPerForward:
+    """The same sizes, or powers of two for a compiled model."""
+    is_compiled = isinstance(adapter, CanBeFast) and adapter.fast is not None
+    return PowersOfTwo(sizes) if is_compiled else sizes
 
 
 def _sum(old: Tensor | None, new: Tensor | None) -> Tensor | None:

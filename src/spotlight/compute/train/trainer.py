@@ -25,7 +25,7 @@ from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.parallel.group import CrewBroken
 from spotlight.compute.parallel.sharding import Sharding
-from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward
+from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward, sized_for
 from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
@@ -385,7 +385,7 @@ class Trainer:
 
     def _rows_per_forward(self) -> RowsPerForward:
         rows = self.train_config.micro_batch
-        return self._search if rows == AUTO else FixedRows(rows)
+        return sized_for(self.adapter, self._search if rows == AUTO else FixedRows(rows))
 
     def _open_update(self) -> _OpenUpdate:
         if self._underway is None:

@@ -8,15 +8,17 @@ Previews may use a set that is rounded to the type of the base weights: with bf1
 to a third more than rounded ones, and a preview only ranks. If all weights are of one type, nothing is rounded.
 
 On a CPU the parameters are the pages of the node's store, without a copy; they must not be written to, so `use` turns
-gradients off. On another device a set is copied there once.
+gradients off. On another device a set is copied there once. A model with CUDA graphs computes with a stage: one copy of
+the set in use, in tensors that never move, because graphs hold addresses.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from spotlight.compute.fast.fast_model import FastModel
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.store import MappedWeights
 from spotlight.compute.weights.upload import upload
@@ -31,8 +33,9 @@ SHOWN_NAMES = 4
 class Resident:
     """The weight sets of one module; a set names the parameters that are trainable when this is built."""
 
-    def __init__(self, module: nn.Module, base_digest: str, capacity: int = 2) -> None:
+    def __init__(self, module: nn.Module, base_digest: str, capacity: int = 2, fast: FastModel | None = None) -> None:
         self.base_digest = base_digest
+        self._fast = fast
         self.capacity = capacity
         """Number of sets held at a time: by default the current and the previous one."""
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -41,11 +44,17 @@ class Resident:
         types = {parameter.dtype for parameter in (self._frozen or self._trainable).values()}
         self._narrow = min(types, key=lambda dtype: dtype.itemsize)
         self.rounds = any(p.dtype.itemsize > self._narrow.itemsize for p in self._trainable.values())
-        """Whether a rounded set differs from the exact one: base weights are narrower than trained ones."""
+        """Whether previews compute with fewer bits: in fp8, or because base weights are narrower than trained ones."""
+        if fast is not None:
+            # It rounds adapters in every forward.
+            self.rounds = fast.has_fp8
         self._written = {name: p._version for name, p in module.named_parameters()}
         self._sets: dict[WeightsId, Mapping[str, Tensor]] = {}
         self._digests: dict[WeightsId, str] = {}
         self._rounded: dict[WeightsId, Mapping[str, Tensor]] = {}
+        self._stage: Mapping[str, Tensor] = {}
+        """Tensors that graphs compute with; never freed while there may be graphs."""
+        self._on_stage: WeightsId | None = None
         self.in_use: WeightsId | None = None
         """The set that the module computes with, inside `use`."""
         self.is_exact = True
@@ -55,6 +64,7 @@ class Resident:
         """Let go of the module's parameters and of all sets: the model does not roll out any more."""
         for held in (self._trainable, self._frozen, self._written, self._sets, self._digests, self._rounded):
             held.clear()
+        self._stage, self._on_stage = {}, None
 
     @property
     def device(self) -> torch.device:
@@ -88,6 +98,8 @@ class Resident:
             )
         self._sets[weights] = fetch()
         self._rounded.pop(weights, None)
+        if self._on_stage == weights:
+            self._on_stage = None
         found = self.held_digest(weights)
         if found != expected_digest:
             del self._sets[weights]
@@ -135,23 +147,39 @@ class Resident:
         self._check_unwritten(weights, self._frozen if chosen else self._frozen | self._trainable)
         if not is_exact:
             chosen = self._rounded_set(weights)
+        if self._fast is not None and self._fast.graphs is not None and chosen:
+            chosen = self._staged(weights, chosen)
         own = {name: self._trainable[name].data for name in chosen}
         before = self.in_use, self.is_exact
         try:
             for name, tensor in chosen.items():
                 self._trainable[name].data = tensor
             self.in_use, self.is_exact = weights, is_exact
-            with torch.no_grad():
+            with torch.no_grad(), self._rolling_out(is_exact, is_own=not chosen):
                 yield
         finally:
             self.in_use, self.is_exact = before
             for name, tensor in own.items():
                 self._trainable[name].data = tensor
 
+    def _rolling_out(self, is_exact: bool, is_own: bool) -> AbstractContextManager[None]:
+        if self._fast is None:
+            return nullcontext()
+        return self._fast.rolling_out("own" if is_own else "stage", is_preview=not is_exact)
+
+    def _staged(self, weights: WeightsId, chosen: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Copy a set into the tensors that graphs compute with, unless it is there."""
+        if not self._stage:
+            self._stage = {name: torch.empty_like(tensor) for name, tensor in chosen.items()}
+        if self._on_stage != weights:
+            torch._foreach_copy_(list(self._stage.values()), [chosen[name] for name in self._stage])
+            self._on_stage = weights
+        return self._stage
+
     def _rounded_set(self, weights: WeightsId) -> Mapping[str, Tensor]:
         """The set in the base weights' type, made on first use."""
         exact = self._sets.get(weights, {})
-        if not self.rounds:
+        if not self.rounds or self._fast is not None:
             return exact
         if weights not in self._rounded:
             # Previews use the base weights only before the first version.

@@ -1,0 +1,84 @@
+"""Linear layers that previews compute in fp8: weights and inputs rounded to e4m3 with a scale per row.
+
+A preview only ranks a seed. Each weight has a second copy in fp8 (a quarter of the memory of fp32, half of bf16), made
+once from the frozen base weights; adapters stay beside it. On a GPU the product runs on the fp8 tensor cores. Elsewhere
+the rounded numbers are multiplied in the layer's own type, which gives the same ranking and saves no time.
+
+Invariant: outside of a preview a layer computes with its exact weight, bit for bit (tests/unit/test_fp8.py).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FP8 = torch.float8_e4m3fn
+LARGEST = torch.finfo(FP8).max
+LEAST = 1e-12
+"""Least scale, so that a row of zeros stays finite."""
+MULTIPLE = 16
+"""Both sides of a weight must be multiples of this for the tensor cores."""
+
+
+@dataclass
+class Precision:
+    """Shared by the layers of one model: whether the forward that runs is a preview in fp8."""
+
+    previews: bool = False
+
+
+class PreviewLinear(nn.Linear):
+    """A linear layer with a second weight in fp8; parameters and names stay."""
+
+    weight8_OI: Tensor
+    scale8_O: Tensor
+    precision: Precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.precision.previews:
+            return F.linear(x, self.weight, self.bias)
+        rows = x.flatten(0, -2)
+        rows8, scale_R1 = _rounded(rows)
+        if x.is_cuda:
+            out = torch._scaled_mm(
+                rows8,
+                self.weight8_OI.t(),
+                scale_a=scale_R1,
+                scale_b=self.scale8_O.view(1, -1),
+                bias=self.bias,
+                out_dtype=x.dtype,
+                use_fast_accum=True,
+            )
+        else:
+            weight = self.weight8_OI.to(x.dtype) * self.scale8_O.to(x.dtype).view(-1, 1)
+            out = F.linear(rows8.to(x.dtype) * scale_R1.to(x.dtype), weight, self.bias)
+        return out.unflatten(0, x.shape[:-1])
+
+
+def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in fp8 and their scales, R x 1 in float32."""
+    scale = rows.abs().amax(dim=1, keepdim=True).float().clamp(min=LEAST) / LARGEST
+    return (rows.float() / scale).to(FP8), scale
+
+
+@torch.no_grad()
+def add_fp8(blocks: list[nn.Module], precision: Precision) -> int:
+    """Give every frozen linear layer of these blocks a weight in fp8; return the bytes that these take."""
+    taken = 0
+    for block in blocks:
+        for module in block.modules():
+            if (
+                type(module) is not nn.Linear
+                or module.weight.requires_grad
+                or any(s % MULTIPLE for s in module.weight.shape)
+            ):
+                continue
+            weight8, scale = _rounded(module.weight.detach())
+            module.__class__ = PreviewLinear
+            # Plain attributes: they are neither parameters nor part of the module's state.
+            object.__setattr__(module, "weight8_OI", weight8)
+            object.__setattr__(module, "scale8_O", scale.flatten())
+            object.__setattr__(module, "precision", precision)
+            taken += weight8.nbytes + scale.nbytes
+    return taken
