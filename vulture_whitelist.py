@@ -31,7 +31,8 @@ intra_op_num_threads  # onnxruntime's options
 inter_op_num_threads  # onnxruntime's options
 momentum  # an attribute of ONNX files, passed by name
 
-# Named by text: in the table of rewards, in recipes, by `python -m` and by tests of reward processes.
+# Named by text: in the table of rewards, in recipes, for the nursery, by `python -m` and by tests of reward processes.
+open_device  # run.py, called in spare processes
 ocr  # compute/rewards/registry.py
 ocr_exact  # compute/rewards/registry.py
 ocr_graded  # compute/rewards/registry.py

@@ -62,7 +62,7 @@ def test_spare_that_hangs_in_its_imports_delays_others_for_a_limited_time():
 
 def test_spare_that_dies_early_backs_off_up_to_a_limit():
     kept, now, pauses = spares(ONE), 0.0, []
-    for pid in range(1, 10):
+    for pid in range(1, 12):
         assert kept.due(now) == (ONE, ORDER)
         kept.started(ONE, pid, now)
         pause = kept.ended(pid, now)

@@ -19,7 +19,7 @@ from enum import Enum
 from spotlight.node.nursery_packets import KeepSpare
 
 PAUSE_FIRST_S = 1.0
-PAUSE_MOST_S = 60.0
+PAUSE_MOST_S = 300.0
 """The pause doubles per spare that ended early, so that one that cannot start does not use up the CPU."""
 STABLE_S = 60.0
 """A spare that lived this long did not fail to start."""
