@@ -33,7 +33,8 @@ recompile_limit  # torch's compiler
 __class__  # Python: a layer becomes one of a subclass, with the same parameters
 momentum  # an attribute of ONNX files, passed by name
 
-# Named by text: in the table of rewards, in recipes, by `python -m` and by tests of reward processes.
+# Named by text: in the table of rewards, in recipes, for the nursery, by `python -m` and by tests of reward processes.
+open_device  # run.py, called in spare processes
 ocr  # compute/rewards/registry.py
 ocr_exact  # compute/rewards/registry.py
 ocr_graded  # compute/rewards/registry.py

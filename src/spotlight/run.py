@@ -212,6 +212,9 @@ class Run:
             token=token,
             entry=f"{worker}:entry",
             preload=(worker,),
+            # Builds of torch with CUDA start threads when imported; to find that out takes the whole import.
+            is_bare=bool(self.devices.slots),
+            warm="spotlight.node.equipment:open_device",
             worker_settings=self._worker_settings(),
             rewards=self._rewards(),
             judge=config.second_judge(facts.judge),

@@ -9,6 +9,7 @@ Seeds with a meaning: HANG stops the heartbeat, BROKEN sends bytes that are no f
 import hashlib
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def result_of(granted: m.Granted) -> tuple[m.Result, bytes]:
         tensors["payload"] = np.frombuffer(f"latents of {granted.request.id}".encode(), dtype=np.uint8)
     result = m.Result(request=granted.request.id, attempt=granted.attempt, digest="d", steps=10)
     return result, save(tensors)
+
+
+def warm(device: str) -> None:
+    """Opens no device; its output shows that it was called."""
+    sys.stdout.write(f"opened {device}\n")
+    sys.stdout.flush()
 
 
 def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:

@@ -136,6 +136,11 @@ class LiveRun:
         program = (str(here / "doomed_ranks.py"), str(fates))
         self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
 
+    def start_bare(self) -> None:
+        """Start it with workers that import after their fork."""
+        program = (str(Path(__file__).with_name("bare_run.py")),)
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
+
     def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         with (self.folder / "controller.log").open("ab") as log:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from spotlight.compute.rewards.config import Term
@@ -60,6 +61,18 @@ def parent_of(pid: int) -> int:
 def group_of(leader: int) -> set[int]:
     """Processes of a process group that still run."""
     return {pid for pid, (state, _, group) in _stats().items() if group == leader and state != "Z"}
+
+
+def spares_of(leader: int) -> set[int]:
+    """Spare processes of a process group, known by the file that their output goes to."""
+    return {pid for pid in group_of(leader) if _output(pid).endswith("-spare.log")}
+
+
+def _output(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:
+        return ""
 
 
 def zombies_of(parent: int) -> set[int]:
@@ -152,9 +165,9 @@ def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
 
 
 @asynccontextmanager
-async def world(run: Path, **cluster: float):
+async def world(run: Path, is_bare: bool = False, **cluster: float):
     """A controller and a started pool without nodes; both are closed at the end."""
-    settings = pool_settings(run, **cluster)
+    settings = replace(pool_settings(run, **cluster), is_bare=is_bare)
     pool, controller = LocalPool(settings), ControllerStub()
     await pool.start()
     try:

@@ -1,6 +1,7 @@
 """Real nodes: a booting node has no workers; a drained node hands back and does not count as crashed."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ NEVER_S = 1e6
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """A run's folder; its processes find the echo worker."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     return tmp_path / "drain"
 
 

@@ -1,6 +1,7 @@
 """A market that replays a trace against real nodes: notices, losses in bulk, returns."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from spotlight.pools.pool import NodeDown, NodeUp
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """A run's folder; its processes find the echo worker."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     return tmp_path / "market"
 
 

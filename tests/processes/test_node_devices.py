@@ -19,7 +19,7 @@ from spotlight.pools.local import LocalPool
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     """Processes of the pool find the echo worker, which reports its device as its kind."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

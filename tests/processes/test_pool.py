@@ -45,7 +45,7 @@ FIRST = WorkerId("spot-1.1/0.1")
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     """Processes of the pool find the echo worker."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
 
 
 @pytest.fixture
@@ -316,13 +316,14 @@ def test_controller_killed_leaves_no_process_and_the_next_start_clears_its_share
     asyncio.run(story())
 
 
-def test_twenty_random_kills_in_a_row_leave_no_orphan_and_no_zombie(run):
+@pytest.mark.parametrize("is_bare", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_twenty_random_kills_in_a_row_leave_no_orphan_and_no_zombie(run, is_bare):
     mark = marked()
     specs = [NodeSpec(name=f"spot-{number}", slot_class=SlotClass.SPOT, slots=2) for number in (1, 2)]
     chance = random.Random(7)
 
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_bare) as (pool, controller):
             nodes = [await pool.add_node(spec) for spec in specs]
             for _ in range(20):
                 index = chance.randrange(len(nodes))

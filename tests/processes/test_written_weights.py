@@ -19,7 +19,7 @@ FIRST, SECOND = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     """Processes of the pool find the echo worker."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
 
 
 def test_worker_that_wrote_weights_holds_them_before_the_store_of_its_node_does(tmp_path):

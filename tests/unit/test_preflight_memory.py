@@ -8,8 +8,10 @@ import pytest
 from command_line import spotlight
 from fake_gpus import GIB, fake_gpus
 
+from spotlight.compute.memory.memory_plan import CONTEXT
 from spotlight.config import load_config
 from spotlight.core.errors import EnvironmentProblem
+from spotlight.node.launch import SlotDevice, spare_device
 from spotlight.pools.devices import DeviceTable
 from spotlight.preflight import PlannedRun, memory_check, memory_of, preflight
 from spotlight.preflight.memory_check import check_memory, host_memory
@@ -108,7 +110,7 @@ def test_shared_device_is_divided_by_need_and_the_trainer_gets_twice_the_rest():
     parts = {node: slot.memory for (node, _), slot in found.table.slots.items()}
     alone = plan_on(planned("cluster.spot=0"), 1, 139.0).table.slots["reserved-1", 0].memory
     assert parts["spot-1"] < parts["reserved-1"] < alone <= 139 * GIB
-    assert sum(parts.values()) == pytest.approx(0.97 * 139 * GIB, rel=0.001)
+    assert sum(parts.values()) == pytest.approx(0.97 * 139 * GIB - 2 * CONTEXT, abs=2)
     assert found.limits.plan.total <= parts["reserved-1"]
 
 
@@ -118,7 +120,24 @@ def test_devices_of_the_preflight_carry_the_memory_to_the_workers():
         devices = memory_of(subject, devices_of(subject.config)).table
     for slot in devices.slots.values():
         again = msgspec.json.decode(msgspec.json.encode(slot), type=type(slot))
-        assert again.memory == slot.memory == int(0.97 * 139 * GIB)
+        assert again.memory == slot.memory == int(0.97 * 139 * GIB - CONTEXT)
+
+
+def test_spare_process_has_a_context_only_if_all_workers_fit_beside_it():
+    missing = float(re.search(r"so ([\d.]+) GiB are missing", refusal(free=10.0))[1])
+    for free, has_spare in ((139.0, True), (10.1 + missing, False)):
+        found = plan_on(planned(), 2, free)
+        assert not found.problem
+        assert found.table.slots["reserved-1", 0].has_spare is has_spare
+
+
+def test_spare_process_of_a_node_with_several_devices_opens_none():
+    found = plan_on(planned("cluster.slots=2", "cluster.spot=0"), 2, 139.0).table
+    devices = list(found.slots.values())
+    assert [slot.memory for slot in devices] == 2 * [int(0.97 * 139 * GIB)]
+    assert spare_device(devices) == ""
+    assert spare_device(devices[:1]) == "cuda:0"
+    assert spare_device([SlotDevice()]) == "", "a CPU has no context"
 
 
 @pytest.mark.parametrize("setting", ["auto", "true"])

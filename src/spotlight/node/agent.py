@@ -40,9 +40,9 @@ from spotlight.core.work import RequestId, Work
 from spotlight.node.crews import NodeCrews
 from spotlight.node.group_store import GroupStore
 from spotlight.node.judge import VERDICTS_S, Judge, Picture, unpack
-from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker
+from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker, spare_device
 from spotlight.node.leases import Leases
-from spotlight.node.nursery import die_with_parent
+from spotlight.node.newborn import die_with_parent
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
 from spotlight.node.slot import Slot
@@ -141,6 +141,12 @@ class Agent:
             case m.PublishedWeights():
                 self._written.wrote(worker, message)
         await self._to_controller(message, worker, blob)
+
+    def started(self) -> None:
+        """Request a spare process when every worker is up, because its imports would delay their start."""
+        if not self._drain.is_set() and not any(slot.is_starting for slot in self._slots):
+            log_file = Path(self._launch.logs) / f"{self._launch.node}-spare.log"
+            self._spawn(self._nursery.keep_spare(spare_device(self._launch.devices), log_file))
 
     def died(self, worker: WorkerId, why: str) -> None:
         self._crews.died(worker, why)

@@ -196,6 +196,15 @@ def own_device(name: str) -> torch.device:
     return device
 
 
+def open_device(name: str) -> None:
+    """In a spare process, before its slot is known: create the context and the handle of the matmul library."""
+    device = own_device(name)
+    if device.type == "cuda":
+        square = torch.ones(16, 16, device=device)
+        (square @ square).sum().item()
+        torch.cuda.empty_cache()
+
+
 def device_kind(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 

@@ -1,5 +1,7 @@
 """Launch settings of agents and workers: typed, and passed as bytes, never as pickle."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from spotlight.compute.rewards.config import SecondJudge, Term
@@ -18,6 +20,14 @@ class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Processes of the run on this device, this slot's included; they divide the free memory."""
     memory: int | None = None
     """Bytes of the device that this process may use; None on a CPU, whose memory is not divided."""
+    has_spare: bool = False
+    """Whether the memory plan leaves room for the context of the node's spare process."""
+
+
+def spare_device(devices: Sequence[SlotDevice]) -> str:
+    """The device that a node's spare process opens; empty if the slots have several: it would keep memory on each."""
+    names = {device.name for device in devices}
+    return names.pop() if len(names) == 1 and all(device.has_spare for device in devices) else ""
 
 
 class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,106 +1,55 @@
 """Template process that workers are forked from: imports the heavy modules once, then forks in milliseconds.
 
-    python -m spotlight.node.nursery --socket PATH --entry package.module:function --preload module ...
+    python -m spotlight.node.nursery --socket PATH --entry package.module:function --preload module ... [--bare]
 
 Agents are free of torch, so they cannot fork workers themselves. They send requests (`nursery_client.py`) over a
 sequenced-packet unix socket: one packet per message, and a `Spawn` carries the worker's end of a socket pair. The
 agents of all nodes on this machine share one nursery.
 
-Invariant (tests/processes/test_pool.py): no worker outlives its agent, its nursery or the nursery's owner. The kernel
-kills a child when the nursery ends. When an agent's connection or the owner's pipe (stdin) closes, the nursery kills
-the agent's whole process group, to which the workers belong. The nursery has one thread: a fork copies only the calling
-thread, but keeps the locks that other threads hold.
+A fork copies only the calling thread, but keeps the locks that other threads hold. So the nursery has one thread, and
+where the imports start others, as builds of torch with CUDA do, it is bare: it imports nothing, workers import after
+their fork, and each node has a spare process that has done so (`spares.py`).
+
+Invariant (tests/processes/test_pool.py, test_spares.py): no worker and no spare outlives its agent, its nursery or the
+nursery's owner. The kernel kills a child when the nursery ends. When an agent's connection or the owner's pipe (stdin)
+closes, the nursery kills the agent's whole process group, to which its children belong.
 """
 
 import argparse
 import contextlib
-import ctypes
 import gc
-import importlib
+import math
 import os
 import select
 import signal
 import socket
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 import msgspec
 
-from spotlight.core.types import WorkerId
+from spotlight.node.newborn import Code, Newborn, NewSpare, NewWorker, die_with_parent, outlive_parent, run
+from spotlight.node.nursery_packets import (
+    PACKET_LIMIT,
+    Exited,
+    KeepSpare,
+    KillChild,
+    NurseryReply,
+    NurseryRequest,
+    Spawn,
+    Spawned,
+    Unborn,
+)
+from spotlight.node.spares import Spares
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends; children do not inherit this."""
-    _set_parent_death_signal(signal.SIGKILL)
-
-
-def outlive_parent() -> None:
-    """Undo `die_with_parent`, for a process that watches its owner's pipe and ends other processes first."""
-    _set_parent_death_signal(0)
-
-
-def _set_parent_death_signal(number: int) -> None:
-    if _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, "prctl(PR_SET_PDEATHSIG) failed")
-
-
-PACKET_LIMIT = 128 << 10
-"""Most bytes of one packet; the kernel's default send buffer takes a packet of about 200 KiB."""
 READY = b"ready\n"
 """Line on the nursery's stdout once it serves."""
-
-Entry: TypeAlias = Callable[[WorkerId, socket.socket, bytes], None]
-"""Function that a worker runs, called with its id, its end of the socket to the agent, and its launch bytes."""
-
-
-class Packet(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Base of the messages between agents and the nursery; `tag` is the class name."""
-
-
-class Spawn(Packet, frozen=True, kw_only=True):
-    """Fork a worker; the packet carries its socket."""
-
-    worker: WorkerId
-    launch: bytes
-    log: str
-    """File to which the worker's output is appended."""
-
-
-class KillChild(Packet, frozen=True, kw_only=True):
-    """Send SIGKILL to a child of the requesting agent; a no-op if it is gone. A parent never hits a reused pid."""
-
-    pid: int
-
-
-class Spawned(Packet, frozen=True, kw_only=True):
-    worker: WorkerId
-    pid: int
-
-
-class Unborn(Packet, frozen=True, kw_only=True):
-    """The worker could not be forked, with the reason."""
-
-    worker: WorkerId
-    problem: str
-
-
-class Exited(Packet, frozen=True, kw_only=True):
-    pid: int
-    status: int
-    """Exit code; if negative, minus the signal that killed it."""
-
-
-NurseryRequest: TypeAlias = Spawn | KillChild
-NurseryReply: TypeAlias = Spawned | Unborn | Exited
 
 _REQUEST = msgspec.msgpack.Decoder(NurseryRequest)
 _POLL_END = select.POLLHUP | select.POLLERR
@@ -115,34 +64,39 @@ class _Client:
     children: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class _Forked:
-    """Arguments of a freshly forked child that becomes a worker."""
-
-    worker: WorkerId
-    sock: socket.socket
-    launch: bytes
-    log: str
+@dataclass
+class _Child:
+    pid: int
+    client: _Client
+    line: socket.socket | None = None
+    """Connection to a child that was started as a spare. Open until its end: to close it before the child has read its
+    packet could reset the connection."""
+    is_worker: bool = False
 
 
 class Nursery:
-    """One thread with one poll, for packets, exits of children and the end of the owner's pipe."""
+    """One thread with one poll: packets, ends of children, warm spares, due spares, the end of the owner's pipe."""
 
-    def __init__(self, listener: socket.socket, owner: int) -> None:
+    def __init__(self, listener: socket.socket, owner: int, is_bare: bool) -> None:
         self._listener = listener
         self._owner = owner
+        self._is_bare = is_bare
+        self._spares = Spares()
         self._clients: dict[int, _Client] = {}
         """By file descriptor of the connection."""
-        self._children: dict[int, tuple[int, _Client]] = {}
-        """Pid and agent of each child, by pidfd."""
+        self._children: dict[int, _Child] = {}
+        """By pidfd."""
+        self._lines: dict[int, _Child] = {}
+        """Spares that are not warm yet, by file descriptor of their line."""
         self._poll = select.poll()
         self._poll.register(listener.fileno(), select.POLLIN)
         self._poll.register(owner, select.POLLIN)
 
-    def serve(self) -> _Forked | None:
-        """Return None in the nursery when its owner is gone, and the worker's arguments in each forked child."""
+    def serve(self) -> Newborn | None:
+        """Return None in the nursery when its owner is gone, and the arguments in each forked child."""
         while True:
-            for descriptor, event in self._poll.poll():
+            for descriptor, event in self._poll.poll(self._wait_ms()):
+                newborn = None
                 if descriptor == self._owner:
                     if event & _POLL_END or not os.read(self._owner, 1):
                         self._end_all()
@@ -151,18 +105,26 @@ class Nursery:
                     self._accept()
                 elif descriptor in self._children:
                     self._reap(descriptor, os.WNOHANG)
+                elif descriptor in self._lines:
+                    self._warmed(self._lines[descriptor])
                 elif descriptor in self._clients:
-                    forked = self._receive(self._clients[descriptor])
-                    if forked is not None:
-                        return forked
+                    newborn = self._receive(self._clients[descriptor])
+                if newborn is not None:
+                    return newborn
+            if (newborn := self._start_spare()) is not None:
+                return newborn
 
     def forget(self) -> None:
         """In a child, close the nursery's descriptors; by object, so that no stale object closes a reused number."""
         self._listener.close()
         for client in self._clients.values():
             client.sock.close()
-        for pidfd in self._children:
+        for pidfd, child in self._children.items():
             os.close(pidfd)
+            if child.line is not None:
+                child.line.close()
+
+    # -- agents --------------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
@@ -180,7 +142,7 @@ class Nursery:
         self._clients[sock.fileno()] = _Client(sock, pid)
         self._poll.register(sock.fileno(), select.POLLIN)
 
-    def _receive(self, client: _Client) -> _Forked | None:
+    def _receive(self, client: _Client) -> Newborn | None:
         request: NurseryRequest | None = None
         descriptors: list[int] = []
         try:
@@ -195,6 +157,9 @@ class Nursery:
         match request:
             case Spawn() if descriptors:
                 return self._spawn(client, request, descriptors[0])
+            case KeepSpare():
+                if self._is_bare:
+                    self._spares.keep(client.group, request, time.monotonic())
             case KillChild() if request.pid in client.children:
                 os.kill(request.pid, signal.SIGKILL)
             case KillChild():
@@ -202,43 +167,6 @@ class Nursery:
             case _:
                 self._end(client)
         return None
-
-    def _spawn(self, client: _Client, request: Spawn, descriptor: int) -> _Forked | None:
-        sock = socket.socket(fileno=descriptor)
-        sock.set_inheritable(False)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            sock.close()
-            problem = f"no process could be forked ({error}); free memory or raise the limit on processes."
-            self._reply(client, Unborn(worker=request.worker, problem=problem))
-            return None
-        if pid == 0:
-            return _Forked(request.worker, sock, request.launch, request.log)
-        sock.close()
-        try:
-            os.setpgid(pid, client.group)
-        except OSError:
-            # The agent and its group have just ended; the end of its connection is read next.
-            os.kill(pid, signal.SIGKILL)
-        pidfd = os.pidfd_open(pid)
-        self._children[pidfd] = (pid, client)
-        client.children.add(pid)
-        self._poll.register(pidfd, select.POLLIN)
-        self._reply(client, Spawned(worker=request.worker, pid=pid))
-        return None
-
-    def _reap(self, pidfd: int, options: int) -> None:
-        pid, client = self._children[pidfd]
-        ended, status = os.waitpid(pid, options)
-        if not ended:
-            return  # the event belongs to an older child with this number
-        del self._children[pidfd]
-        self._poll.unregister(pidfd)
-        os.close(pidfd)
-        client.children.discard(pid)
-        if client.sock.fileno() in self._clients:
-            self._reply(client, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def _reply(self, client: _Client, reply: NurseryReply) -> None:
         try:
@@ -248,9 +176,10 @@ class Nursery:
             self._end(client)
 
     def _end(self, client: _Client) -> None:
-        """Kill all processes of an agent that is gone, its reward processes included."""
+        """Kill all processes of an agent that is gone, its reward processes and its spare included."""
         if self._clients.pop(client.sock.fileno(), None) is None:
             return
+        self._spares.forget(client.group)
         self._poll.unregister(client.sock.fileno())
         client.sock.close()
         _kill_group(client.group)
@@ -262,6 +191,132 @@ class Nursery:
             self._end(client)
         for pidfd in list(self._children):
             self._reap(pidfd, 0)
+
+    # -- children ------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, client: _Client, request: Spawn, descriptor: int) -> Newborn | None:
+        sock = socket.socket(fileno=descriptor)
+        sock.set_inheritable(False)
+        spare = self._spares.take(client.group)
+        child = next((each for each in self._children.values() if each.pid == spare), None)
+        if child is not None and _hand_over(child, request, sock):
+            sock.close()
+            child.is_worker = True
+            self._reply(client, Spawned(worker=request.worker, pid=child.pid))
+            return None
+        try:
+            pid = os.fork()
+        except OSError as error:
+            sock.close()
+            problem = f"no process could be forked ({error}); free memory or raise the limit on processes."
+            self._reply(client, Unborn(worker=request.worker, problem=problem))
+            return None
+        if pid == 0:
+            return NewWorker(request, sock)
+        sock.close()
+        self._adopt(_Child(pid, client, is_worker=True))
+        self._reply(client, Spawned(worker=request.worker, pid=pid))
+        return None
+
+    def _adopt(self, child: _Child) -> None:
+        """Make a forked child a member of its agent's group, and watch for its end."""
+        try:
+            os.setpgid(child.pid, child.client.group)
+        except OSError:
+            # The agent and its group have just ended; the end of its connection is read next.
+            os.kill(child.pid, signal.SIGKILL)
+        pidfd = os.pidfd_open(child.pid)
+        self._children[pidfd] = child
+        child.client.children.add(child.pid)
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _reap(self, pidfd: int, options: int) -> None:
+        child = self._children[pidfd]
+        ended, status = os.waitpid(child.pid, options)
+        if not ended:
+            return  # the event belongs to an older child with this number
+        del self._children[pidfd]
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        child.client.children.discard(child.pid)
+        self._watch_no_longer(child)
+        if child.line is not None:
+            child.line.close()
+        code = os.waitstatus_to_exitcode(status)
+        pause_s = self._spares.ended(child.pid, time.monotonic())
+        if pause_s is not None:
+            _note(f"the spare process {child.pid} ended with status {code}: another one starts in {pause_s:g} s")
+        if child.is_worker and child.client.sock.fileno() in self._clients:
+            self._reply(child.client, Exited(pid=child.pid, status=code))
+
+    # -- spares --------------------------------------------------------------------------------------------------------
+
+    def _wait_ms(self) -> int | None:
+        wait_s = self._spares.wait_s(time.monotonic())
+        return None if wait_s is None else math.ceil(1000 * wait_s)
+
+    def _start_spare(self) -> Newborn | None:
+        """Fork one spare, if one is due."""
+        found = self._spares.due(time.monotonic())
+        if found is None:
+            return None
+        group, order = found
+        client = next(client for client in self._clients.values() if client.group == group)
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            here.close()
+            there.close()
+            pause_s = self._spares.failed(group, time.monotonic())
+            _note(f"no spare process could be forked ({error}): the next attempt is in {pause_s:g} s")
+            return None
+        if pid == 0:
+            here.close()
+            return NewSpare(there, order.device, order.log)
+        there.close()
+        here.setblocking(False)
+        child = _Child(pid, client, here)
+        self._adopt(child)
+        self._lines[here.fileno()] = child
+        self._poll.register(here.fileno(), select.POLLIN)
+        self._spares.started(group, pid, time.monotonic())
+        return None
+
+    def _warmed(self, child: _Child) -> None:
+        """Read a spare's only packet, or the end of its line, which the end of its process follows."""
+        assert child.line is not None
+        try:
+            is_warm = bool(child.line.recv(PACKET_LIMIT))
+        except BlockingIOError:
+            return  # the event belongs to an older descriptor with this number
+        except ConnectionError:
+            is_warm = False
+        self._watch_no_longer(child)
+        if is_warm:
+            self._spares.ready(child.pid)
+
+    def _watch_no_longer(self, child: _Child) -> None:
+        """Take a child's line out of the poll."""
+        if child.line is not None and self._lines.pop(child.line.fileno(), None) is not None:
+            self._poll.unregister(child.line.fileno())
+
+
+def _hand_over(spare: _Child, request: Spawn, sock: socket.socket) -> bool:
+    """Send a spare the request that makes it a worker; False if it has just ended."""
+    assert spare.line is not None
+    try:
+        socket.send_fds(spare.line, [msgspec.msgpack.encode(request)], [sock.fileno()])
+    except OSError:
+        # It is no worker and no spare any more.
+        os.kill(spare.pid, signal.SIGKILL)
+        return False
+    return True
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _kill_group(group: int) -> None:
@@ -275,50 +330,9 @@ def _threads() -> list[str]:
 
 
 def _restart_bare(arguments: Sequence[str]) -> NoReturn:
-    """Restart this process without imports, because a library started threads when it was imported.
-
-    A fork copies one thread, but the locks of all. Each worker then imports after the fork and starts more slowly;
-    nothing else differs.
-    """
-    sys.stderr.write(f"threads {', '.join(_threads())} after the imports: each worker imports after its fork\n")
-    sys.stderr.flush()
+    """Restart this process without imports, because a library started threads when it was imported."""
+    _note(f"threads {', '.join(_threads())} after the imports: each worker imports after its fork")
     os.execv(sys.executable, [sys.executable, "-m", "spotlight.node.nursery", *arguments, "--bare"])
-
-
-def _become_worker(forked: _Forked, nursery: int) -> None:
-    die_with_parent()
-    if os.getppid() != nursery:
-        os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    log = os.open(forked.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.close(log)
-    os.close(nothing)
-
-
-def _entry(name: str) -> Entry:
-    module, _, function = name.partition(":")
-    found: Entry = getattr(importlib.import_module(module), function)
-    return found
-
-
-def _run_worker(entry: str, forked: _Forked) -> NoReturn:
-    """Run the worker to its end; exit without the interpreter's clean-up, which belongs to the nursery."""
-    status = 1
-    try:
-        _entry(entry)(forked.worker, forked.sock, forked.launch)
-        status = 0
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -335,29 +349,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--entry", required=True, help="package.module:function that a worker runs")
     parser.add_argument("--preload", action="append", default=[], help="module to import before serving")
+    parser.add_argument("--warm", default="", help="package.module:function that opens a device in a spare process")
     parser.add_argument("--bare", action="store_true", help="import nothing: each worker imports after its fork")
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
+    code = Code(options.entry, options.preload, options.warm)
     # The imports take seconds, during which the owner's pipe is not watched.
     die_with_parent()
     if not options.bare:
-        for module in options.preload:
-            importlib.import_module(module)
-        _entry(options.entry)
+        code.load()
         if len(_threads()) > 1:
             _restart_bare(given)
     # Every worker shares these objects: keep the collector from touching, and so copying, their pages.
     gc.collect()
     gc.freeze()
-    nursery, pid = Nursery(_listen(options.socket), owner=sys.stdin.fileno()), os.getpid()
+    nursery, pid = Nursery(_listen(options.socket), sys.stdin.fileno(), options.bare), os.getpid()
     os.write(sys.stdout.fileno(), READY)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     outlive_parent()
-    forked = nursery.serve()
-    if forked is not None:
+    newborn = nursery.serve()
+    if newborn is not None:
         nursery.forget()
-        _become_worker(forked, pid)
-        _run_worker(options.entry, forked)
+        run(newborn, code, pid)
 
 
 if __name__ == "__main__":

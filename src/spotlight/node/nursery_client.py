@@ -12,7 +12,17 @@ import msgspec
 
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import WorkerId
-from spotlight.node.nursery import PACKET_LIMIT, Exited, KillChild, NurseryReply, NurseryRequest, Spawn, Spawned, Unborn
+from spotlight.node.nursery_packets import (
+    PACKET_LIMIT,
+    Exited,
+    KeepSpare,
+    KillChild,
+    NurseryReply,
+    NurseryRequest,
+    Spawn,
+    Spawned,
+    Unborn,
+)
 
 _REPLY = msgspec.msgpack.Decoder(NurseryReply)
 
@@ -43,11 +53,15 @@ class NurseryClient:
         return cls(sock)
 
     async def spawn(self, worker: WorkerId, sock: socket.socket, launch: bytes, log: Path) -> Child:
-        """Fork a worker that communicates over `sock`; the caller closes its own copy of `sock`."""
+        """Start a worker that communicates over `sock`; the caller closes its own copy of `sock`."""
         spawned: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._spawning[worker] = spawned
         await self._request(Spawn(worker=worker, launch=launch, log=str(log)), [sock.fileno()])
         return await spawned
+
+    async def keep_spare(self, device: str, log: Path) -> None:
+        """Keep one spare process until the next `spawn`, where workers are not forked from imported modules."""
+        await self._request(KeepSpare(device=device, log=str(log)), [])
 
     async def kill(self, child: Child) -> None:
         """Send SIGKILL; `child.exited` resolves when the child is gone."""

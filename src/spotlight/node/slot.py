@@ -40,6 +40,9 @@ class SlotActions(Protocol):
 
     async def receive(self, worker: WorkerId, message: AnyMessage, blob: bytes) -> None: ...
 
+    def started(self) -> None:
+        """A worker's first message is relayed."""
+
     def died(self, worker: WorkerId, why: str) -> None:
         """Report the death at once, because its crew waits for it; `gone` follows when its messages are relayed."""
 
@@ -77,6 +80,11 @@ class Slot:
     def worker(self) -> WorkerId | None:
         """The running worker, if any."""
         return self._running.worker if self._running is not None else None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its worker has not sent a message yet."""
+        return self._running is not None and not self._running.has_started
 
     def send(self, message: AnyMessage, blob: bytes = b"") -> None:
         """Send without waiting: a worker that does not read becomes silent and is killed."""
@@ -157,8 +165,11 @@ class Slot:
         """Relay messages until the socket ends; return what is wrong with it, or ''."""
         try:
             while (frame := await wire.read(reader)) is not None:
+                is_first = not process.has_started
                 process.has_started = process.is_relaying = True
                 await self._agent.receive(process.worker, frame[0].message, frame[1])
+                if is_first:
+                    self._agent.started()
                 process.last_message_at, process.is_relaying = asyncio.get_running_loop().time(), False
         except wire.WireError as error:
             return str(error)

@@ -1,6 +1,6 @@
 """Assigns a device to every slot of a local run; free of torch.
 
-    found = probe(model.device)                     # a separate process queries torch
+    found = probe(model.device)                     # a separate process queries the driver, or torch
     table = assign(cluster, found, model.device)    # DeviceTable: (node, slot) -> SlotDevice
 
 `table_for` does both; `preflight/memory_check.py` then divides each device's memory among slots. The local pool runs
@@ -55,7 +55,7 @@ class Devices(msgspec.Struct, frozen=True):
     cuda: str | None = None
     """CUDA version of the torch build; None for a build without CUDA."""
     nccl: str | None = None
-    """Version of NCCL, by which GPUs exchange tensors; None if torch has none."""
+    """Version of NCCL, by which GPUs exchange tensors; None if torch has none, or after a quick query."""
     devices: tuple[Device, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -102,7 +102,7 @@ def probe(device: str) -> Devices:
     if kind == CPU:
         return Devices()
     try:
-        found = query()
+        found = query(is_quick=True)
     except EnvironmentProblem as error:
         raise EnvironmentProblem(f"model.device is {device}, but {error}, or set model.device=cpu.") from error
     if found.cuda is None:
@@ -118,10 +118,14 @@ def probe(device: str) -> Devices:
     return found
 
 
-def query() -> Devices:
-    """The build of torch and its devices, from a separate process; the message of its error has no end."""
+def query(is_quick: bool = False) -> Devices:
+    """The build of torch and its devices, from a separate process; the message of its error has no end.
+
+    A quick query asks the driver if it can, without NCCL: importing torch takes seconds.
+    """
+    command = [sys.executable, "-m", PROBE, *(("--quick",) if is_quick else ())]
     try:
-        probed = subprocess.run([sys.executable, "-m", PROBE], capture_output=True, timeout=PROBE_S, check=True)
+        probed = subprocess.run(command, capture_output=True, timeout=PROBE_S, check=True)
         # The last line only: libraries may print before it.
         return msgspec.json.decode(probed.stdout.rstrip().rpartition(b"\n")[2], type=Devices)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:

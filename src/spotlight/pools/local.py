@@ -64,6 +64,11 @@ class LocalPoolSettings:
     """`package.module:function` that a worker runs."""
     preload: tuple[str, ...]
     """Modules that all workers need."""
+    is_bare: bool = False
+    """The nursery imports nothing: workers import after their fork, and each node keeps a spare process. It is so too
+    where the imports start threads, which the nursery finds out by importing."""
+    warm: str = ""
+    """`package.module:function` that opens a GPU in a spare process, called with the name of the device."""
     worker_settings: bytes
     rewards: tuple[Term, ...]
     judge: SecondJudge | None = None
@@ -226,6 +231,7 @@ class LocalPool:
         settings, log = self._settings, self._logs / "nursery.log"
         preload = [part for module in settings.preload for part in ("--preload", module)]
         command = ["-m", "spotlight.node.nursery", "--socket", str(self._nursery_socket), "--entry", settings.entry]
+        command += [*(("--warm", settings.warm) if settings.warm else ()), *(("--bare",) if settings.is_bare else ())]
         with log.open("ab") as errors:
             nursery = self._nursery = subprocess.Popen(
                 [sys.executable, *command, *preload],

@@ -1,7 +1,8 @@
 """The memory plan of a run: what each process takes, what is chosen from it, and a refusal if it does not fit.
 
 Every device is divided among the run's processes on it: each gets what it needs at least, and of the rest a trainer
-gets twice the share of a rollout worker. On a CPU all processes share the host's memory; too little of it is only a
+gets twice the share of a rollout worker. If the rest allows it, each node's spare process keeps a context on the
+node's device (`node/spares.py`). On a CPU all processes share the host's memory; too little of it is only a
 warning, because the estimate of a process is coarse there and pages can be swapped.
 """
 
@@ -21,11 +22,12 @@ from spotlight.compute.memory.choices import (
     training_options,
 )
 from spotlight.compute.memory.memory_load import Workload
-from spotlight.compute.memory.memory_plan import MemoryPlan, encoder_plan, gib, rollout_plan
+from spotlight.compute.memory.memory_plan import CONTEXT, MemoryPlan, encoder_plan, gib, rollout_plan
 from spotlight.compute.models.catalogue import ModelFacts
 from spotlight.compute.train.config import AUTO, Parallel
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem
+from spotlight.node.launch import SlotDevice
 from spotlight.pools.devices import ROLLER_LOAD, TRAINER_LOAD, Device, DeviceTable
 
 USABLE = 0.97
@@ -99,22 +101,27 @@ def run_memory(config: RunConfig, facts: ModelFacts, longest_prompt: str, table:
     rows = SEARCHED_ROWS if config.cluster.rows == AUTO else config.cluster.rows
     fewest = 1 if config.cluster.rows == AUTO else config.cluster.rows
     by_device = _slots(config, table)
-    divided: dict[tuple[str, int], int] = {}
+    divided: dict[tuple[str, int], SlotDevice] = {}
     problem = ""
     for device, slots in by_device:
         needs = [_least(config, work, slot, fewest) for slot in slots]
         needed = sum(need.total for need in needs)
-        rest = USABLE * device.free - needed
+        rest = max(0.0, USABLE * device.free - needed)
+        contexts = CONTEXT * _nodes_only_on(device.name, table)
+        has_spare = rest >= contexts
+        rest -= contexts if has_spare else 0
         if needed > device.free and not problem:
             problem = _problem(config, work, device, list(zip(slots, needs, strict=True)), fewest)
         loads = sum(slot.load for slot in slots)
         for slot, need in zip(slots, needs, strict=True):
-            divided[slot.node, slot.slot] = int(need.total + max(0.0, rest) * slot.load / loads)
+            memory = int(need.total + rest * slot.load / loads)
+            place = slot.node, slot.slot
+            divided[place] = msgspec.structs.replace(table.slots[place], memory=memory, has_spare=has_spare)
     encoder = encoder_plan(work)
     if by_device and encoder is not None and not problem and encoder.total > by_device[0][0].free:
         problem = _encoder_problem(by_device[0][0], encoder)
-    trainer = next((memory for (node, slot), memory in divided.items() if _trains(config, node, slot)), None)
-    roller = next((memory for (node, slot), memory in divided.items() if not _trains(config, node, slot)), None)
+    trainer = next((given.memory for place, given in divided.items() if _trains(config, *place)), None)
+    roller = next((given.memory for place, given in divided.items() if not _trains(config, *place)), None)
     limits = choose_training(work, config.train, config.model, trainer, fewest, config.shards)
     rollout = rollout_plan(work, rows, offloads_vae(work, config.model, rows, roller))
     cluster = config.cluster
@@ -122,10 +129,7 @@ def run_memory(config: RunConfig, facts: ModelFacts, longest_prompt: str, table:
     return RunMemory(
         config=config,
         work=work,
-        table=replace(
-            table,
-            slots={place: msgspec.structs.replace(slot, memory=divided[place]) for place, slot in table.slots.items()},
-        ),
+        table=replace(table, slots={place: divided[place] for place in table.slots}),
         limits=limits,
         rollout=rollout,
         encoder=encoder,
@@ -150,6 +154,14 @@ def _slots(config: RunConfig, table: DeviceTable) -> list[tuple[Device, list[Gpu
     ordered = sorted(slots, key=lambda each: list(table.devices).index(each[0]))
     grouped = groupby(ordered, key=lambda each: each[0])
     return [(table.devices[name], [slot for _, slot in each]) for name, each in grouped]
+
+
+def _nodes_only_on(device: str, table: DeviceTable) -> int:
+    """Number of nodes with all slots on this device; the spare process of any other node opens none."""
+    devices: dict[str, set[str]] = {}
+    for (node, _), slot in table.slots.items():
+        devices.setdefault(node, set()).add(slot.name)
+    return sum(names == {device} for names in devices.values())
 
 
 def _trains(config: RunConfig, node: str, slot: int) -> bool:

@@ -22,6 +22,8 @@ OPEN_PER_NODE = 4
 """Files of the controller per node: connection, pidfd, pipe of the agent, and one that is being replaced."""
 OPEN_PER_SLOT = 4
 """Files of an agent per slot: the worker's socket, its connection to the group store, and both of its successor."""
+OPEN_PER_CHILD = 2
+"""Files of the nursery per worker and spare process: the pidfd, and the line to a process that is or was a spare."""
 OPEN_PER_REWARD_PROCESS = 8
 FLOAT_BYTES = 4
 LOOPBACK = "127.0.0.1"
@@ -103,7 +105,7 @@ def open_files(config: RunConfig) -> dict[str, int]:
     nodes = cluster.reserved + cluster.spot + (cluster.spot if config.market.fallback_s is not None else 0)
     return {
         "controller": OPEN_BEFORE_NODES + OPEN_PER_NODE * nodes,
-        "nursery": OPEN_BEFORE_NODES + nodes * (1 + cluster.slots),
+        "nursery": OPEN_BEFORE_NODES + nodes * (1 + OPEN_PER_CHILD * (cluster.slots + 1)),
         "agent": OPEN_BEFORE_NODES + OPEN_PER_SLOT * cluster.slots + OPEN_PER_REWARD_PROCESS * judges,
     }
 
