@@ -4,7 +4,8 @@
 
 Both are ratios within one run of the benchmark: the start of `spotlight train` to its first accepted sample over a
 process that imports torch and diffusers and opens the device, and the kill of a worker to the first accepted sample of
-its replacement over the start. Each is repeated (`--rounds`).
+its replacement over the start. The run has long phases of rollouts without previews, and the kill falls into one.
+Each is repeated (`--rounds`).
 """
 
 from benchmarks.lib.command import parser, start

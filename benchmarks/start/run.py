@@ -13,12 +13,18 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.lib.figures import Figure
 from spotlight.compute.models.config import CUDA, found_device
-from spotlight.core.events import Accepted, Record, WorkerJoined
+from spotlight.core.events import Accepted, Leased, Record, WorkerJoined
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
+from spotlight.core.types import WorkerId
 from spotlight.core.work import SlotClass
 
-CUT = ("iterations=200", "cluster.reserved=1", "cluster.spot=1", "eval.every=1000", "output.name=run")
+PROMPTS, GROUP = 256, 16
+CUT = (
+    "iterations=200", "cluster.reserved=1", "cluster.spot=1", "eval.every=1000", "output.name=run",
+    "explore.enabled=off", f"rollout.prompts={PROMPTS}", f"rollout.group_size={GROUP}",
+)  # fmt: skip
+"""Long phases of rollouts, so that there is work for a replacement whenever it comes."""
 PATIENCE_S = 300.0
 POLL_S = 0.02
 SETTLED_S = 12.0
@@ -34,6 +40,7 @@ class Round(NamedTuple):
     imports: float
     start: float
     replaced: float
+    rejoined: float
 
 
 def measure(recipe: str, device: str, rounds: int, more: Sequence[str] = ()) -> tuple[dict[str, Figure], list[str]]:
@@ -48,6 +55,9 @@ def measure(recipe: str, device: str, rounds: int, more: Sequence[str] = ()) -> 
         "replace_vs_start": Figure.median([each.replaced / each.start for each in found], "of the start"),
         "import_s": Figure.median([each.imports for each in found], f"{SECONDS} to import and open the device"),
         "start_s": Figure.median([each.start for each in found], f"{SECONDS} to the first accepted sample"),
+        "rejoined_s": Figure.median(
+            [each.rejoined for each in found], f"{SECONDS} from the kill until the replacement has joined"
+        ),
         "replaced_s": Figure.median(
             [each.replaced for each in found], f"{SECONDS} from the kill to the replacement's first accepted sample"
         ),
@@ -76,7 +86,7 @@ def _round(recipe: str, settings: Sequence[str], device: str) -> Round:
             journal.wait(lambda records: next((r for r in records if isinstance(r.event, Accepted)), None))
             start = time.monotonic() - began
             time.sleep(SETTLED_S)
-            replaced = _replaced(journal)
+            replaced, rejoined = _replaced(journal)
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -84,8 +94,9 @@ def _round(recipe: str, settings: Sequence[str], device: str) -> Round:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-    print(f"imports {imports:.1f} s, start {start:.1f} s, replaced {replaced:.1f} s", file=sys.stderr, flush=True)
-    return Round(imports, start, replaced)
+    found = Round(imports, start, replaced, rejoined)
+    print(found, file=sys.stderr, flush=True)
+    return found
 
 
 class _Journal:
@@ -111,21 +122,36 @@ class _Journal:
         raise SystemExit(f"the run ended or hung: {self._log.read_text(errors='replace')[-3000:]}")
 
 
-def _replaced(journal: _Journal) -> float:
-    """Kill the spot worker; seconds until its replacement's first sample is accepted."""
+def _replaced(journal: _Journal) -> tuple[float, float]:
+    """Kill the spot worker early in a phase of rollouts.
 
-    def spot(records: Sequence[Record]) -> WorkerJoined | None:
+    Returns the seconds until its replacement's first sample is accepted, and until the replacement has joined.
+    """
+
+    def victim_at_work(records: Sequence[Record]) -> WorkerJoined | None:
         joined = [r.event for r in records if isinstance(r.event, WorkerJoined)]
-        return next((event for event in joined[::-1] if event.slot_class is SlotClass.SPOT), None)
+        spot = next((event for event in joined[::-1] if event.slot_class is SlotClass.SPOT), None)
+        leases = [r.event for r in records if isinstance(r.event, Leased)]
+        if spot is None or leases[-1].worker != spot.worker:
+            return None
+        phase = leases[-1].request.rpartition("/")[0].rpartition("/")[0]
+        done = sum(isinstance(r.event, Accepted) and r.event.request.startswith(phase) for r in records)
+        return spot if done < PROMPTS * GROUP / 4 else None
 
-    victim = journal.wait(spot)
+    victim = journal.wait(victim_at_work)
     os.kill(victim.pid, signal.SIGKILL)
     began = time.monotonic()
 
-    def first_sample(records: Sequence[Record]) -> Record | None:
+    def replacement(records: Sequence[Record]) -> WorkerJoined | None:
         joined = [r.event for r in records if isinstance(r.event, WorkerJoined)]
-        later = {event.worker for event in joined[joined.index(victim) + 1 :] if event.slot_class is SlotClass.SPOT}
-        return next((r for r in records if isinstance(r.event, Accepted) and r.event.worker in later), None)
+        later = joined[joined.index(victim) + 1 :]
+        return next((event for event in later if event.slot_class is SlotClass.SPOT), None)
 
-    journal.wait(first_sample)
-    return time.monotonic() - began
+    worker = journal.wait(replacement).worker
+    rejoined = time.monotonic() - began
+    journal.wait(lambda records: next((r for r in records if _is_accepted(r, worker)), None))
+    return time.monotonic() - began, rejoined
+
+
+def _is_accepted(record: Record, worker: WorkerId) -> bool:
+    return isinstance(record.event, Accepted) and record.event.worker == worker

@@ -1,8 +1,8 @@
 """Linear layers that previews compute in fp8: weights and inputs rounded to e4m3 with a scale per row.
 
 A preview only ranks a seed. Each weight has a second copy in fp8 (a quarter of the memory of fp32, half of bf16), made
-once from the frozen base weights; adapters stay beside it. On a GPU the product runs on the fp8 tensor cores. Elsewhere
-the rounded numbers are multiplied in the layer's own type, which gives the same ranking and saves no time.
+once from the frozen base weights; adapters stay beside it. On a GPU the products of a model in bf16 run on the fp8
+tensor cores. Elsewhere the rounded numbers are multiplied in the layer's own type, which ranks alike and saves no time.
 
 Invariant: outside of a preview a layer computes with its exact weight, bit for bit (tests/unit/test_fp8.py).
 """
@@ -40,13 +40,13 @@ class PreviewLinear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         rows = x.flatten(0, -2)
         rows8, scale_R1 = _rounded(rows)
-        if x.is_cuda:
+        if x.is_cuda and x.dtype == torch.bfloat16:
             out = torch._scaled_mm(
                 rows8,
                 self.weight8_OI.t(),
                 scale_a=scale_R1,
                 scale_b=self.scale8_O.view(1, -1),
-                bias=self.bias,
+                bias=None if self.bias is None else self.bias.to(x.dtype),
                 out_dtype=x.dtype,
                 use_fast_accum=True,
             )
