@@ -1,12 +1,16 @@
 """`spotlight profile`: what it measures, what it writes, and what it refuses before it begins."""
 
 import sys
+from functools import partial
 
 import pytest
 import torch
 from command_line import spotlight
 
-from spotlight.compute.profiling import start, subject
+from spotlight.compute.fast.fast_model import accelerate
+from spotlight.compute.profiling import start
+from spotlight.compute.profiling import subject as profiled
+from spotlight.compute.profiling.on_device import eager_seconds
 from spotlight.compute.profiling.operations import MEASURES, LeftOut, measurements
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import QUICK_BATCHES, QwenImageShape, random_qwen_image
@@ -103,10 +107,27 @@ def test_qwen_image_of_random_weights_is_profiled_through_the_same_operations():
     outcomes = dict(measurements(subject, WATCH, wanted))
     assert set(outcomes) == set(wanted)
     left_out = [operation for operation, outcome in outcomes.items() if isinstance(outcome, LeftOut)]
-    assert left_out == [Operation.ADOPT]
+    # In float32 previews compute as rollouts do.
+    assert left_out == [Operation.PREVIEW_STEP, Operation.ADOPT]
     assert subject.tokens == 4 * 6
     assert outcomes[Operation.PEER_COPY].series[0].how.startswith("Cited")
     assert "rank 64" in outcomes[Operation.TRAIN_TIMESTEP].series[0].how
+
+
+def test_compiled_model_is_profiled_with_fp8_previews_and_says_so(monkeypatch):
+    monkeypatch.setattr(profiled, "accelerate", partial(accelerate, backend="aot_eager"))
+    subject = random_qwen_image(torch.device("cpu"), Size(64, 96), SMALL_QWEN_IMAGE, QUICK_BATCHES)
+    before = eager_seconds(subject, WATCH)
+    assert "denoise_step" in before
+    assert "train_timestep" in before
+    subject.make_fast(fp8_previews=True)
+    wanted = [Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP]
+    outcomes = dict(measurements(subject, WATCH, wanted))
+    how = {operation: outcome.series[0].how for operation, outcome in outcomes.items()}
+    assert "compiled with masked attention" in how[Operation.DENOISE_STEP]
+    assert "linear layers in fp8" in how[Operation.PREVIEW_STEP]
+    assert "0 of 1 blocks computed again" in how[Operation.TRAIN_TIMESTEP]
+    assert outcomes[Operation.DENOISE_STEP].series[1].provenance is Provenance.DERIVED
 
 
 @pytest.mark.parametrize("operation", [Operation.SNAPSHOT, Operation.CHECKPOINT])
@@ -131,7 +152,7 @@ def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_output(monkey
 @pytest.mark.parametrize("model", ["words", "qwen-image"])
 def test_worker_starts_up_to_its_hello(model, monkeypatch):
     built = []
-    monkeypatch.setattr(subject, "tiny_subject", lambda name, device: built.append((name, device)))
+    monkeypatch.setattr(profiled, "tiny_subject", lambda name, device: built.append((name, device)))
     start.main(model, "cpu")
     assert built == ([("words", "cpu")] if model == "words" else [])
 

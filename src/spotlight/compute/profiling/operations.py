@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -17,24 +16,29 @@ import msgspec
 import numpy as np
 import torch
 
-from spotlight.compute.evaluation import to_images
 from spotlight.compute.profiling import cited
 from spotlight.compute.profiling.company import Company
-from spotlight.compute.profiling.slot_at_work import SlotAtWork
+from spotlight.compute.profiling.on_device import (
+    decode,
+    denoise_step,
+    denoising,
+    optimizer_step,
+    preview_step,
+    role_switch,
+    train_timestep,
+)
+from spotlight.compute.profiling.series import by_batch, one_figure, timed_by_batch
 from spotlight.compute.profiling.stopwatch import Stopwatch, point
-from spotlight.compute.profiling.subject import QWEN_IMAGE, RUN_SEED, ProfiledModel
-from spotlight.compute.profiling.workload import STEPS, backward, node_folder, published, samples, sigmas
+from spotlight.compute.profiling.subject import QWEN_IMAGE, ProfiledModel
+from spotlight.compute.profiling.workload import backward, node_folder, published
 from spotlight.compute.profiling.writing import write_beside
 from spotlight.compute.rewards.reward_pool import RewardPool
-from spotlight.compute.rollout.noise import initial_noise
-from spotlight.compute.rollout.step import Place, advance
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import own_copy
 from spotlight.compute.weights.store import NodeStore
-from spotlight.control.profiles import Operation, Point, Provenance, Series, Times, derive
-from spotlight.control.profiles.timings import BY_BATCH, ONE_FIGURE
+from spotlight.control.profiles import Operation, Provenance, Times
 from spotlight.core.errors import EnvironmentProblem, InputError, SpotlightError
 from spotlight.core.file_copy import copy_file
 from spotlight.core.types import Version
@@ -81,106 +85,6 @@ def _in(company: Company, operation: Operation, subject: ProfiledModel, watch: S
     return msgspec.structs.replace(times, series=tuple(series))
 
 
-# -- on the device -----------------------------------------------------------------------------------------------------
-
-
-def denoise_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
-    how = f"One step of the rollout engine without guidance, eager{_adapters(subject)}."
-    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
-
-
-def preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    if subject.trainer.train_config.lora is None:
-        raise InputError("all weights have one type, so a preview step takes as long as any other step")
-    with subject.resident.use(WeightsId(Version(0)), is_exact=False):
-        points = _by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
-    how = f"As denoise_step{_adapters(subject)}, which are rounded to the type of the base weights."
-    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
-
-
-def _forward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
-    """One step of `batch` rows, as a function to time."""
-    drawn, schedule = samples(subject, batch), sigmas(subject)
-    x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
-    places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
-    cond = subject.conditions(batch)
-    return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
-
-
-def denoising(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    """Denoise whole samples, so that their beginning and end are part of every figure."""
-    if subject.world is None:
-        raise InputError(f"'{subject.model}' has no reward of its own to compute; measure it without --beside.")
-    points = []
-    with SlotAtWork(subject, subject.world) as slot:
-        for batch in subject.batches[Operation.DENOISE_STEP]:
-            seconds = watch.times(partial(slot.wave, batch))
-            points.append(point([each / STEPS for each in seconds], batch))
-    how = (
-        f"A step's share of whole samples of {STEPS} steps through the rollout engine, without guidance, eager; they "
-        "are decoded and judged meanwhile on the same cores, by one thread each."
-    )
-    return Times(interpolation=BY_BATCH, series=(_measured(how, points), derive.crews(points, subject.tokens)))
-
-
-def train_timestep(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    points = _by_batch(subject, watch, Operation.TRAIN_TIMESTEP, lambda batch: backward(subject, batch))
-    subject.trainer.optimizer.zero_grad(set_to_none=True)
-    how = (
-        "Forward and backward with the Flow-GRPO loss, which needs no forward of other weights, eager"
-        f"{_adapters(subject)}{', checkpointed' if subject.trainer.train_config.gradient_checkpointing else ''}."
-    )
-    return _timed_by_batch(how, points)
-
-
-def optimizer_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    trainer = subject.trainer
-    backward(subject, 1)()
-
-    def update() -> None:
-        torch.nn.utils.clip_grad_norm_(trainer.sets.theta.values(), trainer.train_config.max_grad_norm)
-        trainer.optimizer.step()
-        trainer.sets.follow(WeightSet.EMA, trainer.train_config.ema_decay)
-        fingerprint({name: parameter.data for name, parameter in trainer.sets.theta.items()})
-
-    one_rank = point(watch.times(update))
-    trainer.optimizer.zero_grad(set_to_none=True)
-    how = (
-        f"Clipping, AdamW, the average and the fingerprint of {subject.trained_bytes / 1e6:.0f} MB of trained weights."
-    )
-    series = (_measured(how, [one_rank]), derive.gangs(one_rank, subject.trained_bytes))
-    return Times(interpolation=ONE_FIGURE, series=series)
-
-
-def decode(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    @torch.no_grad()
-    def draw(x0_BSC: torch.Tensor) -> None:
-        to_images(subject.adapter.decode(x0_BSC, subject.size))
-
-    def pictures(batch: int) -> Callable[[], object]:
-        x0_BSC = torch.randn(batch, *subject.adapter.latent_shape(subject.size), device=subject.adapter.device)
-        return lambda: draw(x0_BSC)
-
-    points = _by_batch(subject, watch, Operation.DECODE, pictures)
-    return _timed_by_batch(
-        "Latents to pictures in host memory, in fp32, one picture at a time where there is a VAE.", points
-    )
-
-
-def role_switch(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    with published(subject) as (store, stored):
-        subject.resident.load(store.open(stored.weights))
-
-        def switch() -> None:
-            with subject.resident.use(stored.weights):
-                pass
-
-        seconds = watch.times(switch)
-        subject.resident.drop(stored.weights)
-    return _one("The model takes up a published set and gives it back; nothing is copied.", seconds)
-
-
 # -- weight transfers --------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +100,7 @@ def publish(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
         seconds = watch.times(write, warm_ups=0)
     how = f"{subject.trained_bytes / 1e6:.0f} MB of trained weights to the host, named and written to a local disk."
-    return _one(how, seconds)
+    return one_figure(how, seconds)
 
 
 def node_fetch(subject: ProfiledModel, watch: Stopwatch) -> Times:
@@ -211,7 +115,7 @@ def node_fetch(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
         seconds = watch.times(fetch, warm_ups=0)
     how = "Copied from a local disk into shared memory, brought to the device and read back; no network."
-    return _one(how, seconds)
+    return one_figure(how, seconds)
 
 
 def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
@@ -224,7 +128,7 @@ def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
         subject.resident.adopt(weights, own_copy(state), digest)
         subject.resident.drop(weights)
 
-    return _one(
+    return one_figure(
         "Copied beside the trained weights on their device, taken up by the model and read back.", watch.times(take)
     )
 
@@ -239,7 +143,7 @@ def peer_copy(subject: ProfiledModel, watch: Stopwatch) -> Times:
             subject.resident.drop(stored.weights)
 
         seconds = watch.times(take)
-    return _one("Taken from the node's shared memory, where a neighbour's copy is, and read back.", seconds)
+    return one_figure("Taken from the node's shared memory, where a neighbour's copy is, and read back.", seconds)
 
 
 def _make_moments(subject: ProfiledModel) -> None:
@@ -262,7 +166,7 @@ def take_snapshot(subject: ProfiledModel, watch: Stopwatch) -> Times:
         "Weights, their copies and the optimizer's moments, copied; and by what steps of training were longer, all "
         f"together, while they were written to a local disk: {written.held_s:.2f} and {written.lost_s:.2f} s."
     )
-    return _one(how, [written.held_s + written.lost_s])
+    return one_figure(how, [written.held_s + written.lost_s])
 
 
 def save_checkpoint(subject: ProfiledModel, watch: Stopwatch) -> Times:
@@ -270,7 +174,7 @@ def save_checkpoint(subject: ProfiledModel, watch: Stopwatch) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         step = Path(folder) / "step"
         seconds = watch.times(lambda: checkpoint.save(subject.trainer, step, subject.base_digest), warm_ups=0)
-    return _one("Weights, their copies and the optimizer's moments, copied and forced to a local disk.", seconds)
+    return one_figure("Weights, their copies and the optimizer's moments, copied and forced to a local disk.", seconds)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -292,7 +196,7 @@ def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
     seconds = watch.times(start, warm_ups=0)
     if subject.model != QWEN_IMAGE:
-        return _one(
+        return one_figure(
             "A new process imports everything, builds the model and its optimizer; no worker is forked.", seconds
         )
     p50, p99 = point(seconds).p50 + cited.FROM_DISK, point(seconds).p99 + cited.FROM_DISK
@@ -311,13 +215,13 @@ def reward(subject: ProfiledModel, watch: Stopwatch) -> Times:
     images = [world.render(prompt, np.random.default_rng(number)) for number, prompt in enumerate(prompts)]
     with RewardPool(1) as pool:
         pool.version(world.reward)
-        points = _by_batch(
+        points = by_batch(
             subject,
             watch,
             Operation.REWARD,
             lambda batch: lambda: pool.score(world.reward, images[:batch], prompts[:batch]),
         )
-    return _timed_by_batch(f"'{world.reward}' of rendered pictures, in one reward process with one thread.", points)
+    return timed_by_batch(f"'{world.reward}' of rendered pictures, in one reward process with one thread.", points)
 
 
 def regroup(subject: ProfiledModel, watch: Stopwatch) -> Times:
@@ -346,41 +250,3 @@ BUSY = frozenset(
     {Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD}
 )
 """Operations that run while other slots roll out or preview; during weight transfers the other slots wait."""
-
-
-# -- times and series --------------------------------------------------------------------------------------------------
-
-
-def _by_batch(
-    subject: ProfiledModel, watch: Stopwatch, operation: Operation, prepared: Callable[[int], Callable[[], object]]
-) -> list[Point]:
-    """Time ascending batches, up to the largest that fits the device."""
-    points: list[Point] = []
-    for batch in subject.batches[operation]:
-        try:
-            points.append(point(watch.times(prepared(batch)), batch))
-        except torch.OutOfMemoryError:
-            if not points:
-                raise
-            break
-    return points
-
-
-def _measured(how: str, points: Sequence[Point]) -> Series:
-    return Series(provenance=Provenance.MEASURED, how=how, points=tuple(points))
-
-
-def _timed_by_batch(how: str, points: Sequence[Point]) -> Times:
-    return Times(interpolation=BY_BATCH, series=(_measured(how, points),))
-
-
-def _one(how: str, seconds: Sequence[float]) -> Times:
-    return Times(interpolation=ONE_FIGURE, series=(_measured(how, [point(seconds)]),))
-
-
-def _adapters(subject: ProfiledModel) -> str:
-    lora = subject.trainer.train_config.lora
-    if lora is None:
-        return ""
-    tf32 = torch.get_float32_matmul_precision() == "high" and subject.adapter.device.type == "cuda"
-    return f", with adapters of rank {lora.rank} beside the weights{' (fp32 matmuls in TF32)' if tf32 else ''}"

@@ -5,19 +5,23 @@ a GPU. Its weights may be random, because no duration depends on them.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from spotlight.compute.data.worlds import World
+from spotlight.compute.fast.fast_model import CanBeFast, FastModel, accelerate
+from spotlight.compute.fast.kernel_choice import fastest_kernel, usable_kernels
 from spotlight.compute.models import families
 from spotlight.compute.models.adapter import Adapter, ConditionBatch, Conditioning
 from spotlight.compute.train.config import AlgorithmConfig, LoraConfig, NftConfig, TrainConfig
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.control.profiles import Operation
-from spotlight.core.types import Size
+from spotlight.core.types import Size, Version
+from spotlight.core.work import WeightsId
 
 QWEN_IMAGE = "qwen-image"
 RUN_SEED = 0
@@ -54,6 +58,27 @@ class ProfiledModel:
         self._text = text
         self.trainer = Trainer(adapter, train, algorithm or NftConfig(), RUN_SEED)
         self.resident = Resident(adapter.transformer, digest)
+        self.fast: FastModel | None = None
+
+    @property
+    def kernels(self) -> str:
+        """How its forwards run, in words."""
+        return "eager" if self.fast is None else f"compiled with {self.fast.kernel.value} attention"
+
+    def make_fast(self, fp8_previews: bool) -> None:
+        """Compile it as a worker does, with the attention kernel that is fastest at its largest batch."""
+        assert isinstance(self.adapter, CanBeFast)
+        rows = max(self.batches[Operation.DENOISE_STEP])
+        weight, text = next(self.adapter.transformer.parameters()), self.conditions(1).mask
+        kernels = usable_kernels(weight.device, weight.dtype)
+        padding = int((~text).sum())
+        kernel = fastest_kernel(kernels, rows, self.tokens + text.shape[1], padding, self.adapter.transformer)
+        self.fast = self.adapter.fast = accelerate(self.adapter.transformer, kernel, fp8_previews)
+        self.resident = Resident(self.adapter.transformer, self.base_digest, fast=self.fast)
+
+    def rolling_out(self, is_exact: bool = True) -> AbstractContextManager[None]:
+        """Compute as a rollout does inside the block, or as a preview."""
+        return self.resident.use(WeightsId(Version(0)), is_exact)
 
     @property
     def tokens(self) -> int:

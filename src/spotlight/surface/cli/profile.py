@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.compute.profiling.speed import Speed
 from spotlight.core.errors import ConfigError, InputError, suggestion
 from spotlight.surface.cli.progress import PatientProgress
 
@@ -39,6 +40,9 @@ def profile(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; use the number of a worker.")] = 1,
     tf32: Annotated[bool, typer.Option("--tf32", help="As with model.tf32 in a recipe: fp32 matmuls in TF32.")] = False,
+    speed: Annotated[
+        Speed | None, typer.Option(help="Default compiled for qwen-image on a GPU, and eager for any other.")
+    ] = None,
     beside: Annotated[
         int, typer.Option(min=0, help="Other slots at work meanwhile, as in a run that uses the whole machine.")
     ] = 0,
@@ -68,7 +72,7 @@ def profile(
         repeats = QUICK_REPEATS if quick else REPEATS
         least_s = LEAST_S if subject.adapter.device.type == "cpu" and not quick else 0.0
         watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S, least_s=least_s)
-        found = _empty(path.stem, subject, base, _conditions(watch, beside))
+        found = _empty(path.stem, subject, base, _conditions(watch, beside) + _made_fast(subject, watch, speed))
         with _company(model, threads, beside) as company:
             progress.report("loading", 1, 1)
             began = time.monotonic()
@@ -81,6 +85,20 @@ def profile(
                     print(f"{operation} known after {time.monotonic() - began:.0f} s", file=sys.stderr)
                 progress.report("measuring", done, len(wanted))
     _show(found, path, as_json)
+
+
+def _made_fast(subject: "ProfiledModel", watch: "Stopwatch", speed: Speed | None) -> str:
+    """Compile the model if requested, and return what it took before, for the notes."""
+    from spotlight.compute.profiling.on_device import eager_seconds
+    from spotlight.compute.profiling.subject import QWEN_IMAGE
+
+    is_large = subject.model == QWEN_IMAGE and subject.adapter.device.type == "cuda"
+    chosen = speed or (Speed.COMPILED if is_large else Speed.EAGER)
+    if chosen is Speed.EAGER:
+        return ""
+    before = eager_seconds(subject, watch)
+    subject.make_fast(fp8_previews=chosen is Speed.FP8)
+    return f"; before it was compiled: {before}"
 
 
 def _operations(only: str | None) -> "list[Operation]":
