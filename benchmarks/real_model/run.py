@@ -2,6 +2,7 @@
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -51,40 +52,56 @@ MIDWAY_S = 2.5
 SECONDS = "seconds"
 
 
-def measure(family: str, tiny: bool) -> tuple[dict[str, Figure], list[str]]:
+def measure(family: str, tiny: bool, more: Sequence[str] = ()) -> tuple[dict[str, Figure], list[str]]:
     """Run the recipe with one kill; return its figures and the settings that differ from the recipe."""
     name = f"random-tiny:{family}" if tiny else f"random:{family}"
-    settings = [f"model.name={name}", *CUT, *(TINY if tiny else ())]
+    settings = [f"model.name={name}", *CUT, *(TINY if tiny else ()), *more]
     with TemporaryDirectory(prefix="real-model-") as folder:
-        memory = MemoryWatch()
-        records = _killed_run(RECIPES[family], settings, Path(folder), memory, tiny)
+        watch = DeviceWatch()
+        records = _killed_run(RECIPES[family], settings, Path(folder), watch, tiny)
         config = load_config(RECIPES[family], settings)
     found = _measured(records)
-    found["peak_memory_gib"] = Figure.single(memory.peak_mib / 1024, "GiB of the GPU, all processes")
+    found["peak_memory_gib"] = Figure.single(watch.peak_mib / 1024, "GiB of the GPU, all processes")
+    found["gpu_busy_share"] = Figure.single(watch.busy_share, "of the time from iteration 2 on with a kernel running")
     if family in PROFILES:
         found |= _predicted(config, RECIPES[family], Profile.load(PROFILES[family]))
     return found, settings
 
 
-class MemoryWatch:
-    """Polls the driver for the memory in use on the first GPU; 0 without a GPU."""
+class DeviceWatch:
+    """Reads memory and utilization of the first GPU from its driver; nothing without a GPU.
+
+    The driver's utilization is the share of its last sampling period in which at least one kernel ran.
+    """
 
     def __init__(self) -> None:
         self.peak_mib = 0.0
-        threading.Thread(target=self._poll, daemon=True).start()
+        self._busy: list[tuple[float, float]] = []
+        self.iterations: list[float] = []
+        """When the end of each iteration was seen."""
+        threading.Thread(target=self._read, daemon=True).start()
 
-    def _poll(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        while True:
-            try:
-                used = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
-            except (OSError, subprocess.SubprocessError, IndexError):
-                return
+    def _read(self) -> None:
+        query = "--query-gpu=memory.used,utilization.gpu"
+        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "100", "-i", "0"]
+        try:
+            driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        except OSError:
+            return
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            used, busy = line.split(",")
             self.peak_mib = max(self.peak_mib, float(used))
-            time.sleep(POLL_S)
+            self._busy.append((time.monotonic(), float(busy) / 100))
+
+    @property
+    def busy_share(self) -> float:
+        """Mean utilization from the end of the first iteration to the end of the last."""
+        first, last = self.iterations[0], self.iterations[-1]
+        return statistics.mean([busy for at, busy in self._busy if first < at <= last] or [float("nan")])
 
 
-def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: MemoryWatch, is_tiny: bool) -> list[Record]:
+def _killed_run(recipe: str, settings: Sequence[str], folder: Path, watch: DeviceWatch, is_tiny: bool) -> list[Record]:
     """Start the run, kill its spot worker while it holds a rollout, and return the journal of the clean run."""
     command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", recipe]
     for setting in settings:
@@ -95,8 +112,8 @@ def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: Memo
         pid = _wait(lambda: _spot_in_flight(_records(journal)), process)
         time.sleep(0.2 if is_tiny else MIDWAY_S)
         os.kill(pid, signal.SIGKILL)
-        print(f"killed the spot worker {pid} in mid-flight; {memory.peak_mib / 1024:.0f} GiB so far", file=sys.stderr)
-        code = process.wait(PATIENCE_S)
+        print(f"killed the spot worker {pid} in mid-flight; {watch.peak_mib / 1024:.0f} GiB so far", file=sys.stderr)
+        code = _watched(process, journal, watch)
     finally:
         process.kill()
     records = _records(journal)
@@ -108,6 +125,16 @@ def _killed_run(recipe: str, settings: Sequence[str], folder: Path, memory: Memo
         raise SystemExit(f"the run ended with {code}: {' '.join(report.sentences())}\n{logs}")
     print(" ".join(report.sentences()), file=sys.stderr)
     return records
+
+
+def _watched(process: subprocess.Popen[bytes], journal: Path, watch: DeviceWatch) -> int:
+    """Wait for the end of the run, and note when each iteration ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        done = sum(isinstance(record.event, IterationDone) for record in _records(journal))
+        watch.iterations += [time.monotonic()] * (done - len(watch.iterations))
+        time.sleep(POLL_S)
+    return process.wait(1)
 
 
 def _records(journal: Path) -> list[Record]:
