@@ -129,6 +129,12 @@ def test_slow_model_is_measured_for_no_longer_than_the_limit(monkeypatch):
     assert ScriptedDevice(lambda rows: 0.5).rows() == MOST
 
 
+def test_compilation_of_each_new_size_does_not_end_the_search():
+    """A size takes a minute the first time and a tenth of a millisecond after that."""
+    device = ScriptedDevice(lambda rows: 60.0 if rows not in device.tried[:-1] else 1e-4)
+    assert device.rows() == MOST
+
+
 def test_guidance_is_measured_where_the_recipe_guides():
     plain, guided = ScriptedDevice(lambda rows: 1e-4), ScriptedDevice(lambda rows: 1e-4)
     plain.rows()
