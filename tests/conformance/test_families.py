@@ -333,6 +333,12 @@ def test_sd3_size_beyond_its_table_of_positions_names_the_largest(tmp_path):
         adapter.latent_shape(Size(2048, 64))
 
 
+def test_prompts_are_counted_with_the_template_of_the_pipeline(model):
+    pipeline = model.adapter.text.pipeline
+    assert model.family.prompt_template == getattr(pipeline, "prompt_template_encode", "{}")
+    assert model.family.template_tokens == getattr(pipeline, "prompt_template_encode_start_idx", 0)
+
+
 def test_prompt_longer_than_the_encoder_takes_is_refused(model):
     adapter = model.family.load_adapter_class().from_pretrained(
         str(model.folder), "cpu", torch.float32, max_text_tokens=12
