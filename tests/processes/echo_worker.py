@@ -6,6 +6,7 @@ its kind.
 Seeds with a meaning: HANG stops the heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
 """
 
+import gc
 import hashlib
 import os
 import socket
@@ -48,6 +49,7 @@ def result_of(granted: m.Granted) -> tuple[m.Result, bytes]:
 
 
 def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
+    assert gc.isenabled(), "a worker without the collector keeps every cycle"
     launch = WorkerLaunch.from_bytes(launch_bytes)
     connection = wire.Connection(sock)
     is_silent = threading.Event()
