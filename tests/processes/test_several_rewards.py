@@ -11,6 +11,9 @@ from spotlight.control.advantage import StdMode, decoupled_advantages
 from spotlight.control.run_state import RunState
 from spotlight.core.events import Accepted, Compared, Evaluated, ProblemNoted, RunStopped
 
+# In the default tests: two rewards in test_own_inputs.py, outages in virtual time in tests/journeys/test_stalls.py.
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 extends: words-nft
 iterations: 2
@@ -83,7 +86,6 @@ def assert_trained_on_the_advantages_of_each(live: LiveRun, second: str, iterati
         assert tuple(tuple(group.advantages.tolist()) for group in found) == event.advantages
 
 
-@pytest.mark.slow
 def test_run_with_two_rewards_that_is_resumed_between_iterations_keeps_the_scales_of_both(run):
     live = run(TWO)
     assert live.finish() == 0, live.log()
