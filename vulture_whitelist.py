@@ -5,6 +5,7 @@ A name that only tests use is dead unless a line here says what it is kept for.
 
 # Read by pytest, hypothesis and the standard library.
 pytestmark  # pytest
+pytest_collection_finish  # pytest
 teardown  # hypothesis, after each history of a state machine
 TestLedger  # pytest collects the state machine under this name
 TestAnyHistory  # pytest collects the state machine under this name

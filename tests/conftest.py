@@ -1,7 +1,12 @@
-"""One thread per test process, and bytecode for the interpreters that tests start."""
+"""One thread per test process, bytecode for the interpreters that tests start, and tiny models made here."""
 
+import gc
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 # Before torch is imported: pools of several test processes would spin against each other for the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,3 +16,31 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "caches")
 # Without bytecode every interpreter that a test starts compiles torch anew, which takes 7 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# The modules that tests import make half a million objects that all stay: collections meanwhile take seconds.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tiny_models_are_made_in_this_process() -> Iterator[None]:
+    """A process for it, as the product starts, would import torch and diffusers anew for 6 s."""
+    from spotlight.compute.models import fetched
+    from spotlight.compute.models.family_registry import Family
+
+    def make(family: Family, folder: Path) -> None:
+        from spotlight.compute.models.random_weights import write_tiny
+
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = write_tiny(family, Path(scratch) / "made")
+            if not folder.is_dir():
+                made.rename(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetched, "_make_tiny", make)
+        yield

@@ -111,10 +111,10 @@ class Bench:
 
     def workload(self, edge: int) -> Workload:
         work = self.config.workload(self.facts, PROMPT.text)
-        size = Size(edge, edge)
-        tokens = replace(work.tokens, image=self.facts.geometry.tokens(size), text=self.adapter.bucket_width(TOKENS))
+        width = self.adapter.bucket_width(TOKENS)
         # Only what the benchmark does: no previews, and a fixed number of rows.
-        return replace(work, size=size, tokens=tokens, previews=False, searches=False)
+        rollouts = replace(work.rollouts, size=Size(edge, edge), text_tokens=width, previews=False)
+        return replace(work, rollouts=rollouts, searches=False)
 
     def train(self, edge: int, rows: int, recomputes: bool) -> MemoryPlan:
         """Two forwards and backwards, and the step of the optimizer, twice; the plan of the same."""

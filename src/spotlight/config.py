@@ -16,7 +16,7 @@ from spotlight.assets import asset
 from spotlight.budget import BudgetConfig
 from spotlight.compute.data.config import DataConfig
 from spotlight.compute.data.prompts import run_prompts
-from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_load import RolloutLoad, Workload
 from spotlight.compute.models.catalogue import ModelFacts, facts_of
 from spotlight.compute.models.config import FLOAT32, ModelConfig, found_device
 from spotlight.compute.rewards import registry
@@ -91,12 +91,7 @@ class RunConfig(Section):
 
     def workload(self, facts: ModelFacts, longest_prompt: str) -> Workload:
         """What the memory of the run's processes depends on."""
-        return Workload.of(
-            facts,
-            self.model,
-            self.train,
-            self.algorithm,
-            takes_stale=self.pipeline.asynchrony,
+        rollouts = RolloutLoad(
             size=facts.size(self.data.size),
             text_tokens=facts.text_tokens(self.model, longest_prompt),
             guidance=self.rollout.guidance,
@@ -104,6 +99,7 @@ class RunConfig(Section):
             previews=self.explores,
             overlaps=self.pipeline.gap and self.pipeline.tag,
         )
+        return Workload.of(facts, self.model, self.train, self.algorithm, rollouts, self.pipeline.asynchrony)
 
     @model_validator(mode="after")
     def _rewards_exist(self) -> Self:

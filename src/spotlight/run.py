@@ -303,7 +303,7 @@ class Run:
         if self.config.cluster.pace is not None:
             return None
         work = self.config.workload(self.run_log.facts, self.run_log.prompts.longest.text)
-        return MemorySettings.of(work, self.config.shards)
+        return MemorySettings.of(work.rollouts, self.config.shards)
 
     def _hours(self) -> float:
         return self.run_log.run_time() / 3600

@@ -47,6 +47,7 @@ class FamilyModel:
         uncond: ConditionBatch | None,
         guidance: float,
         output_type: str = "latent",
+        steps: int = STEPS,
     ) -> torch.Tensor:
         call: dict[str, Any] = {"prompt_embeds": cond.embeds}
         if uncond is not None:
@@ -57,9 +58,9 @@ class FamilyModel:
         else:
             call |= {"pooled_prompt_embeds": cond.pooled, "guidance_scale": guidance}
             call |= {"negative_pooled_prompt_embeds": uncond.pooled} if uncond is not None else {}
-        return self.call_pipeline(x_BSC, output_type, **call)
+        return self.call_pipeline(x_BSC, output_type, steps, **call)
 
-    def call_pipeline(self, x_BSC: torch.Tensor, output_type: str, **call: Any) -> torch.Tensor:
+    def call_pipeline(self, x_BSC: torch.Tensor, output_type: str, steps: int = STEPS, **call: Any) -> torch.Tensor:
         is_square = self.family.name == "sd3"
         latents = unpatchify(x_BSC, 2, 16, SIZE.height // 8, SIZE.width // 8) if is_square else x_BSC
         images = self.pipeline(
@@ -67,7 +68,7 @@ class FamilyModel:
             latents=latents,
             height=SIZE.height,
             width=SIZE.width,
-            num_inference_steps=STEPS,
+            num_inference_steps=steps,
             output_type=output_type,
         ).images
         return patchify(images, 2) if is_square and output_type == "latent" else images
@@ -92,8 +93,8 @@ def noise(rows: int, size: Size = SIZE) -> torch.Tensor:
     return torch.randn(rows, size.height * size.width // 256, 64, generator=generator)
 
 
-def ode_samples(rows: int, guidance: float) -> list[Sample]:
-    sampling = Sampling(steps=STEPS, size=SIZE, guidance=guidance)
+def ode_samples(rows: int, guidance: float, steps: int = STEPS) -> list[Sample]:
+    sampling = Sampling(steps=steps, size=SIZE, guidance=guidance)
     return [Sample(prompt=PromptId("p"), seed=row, sampling=sampling, version=Version(0)) for row in range(rows)]
 
 

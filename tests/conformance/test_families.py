@@ -40,6 +40,8 @@ from spotlight.core.work import Request, Work
 NAMES = sorted(FAMILIES)
 RUN_SEED = 7
 WINDOW = 2
+FEW_STEPS = 8
+"""Steps where no ulp of a sigma is at stake."""
 GUIDED = pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
 
 
@@ -52,10 +54,10 @@ def guidance_of(model: FamilyModel, guided: bool) -> float:
     return GUIDANCE[model.family.name] if guided else 1.0
 
 
-def rolled_out(monkeypatch, adapter, x_BSC, cond, uncond, guidance) -> torch.Tensor:
+def rolled_out(monkeypatch, adapter, x_BSC, cond, uncond, guidance, steps=STEPS) -> torch.Tensor:
     """The real rollout loop, from the pipeline's initial latents."""
     monkeypatch.setattr(denoise, "initial_noise", lambda run_seed, samples, shape: x_BSC)
-    return denoise.roll_out(adapter, ode_samples(len(x_BSC), guidance), cond, uncond, run_seed=0).x0_BSC
+    return denoise.roll_out(adapter, ode_samples(len(x_BSC), guidance, steps), cond, uncond, run_seed=0).x0_BSC
 
 
 def velocity(adapter, x_BSC, cond, uncond=None, guidance=1.0) -> torch.Tensor:
@@ -79,12 +81,12 @@ def test_rollout_of_prompts_of_different_lengths_is_the_pipeline_bit_for_bit(mon
 def test_rollout_in_our_buckets_and_with_the_other_batching_of_guidance_is_the_pipelines(monkeypatch, model, guided):
     guidance = guidance_of(model, guided)
     x_BSC = noise(len(TEXTS))
-    theirs = model.run_pipeline(x_BSC, *model.conditions(guided=guided), guidance)
+    theirs = model.run_pipeline(x_BSC, *model.conditions(guided=guided), guidance, steps=FEW_STEPS)
     bucketed = model.conditions(guided=guided, bucketed=True)
     assert bucketed[0].mask.shape[1] in model.family.text_widths(model.family.longest_prompt)
     for batched in (True, False):
         monkeypatch.setattr(model.adapter, "batches_guidance", batched)
-        ours = rolled_out(monkeypatch, model.adapter, x_BSC, *bucketed, guidance)
+        ours = rolled_out(monkeypatch, model.adapter, x_BSC, *bucketed, guidance, FEW_STEPS)
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
@@ -331,6 +333,12 @@ def test_sd3_size_beyond_its_table_of_positions_names_the_largest(tmp_path):
     adapter = loaded("sd3", written("sd3", tmp_path / "sd3"))
     with pytest.raises(SizeError, match=r"2048x64 .* at most 1536; .* 1536x64"):
         adapter.latent_shape(Size(2048, 64))
+
+
+def test_prompts_are_counted_with_the_template_of_the_pipeline(model):
+    pipeline = model.adapter.text.pipeline
+    assert model.family.prompt_template == getattr(pipeline, "prompt_template_encode", "{}")
+    assert model.family.template_tokens == getattr(pipeline, "prompt_template_encode_start_idx", 0)
 
 
 def test_prompt_longer_than_the_encoder_takes_is_refused(model):

@@ -6,6 +6,7 @@ its kind.
 Seeds with a meaning: HANG stops the heartbeat, BROKEN sends bytes that are no frame, UNJUDGED makes the judge fail.
 """
 
+import gc
 import hashlib
 import os
 import socket
@@ -55,6 +56,7 @@ def warm(device: str) -> None:
 
 
 def entry(worker, sock: socket.socket, launch_bytes: bytes) -> None:
+    assert gc.isenabled(), "a worker without the collector keeps every cycle"
     launch = WorkerLaunch.from_bytes(launch_bytes)
     connection = wire.Connection(sock)
     is_silent = threading.Event()

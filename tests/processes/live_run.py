@@ -41,6 +41,8 @@ class LiveRun:
         self.run = folder / "runs" / name
         (folder / "recipe.yaml").write_text(recipe or RECIPE.format(iterations=iterations))
         self._controller: subprocess.Popen[bytes] | None = None
+        self._sizes: dict[Path, int] = {}
+        self._records: list[Record] = []
 
     def start(self, *arguments: str) -> None:
         self._spawn("train", "recipe.yaml", "--output.name", self.run.name, *arguments)
@@ -82,9 +84,13 @@ class LiveRun:
         return [event for event in self.events(WorkerJoined) if event.worker not in lost and _is_alive(event.pid)]
 
     def records(self) -> list[Record]:
+        """Records of the journal so far, read anew only where it has grown: tests poll them."""
         # The folder is made a moment before its first segment.
         journal = self.run / "journal"
-        return list(read(journal)) if journal.is_dir() and list_segments(journal) else []
+        sizes = {path: path.stat().st_size for path in list_segments(journal)} if journal.is_dir() else {}
+        if sizes != self._sizes:
+            self._sizes, self._records = sizes, list(read(journal))
+        return self._records
 
     def events(self, kind: type) -> list:
         return [record.event for record in self.records() if isinstance(record.event, kind)]

@@ -18,7 +18,10 @@ def ranks() -> Iterator[GangRanks]:
     started.end()
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(FAMILIES) if name != "qwen-image"]
+
+
+@pytest.fixture(scope="module", params=["qwen-image", *OTHERS])
 def family(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, write_tiny(FAMILIES[request.param], tmp_path_factory.mktemp(request.param))
 

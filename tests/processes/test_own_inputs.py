@@ -1,6 +1,7 @@
-"""A run with a user's own prompts, reward and second judge in one working folder, resumed from another folder."""
+"""A run with a user's own prompts, two rewards and a second judge in one working folder, resumed from another."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.core.events import Accepted, Evaluated, Issued
+from spotlight.core.events import Accepted, Compared, Evaluated, Issued
 from spotlight.core.journal import read
 from spotlight.core.types import Prompt
 from spotlight.core.work import Work
@@ -21,7 +22,10 @@ train: {micro_batch: 4}
 explore: {enabled: false}
 eval: {every: 1, prompts: 4, steps: 2}
 cluster: {reserved: 1, spot: 0, rows: 4}
-reward: {processes: 1, name: "brightness:bright", judge: "brightness:dark"}
+reward:
+  combine: gdpo
+  judge: "brightness:dark"
+  terms: [{name: jpeg, weight: 3, processes: 1}, {name: "brightness:bright", weight: 4, processes: 1}]
 data: {prompts: mine.txt, held_out: held.jsonl}
 output: {name: run, journal: {sync: never}}
 """
@@ -44,7 +48,7 @@ def spotlight(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_run_with_own_prompts_and_reward_resumes_from_another_folder_without_the_prompt_files(tmp_path):
+def test_run_with_own_prompts_and_rewards_resumes_from_another_folder_without_the_prompt_files(tmp_path):
     """A file that shadows a module of Python affects neither."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
@@ -74,10 +78,13 @@ def test_run_with_own_prompts_and_reward_resumes_from_another_folder_without_the
     evaluated = [event for event in events if isinstance(event, Evaluated)]
     assert [event.iteration for event in evaluated if event.scores] == [0, 1, 2]
     for event in evaluated:
-        assert event.scores["judge"][0] == pytest.approx(1 - event.scores["reward"][0])
-    scorers = {event.scorer for event in events if isinstance(event, Accepted)}
-    assert len(scorers) == 1
-    assert scorers.pop().startswith("brightness:bright source ")
+        assert event.scores["judge"][0] == pytest.approx(1 - event.scores["brightness:bright"][0])
+    accepted = [event for event in events if isinstance(event, Accepted)]
+    for event in accepted:
+        assert event.reward == math.fsum((3 * event.components["jpeg"], 4 * event.components["brightness:bright"]))
+    (scorer,) = {event.scorer for event in accepted}
+    assert "4 brightness:bright source " in scorer
+    assert [set(event.terms) for event in events if isinstance(event, Compared)] == [{"jpeg", "brightness:bright"}] * 2
     report = (here / "runs/run/report.html").read_text()
     assert "the word &quot;kettle&quot;" in report
     assert json.loads((here / "runs/run/config.json").read_text())["reward"]["folder"] == str(here)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import spotlight
 from live_run import LiveRun
+from made_run import made_run
 from planted import planted_everywhere
 
 from spotlight.compute.models.catalogue import facts_of
@@ -57,24 +58,21 @@ def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_needs_neither
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = LiveRun(tmp_path, RECIPE)
-    first.start()
-    finished(first)
-    file = first.run / "weights" / "average-1.safetensors"
-    by_name = [evaluated(name) for name in (file, "run", first.run / "checkpoints" / "step_000002")]
+    first = made_run(tmp_path / "runs" / "run")
+    by_name = [evaluated(name) for name in (first.average, "run", first.checkpoint)]
     assert len({shown["digest"] for shown in by_name}) == 1
     assert [shown["figures"] for shown in by_name] == [by_name[0]["figures"]] * 3
-    assert by_name[0]["figures"]["reward"]["value"] == rewards(first)[-1]
     assert by_name[0]["digest"] != facts_of("words").digest
 
     # Adapters on top of the result; the first run is then deleted.
-    second = LiveRun(first.folder, RECIPE, name="second")
+    second = LiveRun(tmp_path, RECIPE, name="second")
     second.start("--model.name", "run", "--train.lora.rank", "2")
     finished(second)
     (began,) = second.events(RunStarted)
     assert began.base_digest == by_name[0]["digest"] == facts_of(str(second.run / BASE)).digest
-    assert rewards(second)[0] == rewards(first)[-1], "the second run begins with the result of the first"
-    shutil.rmtree(first.run)
+    begin = by_name[0]["figures"]["reward"]["value"]
+    assert rewards(second)[0] == begin, "the second run begins with the result of the first"
+    shutil.rmtree(first.folder.path)
     by_name = [evaluated(name) for name in ("second", second.run / "checkpoints" / "step_000002")]
     assert by_name[0]["figures"] == by_name[1]["figures"]
     assert by_name[0]["digest"] == by_name[1]["digest"] != began.base_digest

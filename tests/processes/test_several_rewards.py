@@ -11,6 +11,9 @@ from spotlight.control.advantage import StdMode, decoupled_advantages
 from spotlight.control.run_state import RunState
 from spotlight.core.events import Accepted, Compared, Evaluated, ProblemNoted, RunStopped
 
+# In the default tests: two rewards in test_own_inputs.py, outages in virtual time in tests/journeys/test_stalls.py.
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 extends: words-nft
 iterations: 2
@@ -28,9 +31,7 @@ reward:
     - {name: jpeg, weight: 3, processes: 1}
     - {name: "own_rewards:bright", weight: 4, options: {gain: 2.0}, processes: 1, batch: 3}
 """
-LATE = """
-reward: {name: "own_rewards:late", processes: 1}
-"""
+LATE = TWO.replace(":bright", ":late")
 REWARDS = """
 from pathlib import Path
 from spotlight.core.errors import RewardUnavailable
@@ -38,13 +39,11 @@ from spotlight.core.errors import RewardUnavailable
 def bright(images, prompts, *, gain):
     return [gain * float(image.mean()) / 255 for image in images]
 
-def late(images, prompts):
+def late(images, prompts, *, gain):
     if not Path(__file__).with_name("up").exists():
         raise RewardUnavailable("the far judge does not answer")
-    return bright(images, prompts, gain=1.0)
+    return bright(images, prompts, gain=gain)
 """
-
-
 AWAITED = "the reward 'own_rewards:late' to score"
 
 
@@ -63,21 +62,17 @@ def run(tmp_path: Path):
         each.close()
 
 
-def test_run_with_two_rewards_trains_on_the_advantages_of_each_and_resumes(run):
-    live = run(TWO)
-    assert live.finish() == 0, live.log()
-    live.resume("--set", "iterations=3")
-    assert live.finish() == 0, live.log()
+def assert_trained_on_the_advantages_of_each(live: LiveRun, second: str, iterations: int) -> None:
     live.check()
     for accepted in live.events(Accepted):
         parts = accepted.components
-        assert accepted.reward == math.fsum((3 * parts["jpeg"], 4 * parts["own_rewards:bright"]))
-        assert "4 own_rewards:bright(gain=2.0) source " in accepted.scorer
-    assert {"reward", "jpeg", "own_rewards:bright"} <= live.events(Evaluated)[0].scores.keys()
+        assert accepted.reward == math.fsum((3 * parts["jpeg"], 4 * parts[second]))
+        assert f"4 {second}(gain=2.0) source " in accepted.scorer
+    assert {"reward", "jpeg", second} <= live.events(Evaluated)[0].scores.keys()
     events = [record.event for record in live.records()]
     weights = weights_of(RewardConfig.model_validate(live.config()["reward"]).rewards(""))
     compared = [event for event in events if isinstance(event, Compared)]
-    assert [event.iteration for event in compared] == [0, 1, 2]
+    assert [event.iteration for event in compared] == list(range(iterations))
     for event in compared:
         before = RunState.replay(events[: events.index(event)])
         found = decoupled_advantages(
@@ -91,7 +86,15 @@ def test_run_with_two_rewards_trains_on_the_advantages_of_each_and_resumes(run):
         assert tuple(tuple(group.advantages.tolist()) for group in found) == event.advantages
 
 
-def test_run_whose_reward_is_unavailable_at_first_waits_stops_resumes_and_scores_every_sample(run, tmp_path):
+def test_run_with_two_rewards_that_is_resumed_between_iterations_keeps_the_scales_of_both(run):
+    live = run(TWO)
+    assert live.finish() == 0, live.log()
+    live.resume("--set", "iterations=3")
+    assert live.finish() == 0, live.log()
+    assert_trained_on_the_advantages_of_each(live, "own_rewards:bright", 3)
+
+
+def test_run_of_two_rewards_one_of_them_unavailable_at_first_waits_stops_resumes_and_trains_on_both(run, tmp_path):
     live = run(LATE)
     live.wait_for_event(ProblemNoted)
     waiting = live.wait_for(lambda: AWAITED in str(live.status()["waiting_for"]) and live.status()["waiting_for"])
@@ -104,7 +107,7 @@ def test_run_whose_reward_is_unavailable_at_first_waits_stops_resumes_and_scores
     live.wait_for(lambda: len(live.events(ProblemNoted)) == 2)
     (tmp_path / "up").touch()
     assert live.finish() == 0, live.log()
-    live.check()
+    assert_trained_on_the_advantages_of_each(live, "own_rewards:late", 2)
     assert "the far judge does not answer; a run starts all the same" in live.log()
     assert all(math.isfinite(event.reward) for event in live.events(Accepted))
     assert all("'own_rewards:late' cannot score now" in event.problem for event in live.events(ProblemNoted))

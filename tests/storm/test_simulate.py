@@ -227,7 +227,7 @@ def test_four_ranks_train_four_times_as_fast_as_one(tmp_path):
     assert (seconds[1] - fixed) / (seconds[4] - fixed) == pytest.approx(4, rel=0.05)
 
 
-WAVES = ("rollout.prompts=32", "rollout.group_size=16", "eval.every=10")
+WAVES = ("iterations=2", "rollout.prompts=32", "rollout.group_size=16", "eval.every=10")
 """Three waves of rollouts on twelve slots."""
 
 

@@ -6,10 +6,15 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
-from spotlight.sim.storm import StormTally, run_seed
+from spotlight.sim import storm
+from spotlight.sim.faults import Storm, Undisturbed
+from spotlight.sim.setting import Setting
+from spotlight.sim.storm import SeedOutcome, StormFailed, StormTally, run_seed
 
 SEEDS = range(60)
 MORE_SEEDS = range(60, 300)
@@ -29,11 +34,28 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
         pytest.param(500404, id="an event after one that the full disk refused"),
         pytest.param(500474, id="an update whose samples all fail"),
         pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
-        pytest.param(920411, id="a preview that twenty workers died with"),
     ],
 )
 def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:
     assert run_seed(seed).theta
+
+
+@pytest.mark.parametrize(("iteration", "is_compared"), [(0, True), (1, False)])
+def test_storm_with_a_sample_that_twenty_workers_died_with_compares_the_iterations_before_it(
+    monkeypatch: pytest.MonkeyPatch, iteration: int, is_compared: bool
+) -> None:
+    """In this seed it is a preview that chooses seeds of iteration 1."""
+    run = storm._run_storm
+
+    def run_altered(setting: Setting, weather: Storm, logs: Path | None) -> SeedOutcome:
+        outcome = run(setting, weather, logs)
+        if isinstance(weather, Undisturbed):
+            outcome.digests = tuple((at, "other" if at == iteration else digest) for at, digest in outcome.digests)
+        return outcome
+
+    monkeypatch.setattr(storm, "_run_storm", run_altered)
+    with pytest.raises(StormFailed, match="something was lost") if is_compared else nullcontext():
+        assert run_seed(920411).altered == 1
 
 
 @pytest.mark.slow

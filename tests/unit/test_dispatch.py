@@ -6,9 +6,9 @@ from dispatch_stories import dispatcher_with
 
 from spotlight.control.directory import PublishedSet
 from spotlight.control.ledger import SampleState
-from spotlight.control.setbacks import TROUBLES_ALLOWED
+from spotlight.control.setbacks import LOSSES_ALLOWED, TROUBLES_ALLOWED
 from spotlight.core import messages as m
-from spotlight.core.events import SCHEMA, ProblemNoted
+from spotlight.core.events import SCHEMA, AnyEvent, ProblemNoted
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 
@@ -131,3 +131,27 @@ def test_worker_with_other_kernels_than_the_first_is_refused_and_reported():
     assert sorted(dispatcher.directory.workers) == [f"{node}/0.1", f"{node}/0.3"]
     problems = [event.problem for event in events if isinstance(event, ProblemNoted)]
     assert any("other kernels (not compiled) than this run (compiled, cudnn attention)" in each for each in problems)
+
+
+@pytest.mark.parametrize("work", [Work.ROLLOUT, Work.PREVIEW])
+def test_sample_with_which_workers_always_die_is_given_up_and_recorded(work):
+    """The ledger records the drop of a rollout and nothing of a single preview."""
+    events: list[AnyEvent] = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
+    weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=work, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0] if work is Work.ROLLOUT else [])
+    for attempt in range(LOSSES_ALLOWED):
+        assert dispatcher.ledger.state(request.id) is SampleState.QUEUED
+        worker = WorkerId(f"{node}/0.{attempt}")
+        hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+        for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1)):
+            dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+        assert dispatcher.ledger.holder(request.id) == worker
+        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), b"", now=2.0)
+    assert dispatcher.ledger.state(request.id) is SampleState.DROPPED
+    noted = [event.problem for event in events if isinstance(event, ProblemNoted)]
+    given_up = f"the sample {request.id} is given up and not ranked: {LOSSES_ALLOWED} workers died while making it"
+    assert noted == ([given_up] if work is Work.PREVIEW else [])

@@ -1,18 +1,19 @@
 """The benchmark of the memory plan on a tiny model: its figures, and the bytes beside them."""
 
 import json
+import sys
 
 import pytest
-from benchmark_command import run_benchmark
 
 from benchmarks.memory import calibrate
+from benchmarks.memory.__main__ import main
 from spotlight.compute.models.family_registry import FAMILIES
 
 
-def test_predictions_for_the_tiny_model_are_near_the_bytes_of_its_tensors(tmp_path):
-    done = run_benchmark("memory", "--tiny", "--json", "--out", tmp_path / "memory")
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])["figures"]
+def test_predictions_for_the_tiny_model_are_near_the_bytes_of_its_tensors(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["memory", "--tiny", "--json", "--out", str(tmp_path / "memory")])
+    main()
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
     assert {*figures} == {
         "memory_train_512_b4", "memory_train_512_b8", "memory_train_512_b4_kept", "memory_rollout_1280"
     }  # fmt: skip

@@ -19,7 +19,7 @@ from spotlight.compute.memory.choices import (
     training_layout,
     training_options,
 )
-from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_load import RolloutLoad, Workload
 from spotlight.compute.memory.memory_plan import (
     GIB,
     LINES,
@@ -53,11 +53,9 @@ def work_of(
     **given,
 ) -> Workload:
     facts = facts_of(model.name)
-    options = {"text_tokens": 48, "guidance": 1.0, "window": 0, "previews": False} | given
-    return Workload.of(
-        facts, model, train or TrainConfig(lora=LORA), algorithm or NftConfig(), takes_stale=stale,
-        size=facts.size(f"{edge}x{edge}" if facts.world is None else None), **options,
-    )  # fmt: skip
+    size = facts.size(f"{edge}x{edge}" if facts.world is None else None)
+    rollouts = RolloutLoad(**{"size": size, "text_tokens": 48, **given})
+    return Workload.of(facts, model, train or TrainConfig(lora=LORA), algorithm or NftConfig(), rollouts, stale)
 
 
 # --- lines against tensors ---

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 from command_line import spotlight
@@ -9,7 +10,11 @@ from recipe_groups import HUB_RECIPES, REAL_RECIPES
 from tiny_qwen_image import save_tiny_model
 
 from spotlight.compute.models import config as model_config
+from spotlight.compute.models.encoder_process import CHECK
 from spotlight.config import load_config, recipe_names
+from spotlight.core.errors import PromptError
+from spotlight.preflight import PlannedRun
+from spotlight.preflight.inputs import check_prompts
 from spotlight.surface.cli.plan import own_profile
 
 
@@ -99,6 +104,18 @@ def test_prompt_that_is_longer_than_the_encoder_takes_is_refused_with_its_line(t
     assert "line 2: The prompt 'very very" in outcome.err
     assert "more than the 256 that can be encoded" in outcome.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_prompts_of_both_sets_are_checked_by_one_process(tmp_path, monkeypatch):
+    (tmp_path / "mine.txt").write_text("a boat\na lake\n")
+    (tmp_path / "held.txt").write_text("rain\n" + "very " * 300 + "long\n")
+    files = [f"data.{name}={tmp_path / file}" for name, file in (("prompts", "mine.txt"), ("held_out", "held.txt"))]
+    config = load_config("sd35-pickscore", ["model.name=random:sd3", "reward.name=jpeg", *files])
+    started, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **given: started.append(command) or run(command, **given))
+    with pytest.raises(PromptError, match=r"1 of the 2 prompts of .*held.txt .* line 2: The prompt 'very very"):
+        list(check_prompts(PlannedRun.new(config, "sd35-pickscore")))
+    assert started == [CHECK]
 
 
 def test_model_with_a_missing_component_is_refused_with_its_name(tmp_path, monkeypatch):

@@ -166,8 +166,8 @@ class Dispatcher:
         if known is None:
             return
         for request in self.scheduler.lose(worker, reason, now):
-            if losses := self.setbacks.lost(request):
-                self.scheduler.drop(request, f"{losses} workers died while making it")
+            if given_up := self.setbacks.lost(request):
+                self.scheduler.drop(request, given_up)
         self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
 
     def handle(self, node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
@@ -341,8 +341,8 @@ class Dispatcher:
         elif refusal is RefusalReason.WRONG_WEIGHTS:
             # The worker lacks the weights that it reported, so it ends; the process that replaces it loads them anew.
             self.send(worker, m.Drain())
-            if misuses := self.setbacks.misused(result.request):
-                self.scheduler.drop(result.request, f"made {misuses} times with the wrong weights")
+            if given_up := self.setbacks.misused(result.request):
+                self.scheduler.drop(result.request, given_up)
 
     def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
@@ -360,11 +360,11 @@ class Dispatcher:
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
         if not self.ledger.is_live(request, failed.attempt):
             return
-        failures = self.setbacks.failed(request, Failure(failed.problem, failed.exit_code))
+        given_up = self.setbacks.failed(request, Failure(failed.problem, failed.exit_code))
         self._flights.forget(request)
         self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
-        if failures:
-            self.scheduler.drop(request, f"failed {failures} times, last: {failed.problem}")
+        if given_up:
+            self.scheduler.drop(request, given_up)
 
     def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
         for worker in self.directory.workers_of(node):

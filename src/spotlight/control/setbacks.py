@@ -13,7 +13,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError, error_of
 from spotlight.core.events import AnyEvent, ProblemNoted
 from spotlight.core.types import NodeId
-from spotlight.core.work import RequestId, SlotClass
+from spotlight.core.work import RequestId, SlotClass, Work
 
 FAILURES_ALLOWED = 3
 """Number of attempts at one sample that raise until it is dropped; more would only hide a broken model."""
@@ -113,11 +113,12 @@ class Setbacks:
             if nodes
         ]
 
-    def failed(self, request: RequestId, failure: Failure) -> int:
-        """Count an attempt that raised; return the count once it reaches the limit, else 0."""
+    def failed(self, request: RequestId, failure: Failure) -> str:
+        """Count an attempt that raised; return why the sample is given up once that reaches the limit, else ''."""
         self.last = failure
         self._failures[request] += 1
-        return self._failures[request] if self._failures[request] >= FAILURES_ALLOWED else 0
+        count = self._failures[request]
+        return self._given_up(request, count, FAILURES_ALLOWED, f"failed {count} times, last: {failure.problem}")
 
     def unscored(self, request: RequestId, problem: str) -> bool:
         """Count an attempt without a score; return True if the sample gets another attempt."""
@@ -125,18 +126,27 @@ class Setbacks:
         self._unscored[request] += 1
         return self._unscored[request] < SCORINGS_ALLOWED
 
-    def misused(self, request: RequestId) -> int:
-        """Count an attempt with the wrong weights; return the count once it reaches the limit, else 0."""
+    def misused(self, request: RequestId) -> str:
+        """Count an attempt with the wrong weights; return as `failed` does."""
         self._misuses[request] += 1
-        return self._misuses[request] if self._misuses[request] >= MISUSES_ALLOWED else 0
+        count = self._misuses[request]
+        return self._given_up(request, count, MISUSES_ALLOWED, f"made {count} times with the wrong weights")
 
-    def lost(self, request: RequestId) -> int:
-        """Count a worker that died with the sample; return the count once it reaches the limit, else 0."""
+    def lost(self, request: RequestId) -> str:
+        """Count a worker that died with the sample; return as `failed` does."""
         self._losses[request] += 1
-        if self._losses[request] < LOSSES_ALLOWED:
-            return 0
-        self.worn_out.append(request)
-        return self._losses[request]
+        count = self._losses[request]
+        if count == LOSSES_ALLOWED:
+            self.worn_out.append(request)
+        return self._given_up(request, count, LOSSES_ALLOWED, f"{count} workers died while making it")
+
+    def _given_up(self, request: RequestId, count: int, limit: int, reason: str) -> str:
+        if count < limit:
+            return ""
+        if request.startswith(f"{Work.PREVIEW}/"):
+            # The drop of any other sample is recorded by the ledger, which records no single preview.
+            self.note("previews", f"the sample {request} is given up and not ranked: {reason}")
+        return reason
 
     def committed(self, request: RequestId) -> None:
         self._losses.pop(request, None)

@@ -158,22 +158,10 @@ def _own_memory(device: torch.device, processes: int) -> int | None:
 
 def workload_of(settings: WorkerSettings) -> Workload | None:
     """What the memory plan is computed from; None in a run that computes nothing."""
-    memory = settings.memory
-    if memory is None:
+    if settings.memory is None:
         return None
-    return Workload.of(
-        facts_of(settings.model.name),
-        settings.model,
-        settings.train,
-        settings.algorithm,
-        takes_stale=settings.takes_stale,
-        size=Size(memory.height, memory.width),
-        text_tokens=memory.text_tokens,
-        guidance=memory.guidance,
-        window=memory.window,
-        previews=memory.previews,
-        overlaps=memory.overlaps,
-    )
+    facts, rollouts = facts_of(settings.model.name), settings.memory.rollouts
+    return Workload.of(facts, settings.model, settings.train, settings.algorithm, rollouts, settings.takes_stale)
 
 
 def _read_embeddings(adapter: Adapter, settings: WorkerSettings) -> None:

@@ -1,10 +1,11 @@
 """Settings that all workers of a run share; free of torch, because the controller writes them."""
 
-from spotlight.compute.memory.memory_load import Workload
+from spotlight.compute.memory.memory_load import RolloutLoad
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
 from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.section import Section
+from spotlight.core.types import Size
 
 
 class PaceSettings(Section):
@@ -55,16 +56,27 @@ class MemorySettings(Section):
     """Training ranks that share the weights."""
 
     @classmethod
-    def of(cls, work: Workload, shards: int) -> "MemorySettings":
+    def of(cls, rollouts: RolloutLoad, shards: int) -> "MemorySettings":
         return cls(
             shards=shards,
-            height=work.size.height,
-            width=work.size.width,
-            text_tokens=work.tokens.text,
-            guidance=work.guidance,
-            window=work.window,
-            previews=work.previews,
-            overlaps=work.overlaps,
+            height=rollouts.size.height,
+            width=rollouts.size.width,
+            text_tokens=rollouts.text_tokens,
+            guidance=rollouts.guidance,
+            window=rollouts.window,
+            previews=rollouts.previews,
+            overlaps=rollouts.overlaps,
+        )
+
+    @property
+    def rollouts(self) -> RolloutLoad:
+        return RolloutLoad(
+            size=Size(self.height, self.width),
+            text_tokens=self.text_tokens,
+            guidance=self.guidance,
+            window=self.window,
+            previews=self.previews,
+            overlaps=self.overlaps,
         )
 
 

@@ -1,6 +1,7 @@
 """Checks that model and reward accept the run's prompts, and that the reward scores."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -22,8 +23,11 @@ SCORED = 3
 
 def check_prompts(subject: PlannedRun) -> Iterator[str]:
     """The model's text encoder accepts every prompt."""
-    for prompts in (subject.training, subject.held_out):
-        _refuse(prompts, _encoder_problems(subject, prompts.prompts), f"the model {subject.facts.family}")
+    both = (subject.training, subject.held_out)
+    # One call for both sets, because each starts a process that imports torch.
+    problems = iter(_encoder_problems(subject, [prompt for prompts in both for prompt in prompts.prompts]))
+    for prompts in both:
+        _refuse(prompts, list(islice(problems, len(prompts.prompts))), f"the model {subject.facts.family}")
         if prompts.repeated:
             yield (
                 f"{prompts.repeated} of the {len(prompts.prompts)} prompts of {prompts.source} repeat an earlier one, "

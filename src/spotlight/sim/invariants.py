@@ -83,6 +83,11 @@ class Invariants:
         """Refused requests since the last check."""
         self._emitted: set[tuple[type[object], int]] = set()
 
+    @property
+    def steps(self) -> tuple[StepCommitted, ...]:
+        """Updates that were not undone."""
+        return tuple(self._steps)
+
     def watch(self, run_log: RunLog, hub: Hub) -> None:
         """Observe this life of the controller, including the records from opening its journal."""
         for record in read(run_log.folder.journal, after=self._seen):

@@ -57,10 +57,17 @@ class SeedOutcome:
     theta: str
     trace: str
     """Hash of all events."""
-    worn_out: int = 0
-    """Samples dropped because twenty workers in a row died with them, which ends the promise of equal weights."""
+    digests: tuple[tuple[int, str], ...] = ()
+    """Iteration of each update, and weights after it."""
+    altered: int | None = None
+    """First iteration that trains without a sample with which twenty workers in a row died: from there the promise of
+    equal weights ends. None: it holds throughout."""
     fired: Counter[str] = field(default_factory=Counter)
     edges: Counter[Edge] = field(default_factory=Counter)
+
+    def digests_before(self, iteration: int | None) -> list[str]:
+        """Weights after each update of the iterations before this one."""
+        return [digest for trained, digest in self.digests if iteration is None or trained < iteration]
 
 
 @dataclass
@@ -163,10 +170,16 @@ class StormRun:
             crews=self.world.crews,
             theta=self.invariants.theta,
             trace=self.trace.digest(),
-            worn_out=sum(len(setbacks.worn_out) for setbacks in self._setbacks),
+            digests=tuple((step.iteration, step.digest) for step in self.invariants.steps),
+            altered=self._first_altered(),
             fired=self._storm.fired,
             edges=self.invariants.edges + Counter({(SampleState.LEASED, SampleState.DROPPED): self.world.discards}),
         )
+
+    def _first_altered(self) -> int | None:
+        """First iteration whose groups, baselines or choice of seeds lack a sample that twenty workers died with."""
+        lost = [request.split("/") for setbacks in self._setbacks for request in setbacks.worn_out]
+        return min((int(iteration) for work, iteration, *_ in lost if work != Work.EVALUATION), default=None)
 
     def _drops_only_poison(self) -> bool:
         """Whether rollouts were dropped, and none that a worker could have made."""
@@ -259,10 +272,11 @@ def run_seed(seed: int, logs: Path | None = None) -> SeedOutcome:
     stormy = _run_storm(setting, Storm(seed, setting.tempo), logs)
     if setting.config.deterministic:
         calm = _run_storm(setting, Undisturbed(seed, setting.tempo), logs)
-        if calm.theta != stormy.theta and not stormy.worn_out:
+        found, wanted = (each.digests_before(stormy.altered) for each in (stormy, calm))
+        if found != wanted:
             raise StormFailed(
-                f"seed {seed}: the run ends with weights {stormy.theta}, but undisturbed it ends with {calm.theta}, "
-                "so something was lost, doubled or reordered."
+                f"seed {seed}: the run has weights {found[-1:]} after {len(found)} updates, but undisturbed it has "
+                f"{wanted[-1:]} after {len(wanted)}, so something was lost, doubled or reordered."
             )
     return stormy
 

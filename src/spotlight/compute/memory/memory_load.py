@@ -14,8 +14,23 @@ weight sets, and the terms of the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolloutLoad:
+    """The run's samples, as far as memory depends on them."""
+
+    size: Size
+    text_tokens: int
+    """Width of the longest prompt's padded text."""
+    guidance: float = 1.0
+    window: int = 0
+    """Steps whose latents and means a sample in flight holds."""
+    previews: bool = False
+    overlaps: bool = False
+    """Whether images are decoded while the rank trains: it rolls out between the parts of an update."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model, its precision, the weights that are trained, and the size of a row."""
+    """A model, its precision, the weights that are trained, and the samples."""
 
     facts: ModelFacts
     compute: int
@@ -24,38 +39,35 @@ class Workload:
     """Rank of the adapters; None trains all weights."""
     copies: int
     """Weight sets of the trainer beside theta."""
-    size: Size
-    tokens: Tokens
-    guidance: float = 1.0
-    window: int = 0
-    """Steps whose latents and means a sample in flight holds."""
-    previews: bool = False
-    overlaps: bool = False
-    """Whether images are decoded while the rank trains: it rolls out between the parts of an update."""
+    rollouts: RolloutLoad
     searches: bool = False
     """Whether the rows per training forward are searched, which sets gradients aside."""
     on_gpu: bool = True
 
     @classmethod
     def of(
-        cls, facts: ModelFacts, model: ModelConfig, train: TrainConfig, algorithm: AlgorithmConfig, *,
-        takes_stale: bool, size: Size, text_tokens: int, guidance: float, window: int, previews: bool,
-        overlaps: bool = False,
-    ) -> "Workload":  # fmt: skip
+        cls,
+        facts: ModelFacts,
+        model: ModelConfig,
+        train: TrainConfig,
+        algorithm: AlgorithmConfig,
+        rollouts: RolloutLoad,
+        takes_stale: bool,
+    ) -> "Workload":
         return cls(
             facts=facts,
             compute=facts.number_bytes(model),
             rank=None if train.lora is None else train.lora.rank,
             copies=1 + algorithm.weight_sets(takes_stale, model.is_on_gpu),
-            size=size,
-            tokens=Tokens(image=facts.geometry.tokens(size), text=text_tokens),
-            guidance=guidance,
-            window=window,
-            previews=previews,
-            overlaps=overlaps,
+            rollouts=rollouts,
             searches=train.micro_batch == AUTO,
             on_gpu=model.is_on_gpu,
         )
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of one row."""
+        return Tokens(image=self.facts.geometry.tokens(self.rollouts.size), text=self.rollouts.text_tokens)
 
     @property
     def blocks(self) -> int:
@@ -93,7 +105,7 @@ class Workload:
         """Peak of the decoding of one image; a batch is decoded one by one."""
         decoder = self.facts.decoder
         held = decoder.maps + (decoder.workspace if self.on_gpu else 0)
-        return FLOAT * held * self.size.height * self.size.width
+        return FLOAT * held * self.rollouts.size.height * self.rollouts.size.width
 
     def training_bytes(self, rows: int, recomputed: int) -> int:
         """Peak of the activations of a training forward and backward."""
@@ -105,12 +117,12 @@ class Workload:
     def forward_bytes(self, rows: int) -> int:
         """Peak of a denoising step of `rows` samples, with the tensors of the samples in flight."""
         joined = 2 if self._joins_halves else 1
-        held = (2 * self.window + 3) * rows * self.latent_bytes
+        held = (2 * self.rollouts.window + 3) * rows * self.latent_bytes
         return round(rows * joined * self.activations.forward_bytes(self.tokens)) + held
 
     @property
     def _is_guided_twice(self) -> bool:
-        return self.guidance != 1.0 and not self.facts.embeds_guidance
+        return self.rollouts.guidance != 1.0 and not self.facts.embeds_guidance
 
     @property
     def _joins_halves(self) -> bool:

@@ -89,7 +89,7 @@ def training_plan(work: Workload, choice: TrainingChoice, shards: int = 1) -> Me
     base."""
     trained = work.trained_bytes if work.rank is not None else _sharded(work, work.trained_bytes, shards)
     decoding = _decoding(work, choice.offloads_vae)
-    training = work.training_bytes(choice.rows, choice.recomputed) + (decoding if work.overlaps else 0)
+    training = work.training_bytes(choice.rows, choice.recomputed) + (decoding if work.rollouts.overlaps else 0)
     # AdamW's step over all tensors at once holds one more copy of them.
     working = max(training, trained, work.forward_bytes(choice.rollout_rows) + decoding)
     lines = [
@@ -147,7 +147,7 @@ def _published(work: Workload, trained: int) -> int:
     """Sets on the device; on a CPU they are the pages of the node's store."""
     if not work.on_gpu:
         return 0
-    rounded = ROUNDED_HELD * trained * work.compute // FLOAT if work.previews and work.compute < FLOAT else 0
+    rounded = ROUNDED_HELD * trained * work.compute // FLOAT if work.rollouts.previews and work.compute < FLOAT else 0
     return SETS_HELD * trained + rounded
 
 

@@ -6,13 +6,11 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from safetensors import SafetensorError
 
+from spotlight.compute.models.component_files import PROBLEMS, load
 from spotlight.compute.models.family_registry import FAMILIES, Family, family_of_class
 from spotlight.compute.models.folder_facts import class_in_folder
 from spotlight.core.errors import ConfigError, WeightsError
-
-PROBLEMS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
 
 def checked_source(folder_or_hub_id: str) -> str:
@@ -76,22 +74,6 @@ def load_text_pipeline(family: Family, source: str, dtype: torch.dtype) -> Any:
 def text_pipeline(family: Family, parts: dict[str, Any]) -> Any:
     pipeline: Any = getattr(diffusers, family.pipeline)
     return pipeline(transformer=None, vae=None, scheduler=None, **parts)
-
-
-def load(component_class: Any, source: str, component: str, **options: Any) -> Any:
-    if Path(source).is_dir() and not (Path(source) / component).is_dir():
-        raise WeightsError(
-            f"The model in '{source}' has no '{component}', because that folder is missing; fetch the whole "
-            f"model, in diffusers layout."
-        )
-    try:
-        return component_class.from_pretrained(source, subfolder=component, **options)
-    except PROBLEMS as problem:
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".;: ")
-        raise WeightsError(
-            f"The '{component}' of '{source}' cannot be loaded, because its files are missing, cut short or "
-            f"altered ({reason}); fetch them again."
-        ) from problem
 
 
 def load_weights(model_class: Any, source: str, component: str, dtype: torch.dtype, exact: bool = False) -> Any:

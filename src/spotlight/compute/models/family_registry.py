@@ -79,6 +79,10 @@ class Family:
     """Folder of the tokenizer whose count limits a prompt. CLIP reads the first 77 tokens of any prompt."""
     longest_prompt: int
     """Most tokens of a prompt. The pipelines cut longer prompts off; `encode` refuses them."""
+    prompt_template: str = "{}"
+    """The text that is encoded, with a place for the prompt; a pipeline may add its own words."""
+    template_tokens: int = 0
+    """Tokens of the template before the prompt, which the pipeline drops after encoding."""
     text_buckets: tuple[int, ...] = ()
     """Widths of padded text, ascending; empty if the family pads every prompt to its longest, without a mask."""
     clip_tokens: int = 0
@@ -148,6 +152,12 @@ QWEN_IMAGE = Family(
     text={"text_encoder": "Qwen2_5_VLForConditionalGeneration", "tokenizer": "Qwen2Tokenizer"},
     tokenizer="tokenizer",
     longest_prompt=1024,
+    prompt_template=(
+        "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+        "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    ),
+    template_tokens=34,
     # Multiples of 24, so that sequence parallelism of degree 1, 2, 3, 4, 6, 8, 12 or 24 splits the text evenly.
     text_buckets=(48, 96, 192, 384, 768, 1032),
     negative_prompt=" ",

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from spotlight.compute.fast.fast_model import FastModel
 from spotlight.compute.models import components
 from spotlight.compute.models.adapter import ConditionBatch, Conditioning, joined_conditions, of_one_width
+from spotlight.compute.models.component_files import load
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.models.packing import unpatchify
 from spotlight.compute.models.text_encoding import EncodesText, TextHalf, read_conditioning
@@ -90,7 +91,7 @@ class PipelineAdapter(EncodesText):
         return cls(
             components.load_weights(getattr(diffusers, facts.transformer), source, "transformer", dtype, exact=True),
             components.load_weights(getattr(diffusers, facts.vae), source, "vae", torch.float32, exact=True),
-            components.load(diffusers.FlowMatchEulerDiscreteScheduler, source, "scheduler"),
+            load(diffusers.FlowMatchEulerDiscreteScheduler, source, "scheduler"),
             load_text=lambda: components.load_text_pipeline(facts, source, dtype),
             device=device,
             max_text_tokens=max_text_tokens,

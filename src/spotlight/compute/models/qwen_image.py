@@ -44,12 +44,6 @@ class QwenImageAdapter(PipelineAdapter):
         video_13FHW: Tensor = self._vae.decode(latents_1CHW.unsqueeze(2), return_dict=False)[0]
         return video_13FHW[:, :, 0]
 
-    @classmethod
-    def count_tokens(cls, pipeline: Any, text: str) -> int:
-        """Tokens of the prompt and of the template after it; the template's beginning is dropped."""
-        token_ids = pipeline.tokenizer(pipeline.prompt_template_encode.format(text)).input_ids
-        return len(token_ids) - int(pipeline.prompt_template_encode_start_idx)
-
     @staticmethod
     def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, None]:
         embeds_1TD, _ = pipeline.encode_prompt(text, device=device, max_sequence_length=most_tokens)

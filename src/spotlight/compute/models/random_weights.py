@@ -9,9 +9,8 @@ both. The same seed gives the same weights on the same kind of device, whatever 
 
 import copy
 import json
-import string
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,12 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from spotlight.assets import asset
 from spotlight.compute.models.components import text_pipeline
 from spotlight.compute.models.family_registry import Family, family_named
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
-
-# The public names of transformers are dummies to a type checker.
-hub: Any = transformers
-LETTERS = string.ascii_lowercase
-CLIP_WIDTH = 77
+from spotlight.compute.models.random_tokenizers import random_tokenizers
 
 
 def write_tiny(family: Family, folder: Path, seed: int = 0) -> Path:
@@ -61,14 +55,6 @@ def random_text(family: Family, device: torch.device, dtype: torch.dtype, seed: 
     """The text half of the released size: small tokenizers, encoders with random weights."""
     with _seeded(seed, device, dtype):
         return text_pipeline(family, _text_parts(family, _settings(family, "full")))
-
-
-def random_tokenizers(family: Family) -> dict[str, Any]:
-    """Components of the text half, without the encoders."""
-    return {
-        folder: TOKENIZERS[name](family) if folder.startswith("tokenizer") else None
-        for folder, name in family.text.items()
-    }
 
 
 def _settings(family: Family, scale: str) -> dict[str, Any]:
@@ -112,51 +98,6 @@ def _text_parts(family: Family, settings: dict[str, Any]) -> dict[str, Any]:
             encoder: Any = getattr(transformers, name)
             parts[folder] = encoder(encoder.config_class(**config)).eval()
     return parts
-
-
-def _qwen_tokenizer(family: Family) -> Any:
-    """Byte-level BPE of the template's words, so its prefix has 34 tokens, as in the real vocabulary."""
-    template = text_pipeline(family, dict.fromkeys(family.text)).prompt_template_encode
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = hub.Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=800,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=special,
-        min_frequency=1,
-        show_progress=False,
-    )
-    bpe.train_from_iterator([template], trainer)
-    learned = json.loads(bpe.to_str())["model"]
-    tokenizer = hub.Qwen2Tokenizer(vocab=learned["vocab"], merges=[tuple(merge) for merge in learned["merges"]])
-    tokenizer.add_special_tokens({"additional_special_tokens": special[1:]})
-    return tokenizer
-
-
-def _clip_tokenizer(family: Family) -> Any:
-    """Bytes and pairs of letters, so that a token holds two letters."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [(first, second + end) for end in ("", "</w>") for first in LETTERS for second in LETTERS]
-    pieces = [*alphabet, *(f"{byte}</w>" for byte in alphabet), *("".join(pair) for pair in merges)]
-    vocabulary = {piece: index for index, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
-    return hub.CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=CLIP_WIDTH)
-
-
-def _t5_tokenizer(family: Family) -> Any:
-    """Printable characters and pairs of letters; any other character is unknown."""
-    singles = [character for character in string.printable if not character.isspace()]
-    pairs = [first + second for first in f"▁{LETTERS}" for second in LETTERS]
-    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
-    pieces += [(single, -3.0) for single in singles] + [(pair, -4.0) for pair in pairs]
-    return hub.T5TokenizerFast(vocab=pieces, extra_ids=0, model_max_length=family.longest_prompt)
-
-
-TOKENIZERS: dict[str, Callable[[Family], Any]] = {
-    "Qwen2Tokenizer": _qwen_tokenizer,
-    "CLIPTokenizer": _clip_tokenizer,
-    "T5TokenizerFast": _t5_tokenizer,
-}
 
 
 if __name__ == "__main__":

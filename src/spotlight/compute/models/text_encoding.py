@@ -18,23 +18,19 @@ from torch import Tensor, nn
 
 from spotlight.compute.models.adapter import Conditioning
 from spotlight.compute.models.family_registry import Family
+from spotlight.compute.models.prompt_length import problem_with
 from spotlight.core.errors import PromptError, WeightsError
 
 
 class EncodesText(ABC):
     """How one family calls its pipeline for text; implemented by its adapter."""
 
+    facts: ClassVar[Family]
+
     @staticmethod
     @abstractmethod
     def encode_one(pipeline: Any, text: str, device: torch.device, most_tokens: int) -> tuple[Tensor, Tensor | None]:
         """embeds_1TD and pooled_1D of one prompt, by the pipeline's own method."""
-
-    facts: ClassVar[Family]
-
-    @classmethod
-    def count_tokens(cls, pipeline: Any, text: str) -> int:
-        """Tokens of a prompt, as the pipeline counts them."""
-        return len(getattr(pipeline, cls.facts.tokenizer)(text).input_ids)
 
 
 class TextHalf:
@@ -49,6 +45,7 @@ class TextHalf:
     ) -> None:
         """`load` returns the family's pipeline with its text components only."""
         self.most_tokens = most_tokens or family.longest_prompt
+        self._family = family
         self._encodes: type[EncodesText] = family.load_adapter_class()
         self._load = load
         self._device = device
@@ -64,13 +61,8 @@ class TextHalf:
 
     def problem_with(self, text: str) -> str | None:
         """Why the prompt cannot be encoded; None if it can."""
-        tokens = self._encodes.count_tokens(self.pipeline, text)
-        if tokens <= self.most_tokens:
-            return None
-        return (
-            f"The prompt '{text[:40]}...' has {tokens} tokens, more than the {self.most_tokens} that can be encoded, "
-            "because a prompt is never cut off; shorten it."
-        )
+        tokenizer = getattr(self.pipeline, self._family.tokenizer)
+        return problem_with(self._family, tokenizer, text, self.most_tokens)
 
     def release(self) -> None:
         """Free the text encoders' memory; a later `encode` loads them again."""
