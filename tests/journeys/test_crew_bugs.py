@@ -15,9 +15,9 @@ import test_crews as losses
 
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.node.crews import NodeCrews
+from spotlight.node.worker_core import WorkerCore
 from spotlight.sim.crew_member import SimMembership
 from spotlight.sim.sim_node import SimNode
-from spotlight.sim.sim_worker import SimWorker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {}
@@ -65,14 +65,14 @@ def token_check_dropped_in_the_agent(patch: pytest.MonkeyPatch) -> None:
 @caught_by(layouts.test_grant_that_crosses_the_order_to_follow_is_handed_back_and_made_elsewhere)
 def crossing_grant_kept_by_a_follower(patch: pytest.MonkeyPatch) -> None:
     """A follower keeps a grant that crossed its order; it takes no steps of its own."""
-    hand_back, take = SimWorker._hand_back, SimWorker._take
+    hand_back, admit = WorkerCore._hand_back, WorkerCore._admit
 
     def keep_grant(self: Any, grant: Any, blob: bytes) -> None:
-        patch.setattr(SimWorker, "_hand_back", lambda *_: None)
-        take(self, grant, blob)
-        patch.setattr(SimWorker, "_hand_back", hand_back)
+        patch.setattr(WorkerCore, "_hand_back", lambda *_: None)
+        admit(self, grant, blob)
+        patch.setattr(WorkerCore, "_hand_back", hand_back)
 
-    patch.setattr(SimWorker, "_take", keep_grant)
+    patch.setattr(WorkerCore, "_admit", keep_grant)
 
 
 @caught_by(losses.test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on)

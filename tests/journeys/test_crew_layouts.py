@@ -80,7 +80,7 @@ def test_worker_refuses_orders_of_an_old_token_and_stays_in_its_crew() -> None:
         before = follower.crew.refused
         late = [Form(token=old, members=members, store=""), Disband(token=old), Prepare(token=old, members=members)]
         for order in late:
-            follower.deliver(order, b"")
+            follower.receive(order, b"")
         story.wait(1.0)
         assert follower.crew.refused == before + len(late)
         assert follower.crew.degree == len(crew)

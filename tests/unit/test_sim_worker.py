@@ -61,7 +61,7 @@ class Node:
         return [(when, message) for when, message in self.sent if isinstance(message, kind)]
 
 
-def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
+def worker_on(node: Node, heartbeat_s: float, trainer: SimTrainer | None = None) -> SimWorker:
     return SimWorker(
         id=WorkerId("spot-1.1/0.1"),
         node=NodeId("spot-1.1"),
@@ -69,7 +69,7 @@ def worker_on(node: Node, heartbeat_s: float) -> SimWorker:
         rows=1,
         pace=Pace(STEP_S, 0.0, 0.0, 0.0, heartbeat_s, runs_ahead=True),
         around=node,
-        trainer=None,
+        trainer=trainer,
         numerics=HashNumerics(),
         latent_salt="",
         rendezvous=SimRendezvous(),
@@ -83,9 +83,9 @@ def messages_after(orders: Callable[[SimWorker], None], seconds: float, heartbea
         node = Node()
         worker = worker_on(node, heartbeat_s)
         life = asyncio.create_task(worker.live())
-        worker.deliver(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
+        worker.receive(m.Load(weights=WEIGHTS, digest="base", path=""), b"")
         grant = m.Grant(leases=(m.Granted(request=REQUEST, attempt=1, prompt=PROMPT),))
-        worker.deliver(grant, msgspec.msgpack.encode({}))
+        worker.receive(grant, msgspec.msgpack.encode({}))
         asyncio.get_running_loop().call_later(100.0, orders, worker)
         await asyncio.sleep(seconds)
         life.cancel()
@@ -107,7 +107,7 @@ def test_worker_that_runs_ahead_finishes_when_all_steps_are_done():
 
 
 def test_recalled_worker_that_runs_ahead_hands_back_at_the_next_boundary():
-    node = messages_after(lambda worker: worker.deliver(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
+    node = messages_after(lambda worker: worker.receive(m.Recall(requests=(REQUEST.id,)), b""), 2000.0)
     ((when, back),) = node.received(m.HandBack)
     assert when == pytest.approx(4 * STEP_S)
     assert back.step == 4
@@ -139,12 +139,11 @@ def saved_by(orders: list[m.AnyMessage], seconds: float) -> tuple[Node, SimStora
 
     async def main() -> tuple[Node, SimStorage]:
         node, storage = Node(), SimStorage()
-        worker = worker_on(node, 1000.0)
-        worker.trainer = SimTrainer(storage, "", HashNumerics())
+        worker = worker_on(node, 1000.0, SimTrainer(storage, "", HashNumerics()))
         worker.pace = Pace(STEP_S, 0.0, 1.0, 0.0, 1000.0, save_s=10.0)
         life = asyncio.create_task(worker.live())
         for order in orders:
-            worker.deliver(order, b"")
+            worker.receive(order, b"")
         await asyncio.sleep(seconds)
         life.cancel()
         await asyncio.sleep(1000.0)

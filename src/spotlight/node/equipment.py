@@ -48,7 +48,6 @@ TRAINER_STATE = 3
 TRAINER_SHARE = 0.5
 """Share of the remaining memory for the rollouts of a slot that also trains; the rest is for training batches."""
 
-TrainingOrder: TypeAlias = m.FormGang | m.Train | m.Publish | m.Save | m.Restore
 Send: TypeAlias = Callable[[m.AnyMessage], None]
 
 

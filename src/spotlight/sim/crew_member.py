@@ -68,9 +68,9 @@ class SimMembership:
         self.degree = len(self._members) if state is MemberState.MEMBER else 1
         self.follows = not self.is_alone and self._members[0] != self._me
 
-    def hold_s(self) -> float:
+    def seconds_paused(self) -> float:
         """Seconds during which no step may begin."""
-        if self._state not in (MemberState.PREPARED, MemberState.BROKEN):
+        if self.is_alone or self._state not in (MemberState.PREPARED, MemberState.BROKEN):
             return 0.0
         left = self._until - self._loop.time()
         if left <= 0:

@@ -150,7 +150,7 @@ class SimNode:
         """Order workers to hand back and exit, start no others, and wait at most `seconds`."""
         self._draining.set()
         for _, worker in sorted(self.workers.items()):
-            worker.deliver(m.Drain(), b"")
+            worker.receive(m.Drain(), b"")
         await asyncio.wait(self._slots, timeout=seconds)
 
     def kill_on(self, number: int) -> None:
@@ -180,7 +180,7 @@ class SimNode:
     def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         for known in self.workers.values():
             if known.id == worker:
-                known.deliver(message, b"")
+                known.receive(message, b"")
 
     def kill_worker(self, worker: WorkerId, why: str) -> None:
         for number, known in sorted(self.workers.items()):
@@ -262,7 +262,7 @@ class SimNode:
             worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"), trains=number < self.spec.trains)
             self.workers[number] = self._by_name[worker.id] = worker
             for load in self._loads.values():
-                worker.deliver(load, b"")
+                worker.receive(load, b"")
             life = self._lives[number] = asyncio.create_task(worker.live())
             await asyncio.wait({life})
             del self.workers[number], self._by_name[worker.id]
@@ -323,17 +323,17 @@ class SimNode:
         if not self._may_crew and worker is not None:
             alone = self._by_name.get(worker)
             if alone is not None:
-                alone.deliver(message, blob)
+                alone.receive(message, blob)
             return
         if not self._may_crew:
             for known in self._addressed(worker):
-                known.deliver(message, blob)
+                known.receive(message, blob)
             return
         for known in self._addressed(worker):
             self._leases.observe(known.id, message)
             if isinstance(message, m.Load):
                 self.crews.dropped((message.weights, *message.keep))
-            known.deliver(message, blob)
+            known.receive(message, blob)
         self.crews.changed()
 
     def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:

@@ -1,0 +1,288 @@
+"""What a worker decides, without threads, sockets, tensors or clocks; its process and the simulator both drive it.
+
+`live` is a generator. It yields an effect that takes time; the driver carries it out and sends its completion back:
+
+    Wait     until a message is there, or the seconds have passed          -> None
+    Step     one denoising step of the engine                              -> StepDone, or None if the crew broke
+    Carry    an order that only engine and links know: weights, crews      -> None
+    Obey     an order to the training role                                 -> its reply, or None
+    Exit     the process ends
+
+    joined -> [messages applied -> rows offered -> Wait or Step] ... -> Exit
+
+Between two effects it applies the messages that have arrived, in order. Invariants (tests/unit/test_worker_core.py,
+storms): rows are offered once per change; a follower keeps no sample of its own; a sample leaves with its whole flight
+before the worker trains or exits; an attempt that was fenced or discarded sends nothing more.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from spotlight.core import crew_messages as crews
+from spotlight.core import messages as m
+from spotlight.core.errors import SpotlightError
+from spotlight.core.types import WorkerId
+from spotlight.core.work import RequestId, Work
+from spotlight.node.step_speed import StepSpeed
+
+_read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+TrainingOrder: TypeAlias = m.FormGang | m.Train | m.Publish | m.Save | m.Restore
+
+
+class CommittedRow(Protocol):
+    """A sample at a step boundary; the flight is None before its first step."""
+
+    @property
+    def request(self) -> RequestId: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def flight(self) -> bytes | None: ...
+    @property
+    def since(self) -> int: ...
+
+
+class Rows(Protocol):
+    """The samples of an engine; none of these calls takes long."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def free_rows(self) -> int: ...
+
+    def admit(self, lease: m.Granted, flight: bytes | None) -> None:
+        """Start a sample, or continue its flight; raises SpotlightError if that is not possible."""
+
+    def withdraw(self, request: RequestId) -> CommittedRow | None:
+        """Remove an attempt and return it with its whole flight; None if it is not here."""
+
+    def fence(self, request: RequestId, attempt: int) -> object:
+        """Drop an attempt that is no longer current."""
+
+    def discard(self, work: Work) -> object:
+        """Drop every sample of this kind of work."""
+
+    def progress(self) -> Sequence[m.Progress]: ...
+
+
+class CrewSide(Protocol):
+    """The worker's membership of a crew."""
+
+    @property
+    def follows(self) -> bool: ...
+    @property
+    def degree(self) -> int: ...
+
+    def seconds_paused(self) -> float:
+        """Seconds until a step may begin without an order; 0 if it may now."""
+
+
+class Links(Protocol):
+    """Messages in and out."""
+
+    def take(self) -> tuple[m.AnyMessage, bytes] | None:
+        """The next message that has arrived."""
+
+    def send(self, message: m.AnyMessage, blob: bytes = b"") -> None: ...
+
+    def post(self, message: m.AnyMessage, blob: bytes) -> None:
+        """Send after the results of the steps before."""
+
+    def deliver(self, finished: Sequence[Any]) -> None:
+        """Decode and send finished samples, while the next steps run."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """A sample that the engine could not continue, and has dropped."""
+
+    request: RequestId
+    attempt: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """Completion of a step."""
+
+    rows: int
+    seconds: float
+    """Seconds of one step; 0 if it was not measured."""
+    finished: Sequence[Any] = ()
+    commits: Sequence[CommittedRow] = ()
+    failed: Sequence[FailedRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    message: m.AnyMessage
+    blob: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Obey:
+    order: TrainingOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    pass
+
+
+Effect: TypeAlias = Wait | Step | Carry | Obey | Exit
+Life: TypeAlias = Generator[Effect, Any, None]
+_STEP, _WAIT, _EXIT = Step(), Wait(), Exit()
+
+
+class WorkerCore:
+    """One worker's decisions; `live` runs once."""
+
+    def __init__(
+        self, me: WorkerId, hello: m.Hello, engine: Rows, crew: CrewSide, links: Links, rolls_out: bool = True
+    ) -> None:
+        self._me = me
+        self._hello = hello
+        self._engine = engine
+        self._crew = crew
+        self._links = links
+        self.rolls_out = rolls_out
+        """Whether its model can roll out: that of a rank with a share of the weights cannot."""
+        self.pulls = True
+        """Whether it pulls rollouts: False from a Train order until the iteration's last update, unless updates come in
+        parts."""
+        self.epoch = 0
+        """Gang that this worker joined last."""
+        self._offered_rows = 0
+        self._grants = 0
+        self._speed = StepSpeed()
+
+    def live(self) -> Life:
+        self._links.send(self._hello)
+        links, engine, crew = self._links, self._engine, self._crew
+        while True:
+            while (arrived := links.take()) is not None:
+                message, blob = arrived
+                if isinstance(message, m.Grant):
+                    self._admit(message, blob)
+                else:
+                    yield from self._apply(message, blob)
+            paused_s = crew.seconds_paused()
+            self._pull()
+            if paused_s:
+                yield Wait(paused_s)
+            elif engine.free_rows == engine.rows:
+                yield _WAIT
+            else:
+                done: StepDone | None = yield _STEP
+                if done is not None:
+                    self._stepped(done)
+
+    def alive(self, spans: tuple[m.Span, ...]) -> m.Alive:
+        """A heartbeat; may be called from another thread."""
+        degree = self._crew.degree
+        gain = self._speed.gain(degree) if degree > 1 else None
+        return m.Alive(progress=tuple(self._engine.progress()), spans=spans, gain=gain)
+
+    def _stepped(self, done: StepDone) -> None:
+        self._speed.record(done.rows, self._engine.rows, self._crew.degree, done.seconds)
+        for commit in done.commits:
+            message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
+            self._links.post(message, commit.flight or b"")
+        if done.finished:
+            self._links.deliver(done.finished)
+        for failed in done.failed:
+            self._links.send(m.Failed(problem=failed.problem, request=failed.request, attempt=failed.attempt))
+            self._offered_rows = 0
+
+    def _pull(self) -> None:
+        """Offer the free rows; a follower offers none, because its leader uses its time."""
+        follows = self._crew.follows
+        free = self._engine.free_rows if self.pulls and not follows and self.rolls_out else 0
+        if free != self._offered_rows and (free or follows):
+            speed = self._speed.row_steps_per_s(self._crew.degree)
+            self._links.send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
+            self._offered_rows = free
+
+    def _apply(self, message: m.AnyMessage, blob: bytes) -> Life:
+        match message:
+            case m.Load() if not self.rolls_out:
+                # It applies no published set; the agent may delete the files that were retired before this one.
+                self._links.send(m.Held(weights=message.weights, digest=message.digest))
+            case crews.Adopt() if not self.rolls_out:
+                pass
+            case m.Recall():
+                for request in message.requests:
+                    self._hand_back(request)
+            case m.Discard():
+                self._engine.discard(message.work)
+                self._offered_rows = 0
+            case m.Fenced():
+                self._engine.fence(message.request, message.attempt)
+                self._offered_rows = 0
+            case m.FormGang() | m.Train() | m.Publish() | m.Save() | m.Restore():
+                yield from self._train(message)
+            case m.Drain():
+                self._hand_back_all()
+                yield _EXIT
+            case _:
+                yield Carry(message, blob)
+
+    def _admit(self, grant: m.Grant, blob: bytes) -> None:
+        self._grants += 1
+        flights = _read_flights(blob) if blob and blob != m.NO_FLIGHTS else {}
+        for lease in grant.leases:
+            try:
+                self._engine.admit(lease, flights.get(lease.request.id))
+            except SpotlightError as error:
+                code, request = error.exit_code, lease.request.id
+                failed = m.Failed(problem=str(error), request=request, attempt=lease.attempt, exit_code=code)
+                self._links.send(failed)
+            else:
+                if self._crew.follows:
+                    # The grant crossed the order to follow; a follower has no samples of its own.
+                    self._hand_back(lease.request.id)
+        self._offered_rows = 0
+
+    def _train(self, order: TrainingOrder) -> Life:
+        if not self._hello.trains:
+            raise TypeError(f"{self._me} was ordered to {type(order).__name__} but has no training role")
+        if isinstance(order, m.FormGang):
+            self.epoch = order.epoch
+        if isinstance(order, m.FormGang | m.Train | m.Save):
+            # Other workers continue them: a snapshot may take long, and a worker that keeps recalled samples counts as
+            # dead.
+            self._hand_back_all()
+        if isinstance(order, m.Train):
+            # Between the parts of an update the trainer may assist with rollouts.
+            self.pulls = order.last or order.samples is not None
+        reply: m.AnyMessage | None = yield Obey(order)
+        if reply is not None:
+            self._links.send(reply)
+
+    def _hand_back_all(self) -> None:
+        for progress in self._engine.progress():
+            self._hand_back(progress.request)
+        self._offered_rows = 0
+
+    def _hand_back(self, request: RequestId) -> None:
+        row = self._engine.withdraw(request)
+        self._offered_rows = 0
+        if row is not None:
+            message = m.HandBack(request=request, attempt=row.attempt, step=row.step)
+            self._links.post(message, row.flight or b"")
