@@ -24,7 +24,7 @@ from spotlight.compute.rewards.config import RewardConfig, SecondJudge, Term
 from spotlight.compute.rollout.config import EvalConfig, InitialNoise, RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftConfig, TrainConfig
 from spotlight.control.advantage import StdMode
-from spotlight.control.explore.config import ExploreConfig, PlanKind, SelectedNoise
+from spotlight.control.explore.config import ExploreConfig, PlanKind, Precision, SelectedNoise
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.section import Section
@@ -97,6 +97,7 @@ class RunConfig(Section):
             guidance=self.rollout.guidance,
             window=self.rollout.window_size,
             previews=self.explores,
+            fp8=self.explores and self.explore.precision is Precision.FP8,
             overlaps=self.pipeline.gap and self.pipeline.tag,
         )
         return Workload.of(facts, self.model, self.train, self.algorithm, rollouts, self.pipeline.asynchrony)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import diffusers
 import pytest
 import torch
+from diffusers import QwenImageTransformer2DModel
 from tiny_models import RUN_SEED
 
 from benchmarks.memory.live_bytes import LiveBytes
@@ -25,6 +26,7 @@ from spotlight.compute.memory.memory_plan import (
     LINES,
     OVERHEAD,
     SETS_HELD,
+    STAGES,
     TrainingChoice,
     encoder_plan,
     rollout_plan,
@@ -37,6 +39,7 @@ from spotlight.compute.models.loaded import load_source
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 from spotlight.compute.models.sources import resolve
 from spotlight.compute.train.config import FlowGrpoConfig, LoraConfig, NftConfig, TrainConfig
+from spotlight.compute.train.recomputation import blocks_of
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 
@@ -95,6 +98,17 @@ def test_optimizer_step_holds_one_more_copy_of_the_trained_weights_than_its_mome
     assert live.peak == pytest.approx(parameter.nbytes, abs=64)
 
 
+def test_fp8_previews_hold_the_layers_of_the_blocks_once_more_in_a_byte_per_weight():
+    work = work_of(previews=True, fp8=True)
+    taken = rollout_plan(work, 4).of("fp8 weights")
+    assert taken == training_plan(work, TrainingChoice(rows=4, recomputed=0)).of("fp8 weights")
+    assert rollout_plan(work_of(previews=True), 4).of("fp8 weights") == 0
+    with torch.device("meta"):
+        blocks = blocks_of(QwenImageTransformer2DModel(num_layers=1))
+    layers = [layer for layer in blocks[0].modules() if isinstance(layer, torch.nn.Linear)]
+    assert taken == pytest.approx(60 * sum(layer.weight.numel() for layer in layers), rel=0.01)
+
+
 def test_search_of_the_micro_batch_holds_a_second_gradient():
     fixed, searched = (work_of(train=TrainConfig(lora=LORA, micro_batch=rows)) for rows in (4, "auto"))
     choice = TrainingChoice(rows=4, recomputed=60)
@@ -102,11 +116,14 @@ def test_search_of_the_micro_batch_holds_a_second_gradient():
 
 
 def test_published_sets_are_as_many_as_a_worker_holds_and_none_on_a_cpu():
-    on_gpu, on_cpu = work_of(), work_of(replace_device(GPU, "cpu"))
+    eager = GPU.model_copy(update={"compile": False})
+    on_gpu, on_cpu = work_of(eager), work_of(replace_device(GPU, "cpu"))
     assert rollout_plan(on_gpu, 4).of("published sets") == SETS_HELD * on_gpu.trained_bytes
     assert rollout_plan(on_cpu, 4).of("published sets") == 0
     # Previews hold two more sets in half the bytes.
-    assert rollout_plan(work_of(previews=True), 4).of("published sets") == (SETS_HELD + 1) * on_gpu.trained_bytes
+    assert rollout_plan(work_of(eager, previews=True), 4).of("published sets") == (SETS_HELD + 1) * on_gpu.trained_bytes
+    # Graphs compute with a copy of the set in use.
+    assert rollout_plan(work_of(GPU), 4).of("published sets") == (SETS_HELD + STAGES) * on_gpu.trained_bytes
     resident = Resident(torch.nn.Linear(2, 2), "base", SETS_HELD)
     assert resident.capacity == 3
 

@@ -49,6 +49,7 @@ class MemorySettings(Section):
     window: int
     """Steps of the SDE window."""
     previews: bool
+    fp8: bool = False
     overlaps: bool = False
     """Whether a rank that trains may decode images at the same time."""
 
@@ -65,6 +66,7 @@ class MemorySettings(Section):
             guidance=rollouts.guidance,
             window=rollouts.window,
             previews=rollouts.previews,
+            fp8=rollouts.fp8,
             overlaps=rollouts.overlaps,
         )
 
@@ -76,6 +78,7 @@ class MemorySettings(Section):
             guidance=self.guidance,
             window=self.window,
             previews=self.previews,
+            fp8=self.fp8,
             overlaps=self.overlaps,
         )
 

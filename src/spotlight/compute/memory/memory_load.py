@@ -24,6 +24,8 @@ class RolloutLoad:
     window: int = 0
     """Steps whose latents and means a sample in flight holds."""
     previews: bool = False
+    fp8: bool = False
+    """Whether previews compute in fp8, with a second copy of the base weights."""
     overlaps: bool = False
     """Whether images are decoded while the rank trains: it rolls out between the parts of an update."""
 
@@ -43,6 +45,8 @@ class Workload:
     searches: bool = False
     """Whether the rows per training forward are searched, which sets gradients aside."""
     on_gpu: bool = True
+    compiled: bool = False
+    """Whether rollouts run as graphs, which compute with a copy of the set in use."""
 
     @classmethod
     def of(
@@ -62,6 +66,7 @@ class Workload:
             rollouts=rollouts,
             searches=train.micro_batch == AUTO,
             on_gpu=model.is_on_gpu,
+            compiled=model.is_on_gpu and model.compiles(facts.real is not None),
         )
 
     @property
@@ -90,6 +95,11 @@ class Workload:
         return FLOAT * (
             facts.parameters - facts.shape.positions if self.rank is None else self.rank * facts.matrix_edges
         )
+
+    @property
+    def fp8_bytes(self) -> int:
+        """The base weights in fp8."""
+        return self.facts.parameters if self.rollouts.fp8 else 0
 
     @property
     def vae_bytes(self) -> int:

@@ -21,6 +21,8 @@ SETS_HELD = 3
 while it loads, or the previous one while samples of it are in flight."""
 ROUNDED_HELD = 2
 """Published sets that previews hold rounded to the compute type: the current and the previous behaviour."""
+STAGES = 1
+"""Copies of the set in use, in memory that never moves."""
 WORKSPACE = 96 * 2**20
 """Workspaces of cuBLAS and cuDNN in torch's allocator."""
 CONTEXT = 760 * 2**20
@@ -33,7 +35,7 @@ ENCODER_ROW = 0.05
 """Activations of one prompt in the text encoder, as a share of its weights."""
 OVERHEAD = "context and fragmentation"
 LINES = (
-    "base weights", "text encoders", "adapters", "weight sets", "gradients", "optimizer", "activations",
+    "base weights", "fp8 weights", "text encoders", "adapters", "weight sets", "gradients", "optimizer", "activations",
     "published sets", "VAE", "decoding", "workspaces", OVERHEAD,
 )  # fmt: skip
 """Names of all lines, in the order of a table."""
@@ -94,12 +96,13 @@ def training_plan(work: Workload, choice: TrainingChoice, shards: int = 1) -> Me
     working = max(training, trained, work.forward_bytes(choice.rollout_rows) + decoding)
     lines = [
         MemoryLine("base weights", _sharded(work, work.base_bytes, shards)),
+        MemoryLine("fp8 weights", work.fp8_bytes),
         MemoryLine("adapters", trained if work.rank is not None else 0),
         MemoryLine("weight sets", work.copies * trained),
         MemoryLine("gradients", (2 if work.searches else 1) * trained),
         MemoryLine("optimizer", 2 * trained),
         MemoryLine("activations", working),
-        MemoryLine("published sets", _published(work, trained)),
+        MemoryLine("published sets", _published(work, trained, has_stage=work.compiled and shards == 1)),
         MemoryLine("VAE", 0 if choice.offloads_vae else work.vae_bytes),
     ]
     return _plan("training rank", work, lines)
@@ -110,9 +113,10 @@ def rollout_plan(work: Workload, rows: int, offloads_vae: bool = False) -> Memor
     trained = work.trained_bytes
     lines = [
         MemoryLine("base weights", work.base_bytes),
+        MemoryLine("fp8 weights", work.fp8_bytes),
         MemoryLine("adapters", trained if work.rank is not None else 0),
         MemoryLine("activations", work.forward_bytes(rows)),
-        MemoryLine("published sets", _published(work, trained)),
+        MemoryLine("published sets", _published(work, trained, has_stage=work.compiled)),
         MemoryLine("VAE", 0 if offloads_vae else work.vae_bytes),
         MemoryLine("decoding", _decoding(work, offloads_vae)),
     ]
@@ -143,10 +147,12 @@ def _plan(process: str, work: Workload, lines: list[MemoryLine]) -> MemoryPlan:
     return MemoryPlan(process, tuple(line for line in lines if line.bytes))
 
 
-def _published(work: Workload, trained: int) -> int:
+def _published(work: Workload, trained: int, has_stage: bool) -> int:
     """Sets on the device; on a CPU they are the pages of the node's store."""
     if not work.on_gpu:
         return 0
+    if has_stage:
+        return (SETS_HELD + STAGES) * trained
     rounded = ROUNDED_HELD * trained * work.compute // FLOAT if work.rollouts.previews and work.compute < FLOAT else 0
     return SETS_HELD * trained + rounded
 
