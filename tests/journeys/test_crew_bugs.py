@@ -15,8 +15,8 @@ import test_crews as losses
 
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.node.crews import NodeCrews
+from spotlight.node.membership import Membership
 from spotlight.node.worker_core import WorkerCore
-from spotlight.sim.crew_member import SimMembership
 from spotlight.sim.sim_node import SimNode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -41,13 +41,13 @@ def replan_after_a_death_ignored(patch: pytest.MonkeyPatch) -> None:
 @caught_by(layouts.test_worker_refuses_orders_of_an_old_token_and_stays_in_its_crew)
 def token_check_dropped_in_the_worker(patch: pytest.MonkeyPatch) -> None:
     """The worker applies orders of any token."""
-    apply = SimMembership.apply
+    apply = Membership.apply
 
-    async def unchecked(self: Any, order: Any, seconds: float) -> None:
-        self._token = order.token
-        await apply(self, order, seconds)
+    def unchecked(self: Any, order: Any) -> Any:
+        self.token = order.token
+        return apply(self, order)
 
-    patch.setattr(SimMembership, "apply", unchecked)
+    patch.setattr(Membership, "apply", unchecked)
 
 
 @caught_by(layouts.test_agent_refuses_messages_of_an_old_token_and_nothing_changes)

@@ -77,13 +77,13 @@ def test_worker_refuses_orders_of_an_old_token_and_stays_in_its_crew() -> None:
         story.crash_at(CrashPoint.IN_FORWARD, victim)
         crew = story.until_crew(3)
         crewings, follower = len(story.recorded(Crewing)), story.sim_worker(crew[1])
-        before = follower.crew.refused
+        before = follower.crew.membership.refused
         late = [Form(token=old, members=members, store=""), Disband(token=old), Prepare(token=old, members=members)]
         for order in late:
             follower.receive(order, b"")
         story.wait(1.0)
-        assert follower.crew.refused == before + len(late)
-        assert follower.crew.degree == len(crew)
+        assert follower.crew.membership.refused == before + len(late)
+        assert follower.crew.membership.degree == len(crew)
         assert (story.crew, len(story.recorded(Crewing))) == (crew, crewings)
         assert story.is_undisturbed(request, story.end())
 

@@ -1,6 +1,6 @@
 """A worker's place in a crew, order by order: its messages, when it pauses, and what it refuses."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,7 +22,8 @@ from spotlight.core.crew_messages import (
 from spotlight.core.errors import WeightsError
 from spotlight.core.types import NodeId, Size, Version, WorkerId
 from spotlight.core.work import WeightsId
-from spotlight.node.membership import Membership
+from spotlight.node.crew_links import CrewLinks
+from spotlight.node.membership import Connect, CrewProblem, Membership
 
 LEADER, FOLLOWER = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 MEMBERS = (LEADER, FOLLOWER)
@@ -100,9 +101,8 @@ class Member:
     def __post_init__(self) -> None:
         self.shared = Shared()
         self.work = work = Work(self.samples)
-        self.membership = Membership(
-            self.me, self.shared, work, work, self.sent.append, PATIENCE_S, self._connect, lambda: self.now
-        )
+        self.links = CrewLinks(work, work, self.shared, self._connect)
+        self.membership = Membership(self.me, self.links, self.sent.append, PATIENCE_S, lambda: self.now)
 
     def _connect(self, token, members, rank, store):
         if self.refusal is not None:
@@ -111,7 +111,14 @@ class Member:
 
     def apply(self, *orders) -> None:
         for order in orders:
-            self.membership.apply(order)
+            life, completion = self.membership.apply(order), None
+            with suppress(StopIteration):
+                while True:
+                    effect = life.send(completion)
+                    if isinstance(effect, Connect):
+                        completion = self.links.connect(effect.order, effect.rank)
+                    else:
+                        completion = self.links.follow(effect.forward)
 
     def joined(self, epoch: int = 1) -> None:
         self.apply(
@@ -224,7 +231,7 @@ def test_forward_that_the_adapter_finds_stale_changes_nothing():
 def test_broken_worker_is_prepared_for_the_next_token_at_once():
     member = Member()
     member.joined(1)
-    member.membership.broke(CrewBroken("gone"))
+    member.membership.broke(CrewProblem("gone"))
     member.joined(2)
     assert member.sent[-1] == Formed(token=token(2))
     assert member.membership.degree == 2
@@ -235,7 +242,7 @@ def test_disbanded_worker_stands_alone_at_once(is_broken):
     member = Member()
     member.joined()
     if is_broken:
-        member.membership.broke(CrewBroken("gone"))
+        member.membership.broke(CrewProblem("gone"))
     member.apply(Disband(token=token(1)))
     assert member.membership.seconds_paused() == 0.0
     assert not member.membership.follows

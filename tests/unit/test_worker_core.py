@@ -1,7 +1,7 @@
 """A worker's decisions, driven by hand: messages and completions in, effects and messages out."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.node.membership import CrewProblem, Follow
 from spotlight.node.worker_core import Carry, Effect, Exit, FailedRow, Obey, Step, StepDone, Wait, WorkerCore
 
 ME = WorkerId("spot-1.1/0.1")
@@ -65,8 +66,19 @@ class Crew:
     degree = 1
     paused_s = 0.0
 
+    def __init__(self) -> None:
+        self.problems: list[CrewProblem] = []
+
     def seconds_paused(self) -> float:
         return self.paused_s
+
+    def apply(self, order: Any) -> Generator[Any, CrewProblem | None, None]:
+        problem = yield Follow(order)
+        if problem is not None:
+            self.broke(problem)
+
+    def broke(self, problem: CrewProblem) -> None:
+        self.problems.append(problem)
 
 
 class World:
@@ -153,7 +165,8 @@ def test_step_posts_commits_delivers_results_and_reports_failures() -> None:
 def test_step_that_a_broken_crew_did_not_take_changes_nothing() -> None:
     world = World()
     world.goes_on(grant(lease(1)))
-    assert world.goes_on(completion=None) == []
+    assert world.goes_on(completion=CrewProblem("a peer is gone")) == []
+    assert world.crew.problems == [CrewProblem("a peer is gone")]
     assert world.effect == Step()
 
 
@@ -245,14 +258,17 @@ def test_drained_worker_hands_everything_back_and_exits() -> None:
     assert world.effect == Exit()
 
 
-def test_weights_and_crews_are_carried_by_the_driver_in_the_order_of_arrival() -> None:
+def test_weights_and_crews_are_handled_by_the_driver_in_the_order_of_arrival() -> None:
     world = World()
     load = m.Load(weights=WeightsId(Version(1), Policy.BEHAVIOUR), digest="d", path="p")
     prepare = Prepare(token=("spot-1.1", 1), members=(ME,))
     world.goes_on(load, prepare)
     assert world.effect == Carry(load)
     world.goes_on()
-    assert world.effect == Carry(prepare)
+    assert world.effect == Follow(prepare)
+    world.goes_on(completion=CrewProblem("no peer connected"))
+    assert world.crew.problems == [CrewProblem("no peer connected")]
+    assert world.effect == Wait(None)
 
 
 def test_rank_with_a_share_of_the_weights_confirms_sets_that_it_never_applies() -> None:

@@ -1,4 +1,4 @@
-"""A worker's membership in a crew; owned by the model's thread, which applies orders between two steps.
+"""A worker's membership in a crew, without sockets or tensors; part of its `WorkerCore`.
 
     ALONE --Prepare--> PREPARED --Form, connected--> MEMBER --Disband--> ALONE
       ^                    |  `--Form failed----.       `--a collective failed--.
@@ -7,18 +7,16 @@
       `--Disband, timeout--'--------------------'  `--Prepare--> PREPARED (of the next token)
 
 Consumes Prepare, Form, Disband and Forward; sends Prepared, Formed, Broke and Disbanded, one reply to every Form and
-every Disband. In PREPARED and BROKEN no step begins until the agent's next order or a timeout, after which the worker
-continues alone. Invariants (tests/unit/test_membership.py): orders with an older token than the newest one seen are
-refused; a group is dropped before its end is reported; a follower never holds samples of its own.
+every Disband. `apply` is a generator: the driver carries out Connect and Follow, and sends back a CrewProblem or None.
+In PREPARED and BROKEN no step begins until the agent's next order or a timeout, after which the worker continues alone.
+Invariants (tests/unit/test_membership.py, storms): orders with an older token than the newest one seen are refused; a
+group is dropped before its end is reported; a follower never holds samples of its own.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from spotlight.compute.parallel.crew_adapter import SharedAdapter, StaleForward
-from spotlight.compute.parallel.group import CrewBroken, CrewGroup, form
-from spotlight.compute.rollout.engine import Engine
-from spotlight.compute.weights.resident import Resident
 from spotlight.core.crew_messages import (
     BROKEN_S,
     Broke,
@@ -32,12 +30,52 @@ from spotlight.core.crew_messages import (
     Prepare,
     Prepared,
 )
-from spotlight.core.errors import SpotlightError
 from spotlight.core.messages import AnyMessage
 from spotlight.core.types import WorkerId
+from spotlight.core.work import WeightsId
 
-Connect = Callable[[GroupToken, tuple[WorkerId, ...], int, str], CrewGroup | None]
-"""Connects a group, given its token, members, own rank and the path of the group store."""
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect to the other members as this rank, within the driver's time limit."""
+
+    order: Form
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Compute this worker's part of the leader's forward."""
+
+    forward: Forward
+
+
+@dataclass(frozen=True, slots=True)
+class CrewProblem:
+    """A group that could not be connected, or failed in an exchange."""
+
+    text: str
+    waited_for: WorkerId | None = None
+    """The member whose part did not come, if that is known."""
+
+
+CrewEffect: TypeAlias = Connect | Follow
+
+
+class CrewWork(Protocol):
+    """The worker's samples, weights and group."""
+
+    def samples(self) -> int:
+        """Number of samples in flight."""
+
+    def needs(self) -> Sequence[WeightsId]:
+        """Weights of the samples in flight."""
+
+    def held(self) -> Sequence[tuple[WeightsId, str]]:
+        """Weights that are loaded, with their digests."""
+
+    def leave(self) -> None:
+        """Drop the group, if there is one."""
 
 
 class Membership:
@@ -46,125 +84,106 @@ class Membership:
     def __init__(
         self,
         me: WorkerId,
-        shared: SharedAdapter,
-        engine: Engine,
-        resident: Resident,
+        work: CrewWork,
         send: Callable[[AnyMessage], None],
         patience_s: float,
-        connect: Connect = form,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._patience_s = patience_s
         """Timeout in PREPARED: longer than the agent waits for the other members' step boundaries."""
-        self._connect = connect
         self._me = me
-        self._shared = shared
-        self._engine = engine
-        self._resident = resident
+        self._work = work
         self._send = send
         self._clock = clock
-        self._state = MemberState.ALONE
-        self._token: GroupToken | None = None
-        self._members: tuple[WorkerId, ...] = (me,)
         self._until = 0.0
+        self.refused = 0
+        """Number of orders refused because their token is not this worker's newest."""
+        self.token: GroupToken | None = None
+        self.members: tuple[WorkerId, ...] = (me,)
+        self._enter(MemberState.ALONE)
 
-    @property
-    def degree(self) -> int:
+    def _enter(self, state: MemberState) -> None:
+        """Derived values are stored, because every step of every worker reads them."""
+        self._state = state
+        self.degree = len(self.members) if state is MemberState.MEMBER else 1
         """Number of slots that a step of this worker uses."""
-        return len(self._members) if self._state is MemberState.MEMBER else 1
-
-    @property
-    def follows(self) -> bool:
+        self.follows = state is not MemberState.ALONE and self.members[0] != self._me
         """Whether this worker follows a leader, or is about to: it takes no samples of its own then."""
-        return self._state is not MemberState.ALONE and self._members[0] != self._me
+        self._pauses = state in (MemberState.PREPARED, MemberState.BROKEN)
 
     def seconds_paused(self) -> float:
         """Seconds until the worker may step without an order; 0 if it may now. A timeout ends the wait here."""
-        if self._state not in (MemberState.PREPARED, MemberState.BROKEN):
+        if not self._pauses:
             return 0.0
         left = self._until - self._clock()
         if left <= 0:
-            gave_up, token = self._state is MemberState.PREPARED, self._token
+            gave_up, token = self._state is MemberState.PREPARED, self.token
             self._stand_alone()
             if gave_up and token is not None:
                 self._send(Broke(token=token, problem=f"{self._me} was prepared, but received no order in time"))
         return max(0.0, left)
 
-    def apply(self, order: Prepare | Form | Disband | Forward) -> None:
+    def apply(self, order: Prepare | Form | Disband | Forward) -> Generator[CrewEffect, CrewProblem | None, None]:
         """Apply one order of the agent; failures are reported as Broke, not raised."""
-        if self._token is not None and order.token < self._token:
+        if self.token is not None and order.token < self.token:
+            self.refused += 1
             return
         match order:
             case Prepare():
                 self._prepare(order)
-            case _ if order.token != self._token:
-                return
+            case _ if order.token != self.token:
+                self.refused += 1
             case Form():
-                self._form(order)
+                yield from self._form(order)
             case Disband():
-                self._disband(order)
-            case Forward():
-                self._follow(order)
+                self._stand_alone()
+                self._send(Disbanded(token=order.token))
+            case Forward() if self._state is MemberState.MEMBER and self.follows:
+                problem = yield Follow(order)
+                if problem is not None:
+                    self.broke(problem)
 
-    def broke(self, error: SpotlightError) -> None:
+    def broke(self, problem: CrewProblem) -> None:
         """Drop the group and report Broke: a collective failed, or this worker cannot join."""
-        token = self._token
-        assert token is not None
-        self._shared.bind(None)
-        self._state = MemberState.BROKEN
+        assert self.token is not None
+        self._work.leave()
+        self._enter(MemberState.BROKEN)
         self._until = self._clock() + BROKEN_S
-        waited_for = error.waited_for if isinstance(error, CrewBroken) else None
-        self._send(Broke(token=token, problem=str(error), waited_for=waited_for))
+        self._send(Broke(token=self.token, problem=problem.text, waited_for=problem.waited_for))
 
     def _prepare(self, order: Prepare) -> None:
         """End the current group and reply; orders are applied at step boundaries, so no step is interrupted."""
-        self._shared.bind(None)
-        self._token, self._members = order.token, order.members
+        self._work.leave()
+        self.token, self.members = order.token, order.members
         problem = ""
         if self._me not in order.members:
             problem = f"{self._me} is not among the members"
-        elif order.members[0] != self._me and self._engine.progress():
-            problem = f"{self._me} was to follow but has {len(self._engine.progress())} samples in flight"
-        self._state = MemberState.ALONE if problem else MemberState.PREPARED
+        elif order.members[0] != self._me and (samples := self._work.samples()):
+            problem = f"{self._me} was to follow but has {samples} samples in flight"
+        self._enter(MemberState.ALONE if problem else MemberState.PREPARED)
         self._until = self._clock() + self._patience_s
         self._send(
             Prepared(
                 token=order.token,
                 members=order.members,
-                holds=self._resident.held(),
-                needs=self._engine.weights,
+                holds=tuple(self._work.held()),
+                needs=tuple(self._work.needs()),
                 problem=problem,
             )
         )
 
-    def _form(self, order: Form) -> None:
-        try:
-            if self._state is not MemberState.PREPARED or order.members != self._members:
-                raise CrewBroken(f"{self._me} is not prepared for {order.token}; it is {self._state.value}.")
-            rank = order.members.index(self._me)
-            self._shared.bind(self._connect(order.token, order.members, rank, order.store))
-        except SpotlightError as error:
-            self.broke(error)
+    def _form(self, order: Form) -> Generator[CrewEffect, CrewProblem | None, None]:
+        if self._state is not MemberState.PREPARED or order.members != self.members:
+            self.broke(CrewProblem(f"{self._me} is not prepared for {order.token}; it is {self._state.value}."))
             return
-        self._state = MemberState.MEMBER
+        problem = yield Connect(order, order.members.index(self._me))
+        if problem is not None:
+            self.broke(problem)
+            return
+        self._enter(MemberState.MEMBER)
         self._send(Formed(token=order.token))
 
-    def _disband(self, order: Disband) -> None:
-        self._stand_alone()
-        self._send(Disbanded(token=order.token))
-
-    def _follow(self, forward: Forward) -> None:
-        if self._state is not MemberState.MEMBER or not self.follows:
-            return
-        try:
-            with self._resident.use(forward.weights, forward.is_exact):
-                self._shared.follow(forward, self._resident.digest_of(forward.weights))
-        except StaleForward:
-            return
-        except SpotlightError as error:
-            self.broke(error)
-
     def _stand_alone(self) -> None:
-        self._shared.bind(None)
-        self._state = MemberState.ALONE
-        self._members = (self._me,)
+        self._work.leave()
+        self.members = (self._me,)
+        self._enter(MemberState.ALONE)

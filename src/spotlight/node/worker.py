@@ -35,10 +35,11 @@ from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection, Disconnected
 from spotlight.core.work import Activity, RequestId, Work
+from spotlight.node.crew_links import CrewLinks, problem_of
 from spotlight.node.equipment import Equip, Equipment, equip
 from spotlight.node.judge import IMAGE, PAYLOAD
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.membership import Membership
+from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.neighbours import Loading
 from spotlight.node.spans import SpanLog
 from spotlight.node.worker_core import (
@@ -119,9 +120,7 @@ class Worker:
             limit_s=self._launch.exchange_s,
             first_limit_s=self._launch.first_exchange_s,
         )
-        self._membership = Membership(
-            self._id, equipment.shared, self._engine, resident, self.send, self._launch.patience_s, connect
-        )
+        self._crew = CrewLinks(self._engine, resident, equipment.shared, connect)
         self._core = self._made_core(equipment)
 
     def _made_core(self, equipment: Equipment) -> WorkerCore:
@@ -137,7 +136,8 @@ class Worker:
             kind=equipment.kind,
             kernels=equipment.kernels,
         )
-        return WorkerCore(self._id, hello, _EngineRows(self._engine), self._membership, self)
+        crew = Membership(self._id, self._crew, self.send, launch.patience_s, time.monotonic)
+        return WorkerCore(self._id, hello, _EngineRows(self._engine), crew, self)
 
     # -- links of the core ---------------------------------------------------------------------------------------------
 
@@ -164,10 +164,15 @@ class Worker:
                 return self._step()
             case Wait(seconds=seconds):
                 self._wait(seconds)
+            case Connect(order=order, rank=rank):
+                return self._crew.connect(order, rank)
+            case Follow(forward=forward):
+                with self._spans.doing(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW):
+                    return self._crew.follow(forward)
             case Carry(message=message, blob=blob):
                 self._carry(message, blob)
-            case Obey(order=order):
-                return self._obey(order)
+            case Obey(order=ordered):
+                return self._obey(ordered)
             case Exit():
                 self._exit()
         return None
@@ -178,14 +183,12 @@ class Worker:
         with self._spans.doing(Activity.IDLE), contextlib.suppress(queue.Empty):
             self._next = self._inbox.get(timeout=min(limits, default=None))
 
-    def _step(self) -> StepDone | None:
+    def _step(self) -> StepDone | CrewProblem:
         began = time.monotonic()
         try:
             boundary = self._engine.step()
         except CrewBroken as error:
-            # No sample has advanced: the same step is repeated, alone or in the crew that the agent orders.
-            self._membership.broke(error)
-            return None
+            return problem_of(error)
         ended = time.monotonic()
         if boundary.work is not None:
             self._spans.record(_ACTIVITY[boundary.work], began, ended)
@@ -204,11 +207,6 @@ class Worker:
             case crews.Offered():
                 with self._spans.doing(Activity.LOAD):
                     self._loading.offered(message, blob)
-            case crews.Forward():
-                with self._spans.doing(Activity.ROLLOUT if message.is_exact else Activity.PREVIEW):
-                    self._membership.apply(message)
-            case crews.Prepare() | crews.Form() | crews.Disband():
-                self._membership.apply(message)
             case _:
                 raise TypeError(f"a worker does not handle {type(message).__name__}")
 

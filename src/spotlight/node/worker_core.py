@@ -3,8 +3,10 @@
 `live` is a generator. It yields an effect that takes time; the driver carries it out and sends its completion back:
 
     Wait     until a message is there, or the seconds have passed          -> None
-    Step     one denoising step of the engine                              -> StepDone, or None if the crew broke
-    Carry    an order that only engine and links know: weights, crews      -> None
+    Step     one denoising step of the engine                              -> StepDone, or CrewProblem if the crew broke
+    Connect  to the other members of a crew                                -> CrewProblem or None
+    Follow   a leader's forward                                            -> CrewProblem or None
+    Carry    a message about published weights, which the engine handles   -> None
     Obey     an order to the training role                                 -> its reply, or None
     Exit     the process ends
 
@@ -26,6 +28,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, Work
+from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.step_speed import StepSpeed
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
@@ -69,18 +72,6 @@ class Rows(Protocol):
         """Drop every sample of this kind of work."""
 
     def progress(self) -> Sequence[m.Progress]: ...
-
-
-class CrewSide(Protocol):
-    """The worker's membership of a crew."""
-
-    @property
-    def follows(self) -> bool: ...
-    @property
-    def degree(self) -> int: ...
-
-    def seconds_paused(self) -> float:
-        """Seconds until a step may begin without an order; 0 if it may now."""
 
 
 class Links(Protocol):
@@ -145,7 +136,7 @@ class Exit:
     pass
 
 
-Effect: TypeAlias = Wait | Step | Carry | Obey | Exit
+Effect: TypeAlias = Wait | Step | Connect | Follow | Carry | Obey | Exit
 Life: TypeAlias = Generator[Effect, Any, None]
 _STEP, _WAIT, _EXIT = Step(), Wait(), Exit()
 
@@ -154,7 +145,7 @@ class WorkerCore:
     """One worker's decisions; `live` runs once."""
 
     def __init__(
-        self, me: WorkerId, hello: m.Hello, engine: Rows, crew: CrewSide, links: Links, rolls_out: bool = True
+        self, me: WorkerId, hello: m.Hello, engine: Rows, crew: Membership, links: Links, rolls_out: bool = True
     ) -> None:
         self._me = me
         self._hello = hello
@@ -189,9 +180,12 @@ class WorkerCore:
             elif engine.free_rows == engine.rows:
                 yield _WAIT
             else:
-                done: StepDone | None = yield _STEP
-                if done is not None:
+                done: StepDone | CrewProblem = yield _STEP
+                if isinstance(done, StepDone):
                     self._stepped(done)
+                else:
+                    # No sample has advanced: the same step is repeated, alone or in the crew that the agent orders.
+                    crew.broke(done)
 
     def alive(self, spans: tuple[m.Span, ...]) -> m.Alive:
         """A heartbeat; may be called from another thread."""
@@ -235,6 +229,8 @@ class WorkerCore:
             case m.Fenced():
                 self._engine.fence(message.request, message.attempt)
                 self._offered_rows = 0
+            case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
+                yield from self._crew.apply(message)
             case m.FormGang() | m.Train() | m.Publish() | m.Save() | m.Restore():
                 yield from self._train(message)
             case m.Drain():

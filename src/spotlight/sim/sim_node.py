@@ -266,7 +266,7 @@ class SimNode:
             life = self._lives[number] = asyncio.create_task(worker.live())
             await asyncio.wait({life})
             del self.workers[number], self._by_name[worker.id]
-            worker.crew.process_ended()
+            worker.crew.leave()
             self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
             self._leases.gone(worker.id)
             if not life.cancelled() and (error := life.exception()) is not None:

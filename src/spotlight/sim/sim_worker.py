@@ -20,6 +20,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
+from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
     Carry,
     Effect,
@@ -34,7 +35,7 @@ from spotlight.node.worker_core import (
 )
 from spotlight.sim.background_writes import BackgroundWrites
 from spotlight.sim.crash_points import Crashed, CrashPoint, WorkerExited
-from spotlight.sim.crew_member import SimMembership
+from spotlight.sim.crew_member import SimCrew
 from spotlight.sim.heartbeat import Heartbeat
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
@@ -95,12 +96,12 @@ class SimWorker:
         self.engine = SimEngine(
             self.rows, self.numerics, lambda: me._holds, lambda row: me._withdrawn(row), self._loop.time
         )
-        self.crew = SimMembership(
+        self.crew = SimCrew(
             self.id,
             self.rendezvous,
             self.send,
+            self.engine,
             lambda: me._holds,
-            lambda: me.engine.needs(),
             lambda point: me.crash_if_due(point),
             self._woken.wait,
         )
@@ -114,7 +115,7 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        self.core = WorkerCore(self.id, hello, self.engine, self.crew, me)
+        self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
         self._inbox.append((message, blob))
@@ -156,7 +157,10 @@ class SimWorker:
         if self._is_at_boundary:
             self._is_at_boundary = False
             self.crash_if_due(CrashPoint.AT_BOUNDARY)
-        return self._inbox.popleft() if self._inbox else None
+        arrived = self._inbox.popleft() if self._inbox else None
+        if arrived is not None and isinstance(arrived[0], crews.Disband):
+            self.crash_if_due(CrashPoint.DISBANDING)
+        return arrived
 
     def post(self, message: m.AnyMessage, blob: bytes) -> None:
         self.send(message, blob)
@@ -200,15 +204,19 @@ class SimWorker:
             case Wait(seconds=seconds):
                 assert seconds is not None
                 await self._message_within(seconds)
+            case Connect(order=order):
+                return await self.crew.connect(order)
+            case Follow(forward=forward):
+                return await self._follow(forward)
             case Carry(message=message):
                 await self._carry(message)
-            case Obey(order=order):
-                await self._obey(order)
+            case Obey(order=ordered):
+                await self._obey(ordered)
             case Exit():
                 raise WorkerExited
         return None
 
-    async def _step(self) -> StepDone | None:
+    async def _step(self) -> StepDone | CrewProblem:
         pace, loop, engine, batch = self.pace, self._loop, self.engine, list(self.engine.live.values())
         first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
         weights, is_exact = first.request.weights, pace.is_exact(first.request.work)
@@ -219,12 +227,13 @@ class SimWorker:
             began = loop.time()
             await self.take_time(switch_s)
             self._spans.worked(Activity.SWITCH, began, loop.time())
-        began, steps, degree = loop.time(), 1, self.crew.degree
+        began, steps, degree = loop.time(), 1, self.crew.membership.degree
         passes = sum([row.passes for row in batch])
         seconds = pace.step(passes, self.rows, degree, is_exact)
         if degree > 1:
-            if not await self.crew.lead(weights, is_exact, passes, seconds):
-                return None
+            problem = await self.crew.lead(weights, is_exact, passes, seconds)
+            if problem is not None:
+                return problem
         elif pace.runs_ahead:
             engine.ahead = RunAhead(batch, began, seconds)
             steps = min([row.steps_ahead for row in batch])
@@ -273,17 +282,16 @@ class SimWorker:
             self._arrival = None
             timer.cancel()
 
+    async def _follow(self, forward: crews.Forward) -> CrewProblem | None:
+        began, degree = self._loop.time(), self.crew.membership.degree
+        problem = await self.crew.follow(forward, self.pace.part(forward.rows, degree, forward.is_exact))
+        self._spans.worked(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW, began, self._loop.time())
+        return problem
+
     async def _carry(self, message: m.AnyMessage) -> None:
         match message:
             case m.Load():
                 await self._load(message)
-            case crews.Prepare() | crews.Form() | crews.Disband() | crews.Forward():
-                asked = (message.rows, message.is_exact) if isinstance(message, crews.Forward) else (self.rows, True)
-                (rows, is_exact), began = asked, self._loop.time()
-                await self.crew.apply(message, self.pace.part(rows, self.crew.degree, is_exact))
-                if isinstance(message, crews.Forward):
-                    activity = Activity.ROLLOUT if is_exact else Activity.PREVIEW
-                    self._spans.worked(activity, began, self._loop.time())
             case _:
                 raise TypeError(f"a worker cannot apply {type(message).__name__}")
 
