@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from gang_equality import LORA, PARTS, WHOLE, alone, assert_equal, together
-from gang_orders import Gang
 from gang_processes import GangRanks
+from ordered_gang import Gang
 
 from spotlight.compute.parallel.group import DeviceKind
 from spotlight.core import messages as m

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gang_orders import Gang
 from gang_processes import GangRanks
+from ordered_gang import Gang
 
 from spotlight.core import messages as m
 

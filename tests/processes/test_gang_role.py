@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from gang_orders import Gang
 from gang_processes import GangRanks
+from ordered_gang import Gang
 from test_training_role import harness_in
 
 from spotlight.compute.train.config import NftConfig

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 from gang_equality import LORA, PARTS, TOLERANCE, WHOLE, alone, assert_equal, together
-from gang_orders import Gang
 from gang_processes import GangRanks
+from ordered_gang import Gang
 from test_training_role import harness_in
 
 from spotlight.compute.train.config import NftConfig

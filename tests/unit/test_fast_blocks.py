@@ -47,8 +47,15 @@ def _velocity(model: nn.Module, is_fast: bool, dtype: torch.dtype = torch.float3
     return output
 
 
-@pytest.mark.parametrize("kernel", [AttentionKernel.MASKED, AttentionKernel.CPU])
-@pytest.mark.parametrize("has_lora", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "has_lora"),
+    [
+        (AttentionKernel.MASKED, True),
+        (AttentionKernel.CPU, False),
+        pytest.param(AttentionKernel.MASKED, False, marks=pytest.mark.slow),
+        pytest.param(AttentionKernel.CPU, True, marks=pytest.mark.slow),
+    ],
+)
 def test_velocity_and_gradient_are_those_of_the_eager_model(kernel: AttentionKernel, has_lora: bool) -> None:
     eager, fast = _qwen(), _qwen()
     for model in (eager, fast):

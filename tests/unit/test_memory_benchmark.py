@@ -1,18 +1,18 @@
 """The benchmark of the memory plan on a tiny model: its figures, and the bytes beside them."""
 
 import json
+import runpy
 import sys
 
 import pytest
 
 from benchmarks.memory import calibrate
-from benchmarks.memory.__main__ import main
 from spotlight.compute.models.family_registry import FAMILIES
 
 
 def test_predictions_for_the_tiny_model_are_near_the_bytes_of_its_tensors(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["memory", "--tiny", "--json", "--out", str(tmp_path / "memory")])
-    main()
+    runpy.run_module("benchmarks.memory", run_name="__main__")
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
     assert {*figures} == {
         "memory_train_512_b4", "memory_train_512_b8", "memory_train_512_b4_kept", "memory_rollout_1280"

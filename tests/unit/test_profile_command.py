@@ -114,6 +114,7 @@ def test_qwen_image_of_random_weights_is_profiled_through_the_same_operations():
     assert "rank 64" in outcomes[Operation.TRAIN_TIMESTEP].series[0].how
 
 
+@pytest.mark.slow
 def test_compiled_model_is_profiled_with_fp8_previews_and_says_so(monkeypatch):
     monkeypatch.setattr(profiled, "accelerate", partial(accelerate, backend="aot_eager"))
     subject = random_qwen_image(torch.device("cpu"), Size(64, 96), SMALL_QWEN_IMAGE, QUICK_BATCHES)

@@ -10,7 +10,7 @@ A spare that still imports is at least as far as a fresh process, so a `Spawn` t
 the agent requests it, after its workers are up, and the spares of a machine start one after the other: their imports
 would compete with those of workers, and a process that has lowered its priority cannot raise it again.
 
-`Spares` decides, and takes time as an argument (tests/unit/test_spares.py); the nursery owns the processes.
+`Spares` decides, and takes time as an argument (tests/unit/test_spare_states.py); the nursery owns the processes.
 """
 
 from dataclasses import dataclass
