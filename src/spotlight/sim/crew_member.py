@@ -1,6 +1,7 @@
 """A simulated worker's side of a crew: exchanges over `SimRendezvous`, timers for forwards."""
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 
 from spotlight.core.crew_messages import Form, Forward, ForwardDone
@@ -42,7 +43,8 @@ class SimCrew:
         self._crash_if_due = crash_if_due
         self._awake = awake
         self._forwards = 0
-        self.membership = Membership(me, self, send, ORDER_TIMEOUT_S, asyncio.get_running_loop().time)
+        # A weak reference, so that a dead worker is freed without garbage collection.
+        self.membership = Membership(me, weakref.proxy(self), send, ORDER_TIMEOUT_S, asyncio.get_running_loop().time)
 
     # -- the worker, as its membership sees it -------------------------------------------------------------------------
 
