@@ -19,7 +19,7 @@ before the worker trains or exits; an attempt that was fenced or discarded sends
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -89,8 +89,7 @@ class Links(Protocol):
         """Decode and send finished samples, while the next steps run."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedRow:
+class FailedRow(NamedTuple):
     """A sample that the engine could not continue, and has dropped."""
 
     request: RequestId
@@ -98,8 +97,7 @@ class FailedRow:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(NamedTuple):
     """Completion of a step."""
 
     rows: int
@@ -110,8 +108,7 @@ class StepDone:
     failed: Sequence[FailedRow] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     seconds: float | None = None
 
 
@@ -165,9 +162,9 @@ class WorkerCore:
 
     def live(self) -> Life:
         self._links.send(self._hello)
-        links, engine, crew = self._links, self._engine, self._crew
+        take, engine, crew = self._links.take, self._engine, self._crew
         while True:
-            while (arrived := links.take()) is not None:
+            while (arrived := take()) is not None:
                 message, blob = arrived
                 if isinstance(message, m.Grant):
                     self._admit(message, blob)

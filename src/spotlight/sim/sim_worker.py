@@ -189,18 +189,20 @@ class SimWorker:
         life, completion = self.core.live(), None
         while True:
             effect = life.send(completion)
-            completion = await (self._step() if isinstance(effect, Step) else self._perform(effect))
+            if type(effect) is Step:
+                completion = await self._step()
+            elif type(effect) is Wait and effect.seconds is None:
+                # Nothing was awaited since the inbox was found empty.
+                arrival = self._arrival = self._loop.create_future()
+                completion = await arrival
+                self._arrival = None
+            else:
+                completion = await self._perform(effect)
             if not self._is_awake:
                 await self._woken.wait()
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:
-            case Wait(seconds=None):
-                # Nothing has been awaited since the inbox was found empty, except while the process was frozen.
-                if not self._inbox:
-                    arrival = self._arrival = self._loop.create_future()
-                    await arrival
-                    self._arrival = None
             case Wait(seconds=seconds):
                 assert seconds is not None
                 await self._message_within(seconds)
