@@ -1,0 +1,112 @@
+"""Which sources a node watches: settings, the probe for a cloud, and both together as the agent uses them."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from metadata_server import CLOUDS, PREEMPTED, MetadataServer, hang, raw, status
+from notice_stories import StoryClock, is_imminent, story
+from pydantic import ValidationError
+
+from spotlight.core.errors import ConfigError
+from spotlight.node.notices.config import NoticesConfig
+from spotlight.node.notices.notice_sources import chosen, node_notices
+from spotlight.node.notices.probe import find_cloud
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+@story
+async def test_probe_finds_the_cloud_that_replies(cloud):
+    async with MetadataServer(clouds=(cloud,)) as server:
+        assert await find_cloud(StoryClock(), server.url) == cloud
+
+
+@pytest.mark.parametrize("fault", [status(500), raw(b"HTTP/1.1 200 OK\r\n\r\n<html>Log in, please</html>"), hang])
+@story
+async def test_probe_of_another_server_or_a_hung_one_finds_none(fault):
+    async with MetadataServer(clouds=()) as server:
+        server.fail(fault, times=3)
+        assert await find_cloud(StoryClock(), server.url, limit_s=0.2) is None
+        assert len(server.requests) == 3, "the clouds are probed at once"
+
+
+@story
+async def test_probe_where_nothing_listens_finds_none():
+    async with MetadataServer() as gone:
+        pass
+    assert await find_cloud(StoryClock(), gone.url) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({}, ["gcp"]),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ["gcp", "sigterm"]),
+        ({"SLURM_JOB_ID": "7"}, ["gcp", "sigterm"]),
+    ],
+)
+@story
+async def test_auto_watches_the_cloud_and_sigterm_where_a_scheduler_sends_it(environ, names):
+    async with MetadataServer(clouds=("gcp",)) as server:
+        config = NoticesConfig(metadata_url=server.url)
+        assert await chosen(config, StoryClock(), environ) == names
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"source": "none"}, []),
+        ({"source": "aws"}, ["aws"]),
+        ({"source": "sigterm", "file": "/run/preempted"}, ["sigterm", "file"]),
+        ({"source": "file", "file": "/run/preempted"}, ["file"]),
+    ],
+)
+@story
+async def test_named_source_is_watched_without_a_probe_and_the_file_beside_it(settings, names):
+    assert await chosen(NoticesConfig(**settings), StoryClock(), {"SLURM_JOB_ID": "7"}) == names
+
+
+@pytest.mark.parametrize("source", ["auto", "named"])
+@pytest.mark.parametrize("cloud", CLOUDS)
+@story
+async def test_agent_receives_the_notice_of_its_cloud(cloud, source, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with MetadataServer(clouds=(cloud,)) as server:
+        server.interrupt(30)
+        server.schedule(30)
+        await server.set_key(PREEMPTED, "TRUE")
+        name = "auto" if source == "auto" else cloud
+        config = NoticesConfig(source=name, metadata_url=server.url, poll_s=0.01)
+        async with aclosing(node_notices(config, StoryClock())) as notices:
+            notice = await asyncio.wait_for(anext(notices), 20)
+        assert notice.source == cloud
+        assert is_imminent(notice, 30)
+
+
+@story
+async def test_grace_of_the_settings_applies_to_a_signal_without_a_time(tmp_path):
+    (tmp_path / "gone").touch()
+    config = NoticesConfig(source="file", file=tmp_path / "gone", grace_s=77)
+    async with aclosing(node_notices(config, StoryClock())) as notices:
+        assert is_imminent(await anext(notices), 77)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"source": "file"}, "notices.file is not set, so there is nothing to watch; set"),
+        ({"source": "none", "file": "/run/x"}, "notices.source is none, so the file would not be watched; set"),
+        ({"metadata_url": "https://10.0.0.1"}, "'https://10.0.0.1', and metadata services speak plain HTTP; write"),
+        ({"metadata_url": "10.0.0.1:80"}, "write it as http://host"),
+        ({"metadata_url": "http://host:x"}, "write it as http://host"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_sentence(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        NoticesConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"source": "azzure"}, {"poll_s": 0}, {"grace_s": -1}, {"url": "http://x"}])
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(ValidationError):
+        NoticesConfig(**settings)
