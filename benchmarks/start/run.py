@@ -2,7 +2,6 @@
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -72,7 +71,7 @@ def _import(device: str) -> float:
 
 
 def _round(recipe: str, settings: Sequence[str], device: str) -> Round:
-    imports = statistics.median([_import(device) for _ in range(2)])
+    imports = _import(device)
     with TemporaryDirectory(prefix="start-") as folder:
         command = [sys.executable, "-m", "spotlight.surface.cli.main", "train", recipe]
         for setting in settings:

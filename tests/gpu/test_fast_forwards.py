@@ -15,7 +15,7 @@ from spotlight.compute.fast.graphs import GraphedForwards
 from spotlight.compute.models.qwen_dit import LORA_TARGETS
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.train.lora import select_trainable
-from spotlight.compute.train.recomputation import blocks_of
+from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.core.types import Version
@@ -99,6 +99,28 @@ def test_compiled_velocity_is_near_the_eager_one() -> None:
             accelerate(model, kernel)
             found = _forward(model)(*_inputs())
             assert float((found - wanted).norm() / wanted.norm()) < 0.03
+
+
+@pytest.mark.parametrize("recomputed", [0, 2, 4])
+@pytest.mark.parametrize("kernel", [AttentionKernel.CUDNN, AttentionKernel.FLASH])
+def test_compiled_gradients_are_near_the_eager_ones_whichever_blocks_are_recomputed(
+    kernel: AttentionKernel, recomputed: int
+) -> None:
+    found: list[Tensor] = []
+    wanted: list[Tensor] = []
+    for gradients, is_fast in ((found, True), (wanted, False)):
+        model = _model().train()
+        recompute_first(model, recomputed)
+        if is_fast:
+            accelerate(model, kernel)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator(DEVICE).manual_seed(len(name)))
+        _forward(model, is_fast)(*_inputs()).square().mean().backward()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients += [(torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in trained]
+    one, other = torch.cat(found), torch.cat(wanted)
+    assert (one - other).norm() < 0.05 * other.norm()
 
 
 def test_replay_has_the_bits_of_the_captured_forward_for_any_input() -> None:

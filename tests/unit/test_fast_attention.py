@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spotlight.compute.fast.attention import AttentionKernel, attend
+from spotlight.compute.fast.attention import AttentionKernel, attend, with_dense_strides
 
 ROWS, TOKENS, HEADS, WIDTH = 3, 40, 2, 16
 LENGTHS = (12, 5, 1)
@@ -84,3 +84,12 @@ def test_output_that_padding_would_drown_is_not_a_number() -> None:
     k = -40.0 / WIDTH**0.5 * torch.ones_like(q) * keep_BS[..., None, None]
     out = attend(AttentionKernel.CPU, q, k, torch.ones_like(q) * keep_BS[..., None, None], keep_BS, (~keep_BS).sum(1))
     assert out.isnan().all()
+
+
+def test_dimension_of_one_gets_the_stride_of_a_new_tensor_whatever_it_had():
+    numbers = torch.arange(24.0).view(2, 3, 4)
+    for stride in (0, 1, 7):
+        odd = numbers.as_strided((2, 3, 4, 1), (12, 4, 1, stride))
+        dense = with_dense_strides(odd)
+        assert dense.stride() == (12, 4, 1, 1)
+        assert torch.equal(dense.flatten(), numbers.flatten())

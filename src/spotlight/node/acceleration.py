@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from spotlight.compute.fast.attention import AttentionKernel
-from spotlight.compute.fast.fast_model import CanBeFast, FastModel, accelerate
+from spotlight.compute.fast.fast_model import CanBeFast, FastModel, accelerate, one_text_width
 from spotlight.compute.fast.kernel_choice import fastest_kernel, usable_kernels
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.config import AUTO
 from spotlight.compute.models.family_registry import FAMILIES
+from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 from spotlight.core.types import Size
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.measured import Measured
@@ -22,8 +23,17 @@ def accelerated(adapter: Adapter, launch: WorkerLaunch, settings: WorkerSettings
     """Make the adapter's model fast in place; its trained parameters must be selected."""
     assert isinstance(adapter, CanBeFast)
     kernel = _kernel(adapter, launch, settings)
+    _pad_to_one_width(adapter, settings)
     adapter.fast = accelerate(adapter.transformer, kernel, settings.fp8_previews)
     return adapter.fast
+
+
+def _pad_to_one_width(adapter: Adapter, settings: WorkerSettings) -> None:
+    family, memory = FAMILIES.get(adapter.family), settings.memory
+    if family is None or not family.text_buckets or memory is None or not isinstance(adapter, PipelineAdapter):
+        return
+    tokens, _ = adapter.latent_shape(Size(memory.height, memory.width))
+    adapter.least_text_width = one_text_width(memory.text_tokens, family.text_buckets, tokens)
 
 
 def kernels_of(fast: FastModel | None) -> str:

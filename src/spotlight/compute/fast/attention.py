@@ -119,8 +119,34 @@ def _backward(
             grad, q, k, v, out, log_rest, None, None, tokens, tokens, 0.0, False, *seeds
         )
     else:
-        found = aten._scaled_dot_product_cudnn_attention_backward(
-            grad, q, k, v, out, log_rest, *seeds, None, None, None, tokens, tokens, 0.0, False
-        )
+        found = _cudnn_backward(grad, q, k, v, out, log_rest, *seeds)
     dq, dk, dv = found
     return dq, dk, dv
+
+
+@torch.library.custom_op("spotlight::cudnn_attention_backward", mutates_args=())
+def _cudnn_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_rest: Tensor, seed: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """cuDNN's backward, opaque to the compiler.
+
+    The compiler gives a last dimension of one any stride, 0 among them; cuDNN refuses all but 1.
+    """
+    tokens = q.shape[2]
+    dq, dk, dv = aten._scaled_dot_product_cudnn_attention_backward(
+        grad, q, k, v, out, with_dense_strides(log_rest), seed, offset, None, None, None, tokens, tokens, 0.0, False
+    )
+    return dq, dk, dv
+
+
+@_cudnn_backward.register_fake
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_rest: Tensor, seed: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def with_dense_strides(x: Tensor) -> Tensor:
+    """The same numbers with the strides of a new tensor, also in dimensions of one, which `contiguous` leaves alone."""
+    dense = x.contiguous()
+    return dense.as_strided(dense.shape, torch.empty(dense.shape, device="meta").stride())

@@ -2,8 +2,9 @@
 
     eager adapter -> accelerate(adapter, kernel) -> the same adapter, parameters and names; other kernels
 
-Only the repeated blocks are compiled, once for all of them; a new shape takes 3 to 5 seconds on an H200 and is cached
-on disk. Shapes are few, because text is padded to buckets and the engine rounds its row counts up (`row_bucket`).
+Only the repeated blocks are compiled, once for all of them; a new shape takes 3 to 5 seconds on an H200, 30 with its
+backward, and is cached on disk. Shapes are few, because almost all text of a run is padded to one width
+(`one_text_width`) and the engine rounds its row counts up (`row_bucket`).
 
 Invariant: the velocity is the eager model's but for rounding, and so is the gradient (tests/unit/test_fast_blocks.py).
 """
@@ -26,6 +27,10 @@ from spotlight.compute.train.recomputation import blocks_of
 
 INDUCTOR: dict[str, bool | int | str] = {"triton.coalesce_tiling_analysis": False}
 """This analysis fails for the backward pass of a block (torch 2.11: CantSplit), and is no faster without failing."""
+STREAMS = ("hidden_states", "encoder_hidden_states")
+"""Inputs of diffusers' transformers that their blocks transform."""
+PADDING_SHARE = 8
+"""Text may be padded to 1 / PADDING_SHARE of the image's tokens, to have one shape instead of several."""
 MOST_SHAPES = 64
 """Compiled shapes of one kind of block; torch's own limit of 8 would run further ones uncompiled, without a word."""
 
@@ -81,6 +86,7 @@ def accelerate(
         _use_real_attention(transformer, kernel)
     elif is_on_gpu:
         _allow_kernel(kernel)
+    transformer.register_forward_pre_hook(_with_gradients, with_kwargs=True)
     torch._dynamo.config.recompile_limit = MOST_SHAPES
     for block in blocks:
         # Attention over a crew breaks the graph, so it is not required to be whole.
@@ -101,10 +107,25 @@ def _allow_kernel(kernel: AttentionKernel) -> None:
     torch.backends.cuda.enable_flash_sdp(kernel is not AttentionKernel.CUDNN)
 
 
+def _with_gradients(
+    _: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Let inputs require gradients in training, so that one compiled graph serves the first block and all others."""
+    if torch.is_grad_enabled():
+        streams = {name: inputs[name] for name in STREAMS if name in inputs}
+        inputs |= {name: x if x.requires_grad else x.detach().requires_grad_() for name, x in streams.items()}
+    return args, inputs
+
+
+def one_text_width(widest: int, widths: Sequence[int], image_tokens: int) -> int:
+    """Least width of padded text: that of the run's longest prompt, unless padding would cost too much.
+
+    `widest` is a width that holds all prompts, one of the ascending `widths`.
+    """
+    cheap = [width for width in widths if width <= max(image_tokens // PADDING_SHARE, widths[0])]
+    return min(widest, cheap[-1])
+
+
 def row_bucket(rows: int, most: int) -> int:
-    """Row count of a compiled forward of `rows` samples: a power of two or one and a half times one, at most `most`."""
-    size = 1
-    while size < rows:
-        half = size * 3 // 2
-        size = half if size >= 2 and half >= rows else size * 2
-    return min(size, most)
+    """Row count of a compiled forward of `rows` samples: a power of two, at most `most`."""
+    return min(1 << (rows - 1).bit_length(), most)

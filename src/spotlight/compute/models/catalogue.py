@@ -24,7 +24,8 @@ HALF_BYTES = 2
 TEMPLATE_TOKENS = 5
 """Tokens after a prompt that belong to the encoder's template."""
 TOKEN_BYTES = 3
-"""Fewest bytes of text per token that are assumed where the tokenizer is not loaded: English has about 4.5."""
+"""Fewest bytes of text per token that are assumed where the tokenizer is not loaded: English has about 4.5. The
+tokenizers of models with random weights know few words: a token may be a letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,8 @@ class ModelFacts:
         assert self.real is not None
         if not self.real.text_buckets:
             return self.real.text_widths(model.max_text_tokens or self.real.longest_prompt)[0]
-        tokens = TEMPLATE_TOKENS + len(longest_prompt.encode()) // TOKEN_BYTES
+        token_bytes = 1 if resolve(model.name).kind is SourceKind.RANDOM else TOKEN_BYTES
+        tokens = TEMPLATE_TOKENS + len(longest_prompt.encode()) // token_bytes
         return next((width for width in self.real.text_buckets if width >= tokens), self.real.text_buckets[-1])
 
     def precision(self, model: ModelConfig) -> str:

@@ -74,6 +74,8 @@ class PipelineAdapter(EncodesText):
         self._embeddings: EmbeddingFolder | None = None
         self.fast: FastModel | None = None
         """Set when the transformer was made fast (`compute/fast`)."""
+        self.least_text_width = 0
+        """Padded text is at least this wide: a compiled transformer is faster with one shape."""
         self._unconditional: Conditioning | None = None
 
     @classmethod
@@ -121,10 +123,10 @@ class PipelineAdapter(EncodesText):
         return self._unconditional
 
     def bucket_width(self, tokens: int) -> int:
-        """The smallest bucket that holds `tokens` text tokens."""
+        """The smallest bucket that holds `tokens` text tokens and is at least the least width."""
         widths = self.facts.text_widths(self.text.most_tokens)
         for width in widths:
-            if tokens <= width:
+            if max(tokens, self.least_text_width) <= width:
                 return width
         raise PromptError(
             f"A conditioning of {tokens} text tokens cannot be batched, because the widest bucket is "
