@@ -88,6 +88,7 @@ varied_prompts  # benchmarks: results
 resident_gib  # benchmarks: results
 
 # For users of the package, or for what comes next.
+node_notices  # the agent's preemption notices
 TransformersDetector  # GenEval on photographs: the detector of a user's own reward
 release_text_encoder  # real families: frees the encoders once all prompts are embedded
 SD3Adapter  # compute/models/family_registry.py names it

@@ -32,7 +32,7 @@ from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
-from spotlight.sim.sim_node import TOKEN_PIXELS
+from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
@@ -153,7 +153,7 @@ def training_s(profile: Profile, case: Case) -> float:
 
 def tokens(profile: Profile) -> int:
     """Tokens of a picture, as simulated nodes count them."""
-    return profile.width * profile.height // TOKEN_PIXELS
+    return profile.width * profile.height // MachineSettings.of(RunConfig()).token_pixels
 
 
 def work(case: Case, profile: Profile) -> RunConfig:
@@ -239,7 +239,7 @@ async def _run(case: Case) -> Outcome:
     config = work(case, profile)
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
     policy = (CrewPolicy if fixed else VariedPolicy)(profile, config)
-    world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), is_exact=True, elastic=config.cluster.elastic)
+    world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), True, MachineSettings.of(config))
     world.rendezvous = lambda: SlowRendezvous(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
     if isinstance(policy, CrewPolicy):

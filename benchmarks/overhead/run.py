@@ -30,6 +30,8 @@ from spotlight.core.journal import Journal
 from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version, Window, WorkerId
 from spotlight.core.wire import Connection
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.node.blob_store import BlobStore
+from spotlight.node.unloading import stored_sample, with_flight
 
 NODE, WORKER = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
 ROWS = 16
@@ -75,7 +77,7 @@ class OneWorker:
             )
         self.journal = Journal.create(folder / "journal", self.clock.now)
         ledger = Ledger(self.journal.append)
-        payloads = PayloadFolder(folder, lambda: None)
+        payloads, self.store = PayloadFolder(folder, lambda: None), BlobStore(folder, NODE)
         self.dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, self._note, lambda at: at, COMMIT_EVERY)
         ends = socket.socketpair()
         # One thread is both ends, so a whole flight must fit into the socket's buffer.
@@ -86,14 +88,18 @@ class OneWorker:
         self.journal.append(event)
 
     def send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
-        """Send a worker's message through the socket and let the controller process it."""
+        """Send a worker's message through the socket, store its bytes, and let the controller process it."""
         with self.watch.on("messages"):
             self.here.send(m.Envelope(WORKER, message), blob)
             received = self.there.recv()
-        assert received is not None
-        envelope, arrived = received
+            assert received is not None
+            message, arrived = received[0].message, received[1]
+            message = with_flight(message, arrived, self.store)
+            if isinstance(message, m.Result):
+                ref = stored_sample(message, arrived, lambda: b"", self.store)
+                message = msgspec.structs.replace(message, payload=ref)
         with self.watch.on("control"):
-            self.dispatcher.handle(NODE, envelope, arrived, self.clock.now())
+            self.dispatcher.handle(NODE, m.Envelope(WORKER, message), b"", self.clock.now())
 
     def begin(self) -> int:
         """Register the worker and issue the work; return the number of samples."""

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,10 @@ from spotlight.control.dispatch import Dispatcher
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
-from spotlight.controller.hub import Hub, SocketDoor
+from spotlight.controller.door import Door
+from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobRef
 from spotlight.core.clock import RealClock
 from spotlight.core.events import AnyEvent, Crewing, WorkerJoined
 from spotlight.core.node_spec import NodeSpec
@@ -60,8 +62,8 @@ class Seen:
 
 
 class NoPayloads:
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        return None
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
 
 
 class WatchingHub(Hub):
@@ -83,7 +85,7 @@ class Bench:
         self._device = device
         self._folder = folder
         self._facts = facts_of("words")
-        door = self._door = SocketDoor(secrets.token_hex(8))
+        door = self._door = Door(secrets.token_hex(8))
         ledger = Ledger()
         dispatcher = Dispatcher(
             ledger, Scheduler(ledger), NoPayloads(), self._note, run_clock=lambda at: at, commit_every=1,

@@ -36,7 +36,8 @@ from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
-from spotlight.controller.hub import Hub, SocketDoor
+from spotlight.controller.door import Door
+from spotlight.controller.hub import Hub
 from spotlight.controller.payloads import PayloadFolder
 from spotlight.core.clock import RealClock
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, SpotlightError, Stopped, exit_code_of
@@ -114,7 +115,7 @@ class Run:
             self.run_log.close()
 
     async def _live(self) -> None:
-        door = SocketDoor(secrets.token_hex(16))
+        door = Door(secrets.token_hex(16), self.config.cluster.grace_s)
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
         wired = wire(self.run_log, door.send, storage, self._budget, self._encode)
         embeddings = wired.loop.embeddings
@@ -188,7 +189,7 @@ class Run:
             self.run_log.emit(stopped)
 
     @asynccontextmanager
-    async def _machines(self, door: SocketDoor, hub: Hub) -> AsyncIterator[LocalPool]:
+    async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[LocalPool]:
         """The pool with its reserved nodes; all processes end with it."""
         settings = self.pool_settings(door.token)
         pool = LocalPool(settings)
@@ -376,7 +377,10 @@ def _check_pace(config: RunConfig, recipe: str) -> None:
 async def _watch(pool: LocalPool, hub: Hub) -> None:
     """End the run if a reserved node is given up, because the gang needs it; note a spot node."""
     async for event in pool.events():
-        if not isinstance(event, NodeDown) or event.returns or event.departure is not Departure.CRASHED:
+        if not isinstance(event, NodeDown):
+            continue
+        hub.node_ended(event.node)
+        if event.returns or event.departure is not Departure.CRASHED:
             continue
         hub.dispatcher.setbacks.note(event.node, f"the node is given up: {event.cause}.")
         if event.spec.slot_class is SlotClass.RESERVED and not is_stand_in(event.spec.name):

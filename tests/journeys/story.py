@@ -35,6 +35,7 @@ from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.invariants import Broken, Invariants
 from spotlight.sim.message_trace import MessageTrace
+from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop
@@ -305,10 +306,10 @@ class Story:
     async def _prepare(self) -> None:
         self.trace = MessageTrace()
         self.storage = SimStorage()
-        elastic = self.config.cluster.elastic
+        machines = MachineSettings.of(self.config)
         rewards = self.config.reward.rewards("simulated")
         exact = self.config.deterministic
-        self.world = SimWorld(self.policy, self.storage, self.trace, exact, elastic, rewards=rewards)
+        self.world = SimWorld(self.policy, self.storage, self.trace, exact, machines, rewards=rewards)
         self.invariants = Invariants(self.world, self._bounds)
         self.disk = FaultyDisk(self.world.unplug)
         self._moved = asyncio.Event()

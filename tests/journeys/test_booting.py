@@ -34,7 +34,7 @@ def test_drained_node_hands_back_its_work_and_is_not_counted_as_lost():
     with Story(spot=2) as story:
         worker = "spot-1.1/0.1"
         story.until(lambda: story.hub.dispatcher.ledger.leases_of(worker))
-        pool = SimPool(story.world, drain_s=20.0)
+        pool = SimPool(story.world)
         draining = asyncio.ensure_future(pool.drain_node(NodeId("spot-1.1")))
         story.until(lambda: draining.done() and story.recorded(NodeLost, node="spot-1.1"))
         assert [lost.cause for lost in story.recorded(WorkerLost, worker=worker)] == ["exited"]
@@ -50,7 +50,7 @@ def test_node_that_is_drained_while_it_boots_leaves_at_once():
     story.specs[1] = msgspec.structs.replace(story.specs[1], boot_s=1e6)
     with story:
         story.until(lambda: story.recorded(NodeJoined, node="spot-1.1"))
-        draining = asyncio.ensure_future(SimPool(story.world, drain_s=1e6).drain_node(NodeId("spot-1.1")))
+        draining = asyncio.ensure_future(SimPool(story.world).drain_node(NodeId("spot-1.1")))
         story.until(lambda: draining.done() and story.recorded(NodeLost, node="spot-1.1"))
         story.end()
     assert story.recorded(WorkerJoined, node="spot-1.1") == []

@@ -62,8 +62,7 @@ def test_rollout_without_reward_is_scored_once_more_then_kept_unscored_and_not_l
         report = story.end()
         compared = story.recorded(Compared)[0]
         assert (compared.kept[0][0], compared.advantages[0][0]) == (False, 0.0)
-        (released,) = story.recorded(Released, request=ROLLOUT)
-        assert released.reason is ReleaseReason.UNSCORED
+        (released,) = story.recorded(Released, request=ROLLOUT, reason=ReleaseReason.UNSCORED)
         assert released.redone <= COMMIT_EVERY, "the second attempt resumes at the newest commit"
         assert report.gaps.unscored == {ROLLOUT: "the reward raised at a picture."}
         assert report.whole, "its group was trained without it"

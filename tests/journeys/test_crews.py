@@ -9,6 +9,7 @@ import pytest
 from crew_story import FOR_EVER_S, STEPS, CrewStory
 from story import COMMIT_EVERY
 
+from spotlight.core.crew_messages import Forward
 from spotlight.core.events import (
     Accepted,
     Crewing,
@@ -22,6 +23,23 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
+
+
+def test_forward_has_the_shapes_of_its_samples() -> None:
+    with CrewStory() as story:
+        leader, *_ = story.until_crew(4)
+        worker, sent = story.sim_worker(leader), []
+        send = worker.crew._send
+        worker.crew._send = lambda message: (sent.append(message), send(message))[1]
+        (row,) = worker.engine.live.values()
+        story.wait(1.0)
+        forwards = [message for message in sent if isinstance(message, Forward)]
+        assert forwards
+        for forward in forwards:
+            assert (forward.rows, forward.tokens, forward.guided) == (1, 48, False)
+            assert forward.size == row.request.sample.sampling.size
+            assert forward.text_width == len(row.granted.prompt.text)
+        story.end()
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.45, 1.2])
@@ -167,7 +185,9 @@ def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> 
         assert set(story.crew[1:]) == {first, third}
         assert f"{hung} was killed, because it did not leave crew" in story.recorded(Crewing)[-1].reason
         assert story.is_undisturbed(request, story.end())
-        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [(hung, "killed")]
+        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [
+            (hung, "killed, because it did not leave crew spot-1.1#5 within 0.5 s of its end")
+        ]
 
 
 def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,7 +203,9 @@ def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplo
         assert story.sample_of(story.crew[0]) == request
         report = story.end()
         assert report.waste.largest <= COMMIT_EVERY
-        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [(leader, "killed")]
+        assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [
+            (leader, "killed, because it did not leave crew spot-1.1#5 within 0.5 s of its end")
+        ]
         assert f"{leader} is killed: it did not leave crew" in caplog.text
 
 

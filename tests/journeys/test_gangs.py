@@ -9,7 +9,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import Restored, RunStopped, StepCommitted, WorkerJoined, WorkerLost
 from spotlight.core.types import WorkerId
 from spotlight.sim.crash_points import CrashPoint
-from spotlight.sim.sim_trainer import SimTrainer
+from spotlight.sim.sim_trainer import SimTrainer, Used
 
 CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0, "slots": 3, "gang": 3}
 RANKS = [WorkerId(f"reserved-1.1/{slot}.1") for slot in range(3)]
@@ -71,13 +71,13 @@ def test_rank_that_never_comes_stops_the_run_with_its_slot_and_its_log() -> None
 
 def test_elastic_gang_trains_on_with_fewer_ranks_and_grows_when_one_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    train = SimTrainer.train
+    read = SimTrainer.read
 
-    def counted(self: SimTrainer, order: m.Train) -> m.Stepped | m.Accumulated:
+    def counted(self: SimTrainer, order: m.Train) -> list[Used]:
         sizes.append(order.ranks)
-        return train(self, order)
+        return read(self, order)
 
-    monkeypatch.setattr(SimTrainer, "train", counted)
+    monkeypatch.setattr(SimTrainer, "read", counted)
     with Story(cluster={**CLUSTER, "gang_elastic": True}, deterministic=False, iterations=6) as story:
         story.until(lambda: story.recorded(StepCommitted))
         story.world.nodes["reserved-1"].take(1)

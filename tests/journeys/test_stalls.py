@@ -5,7 +5,6 @@ from story import Story, When
 
 from spotlight.core import messages as m
 from spotlight.core.events import Accepted, NodeLost, ProblemNoted, RunStopped
-from spotlight.core.types import WorkerId
 from spotlight.sim.sim_node import SimNode
 
 CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0}
@@ -16,10 +15,10 @@ def test_run_whose_nodes_drop_every_load_notes_the_stall_and_stops_with_what_it_
 ) -> None:
     with Story(cluster=CLUSTER) as story, monkeypatch.context() as patch:
 
-        def lose(node: SimNode, load: m.Load, worker: WorkerId | None) -> None:
+        def lose(node: SimNode, load: m.Load) -> None:
             """Neither delivered nor reported."""
 
-        patch.setattr(SimNode, "_load", lose)
+        patch.setattr(SimNode, "copy", lose)
         story.expected_reason = "nothing has progressed"
         story.until(lambda: story.recorded(RunStopped))
         patch.undo()

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards.config import Term
-from spotlight.compute.rollout.seal import seal_of
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.compute.weights import files
 from spotlight.compute.weights.store import NodeStore
@@ -29,8 +28,10 @@ from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.controller.hub import Hub, SocketDoor
+from spotlight.controller.door import Door
+from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobRef
 from spotlight.core.clock import RealClock
 from spotlight.core.events import (
     Accepted,
@@ -85,6 +86,7 @@ class CrewEnvironment:
     """A pool without nodes, and weights to publish."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.controller = sockets(folder) / "controller.sock"
         self.token = secrets.token_hex(8)
         workers = WorkerSettings(
@@ -139,14 +141,13 @@ class Story:
     def __init__(self, environment: CrewEnvironment) -> None:
         self.environment = environment
         self.events: list[AnyEvent] = []
-        self.payloads: list[bytes] = []
         self.pids: dict[WorkerId, int] = {}
         self._handles: dict[WorkerId, int] = {}
         """Process handles: the pid of a dead worker may be reused before a signal is sent."""
         self.step = 0
         """Newest committed step."""
         self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-        self._door = SocketDoor(environment.token)
+        self._door = Door(environment.token)
         ledger = Ledger(self._record)
         dispatcher = Dispatcher(
             ledger, Scheduler(ledger, SchedulerSettings(silence_s=2 * SILENCE_S)), self, self._record,
@@ -216,9 +217,10 @@ class Story:
         """Wait for the sample; it must be accepted once and never refused."""
         await self.until("the sample is accepted", lambda: bool(self.of(Accepted)))
         assert not self._awaited, "the sample ended before every fault was triggered"
-        assert len(self.of(Accepted)) == len(self.payloads) == 1
+        (accepted,) = self.of(Accepted)
         assert not self.of(Refused)
-        return Outcome(self.payloads[0], self.of(Accepted)[0], tuple(self.of(Released)))
+        payload = (self.environment.folder / accepted.payload).read_bytes()
+        return Outcome(payload, accepted, tuple(self.of(Released)))
 
     def of(self, kind: type) -> list:
         return [event for event in self.events if isinstance(event, kind)]
@@ -254,9 +256,8 @@ class Story:
 
     # -- callbacks of the dispatcher and the hub -----------------------------------------------------------------------
 
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        self.payloads.append(blob)
-        return "payload", seal_of(blob)
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
 
     def _record(self, event: AnyEvent) -> None:
         self.events.append(event)

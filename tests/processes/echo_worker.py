@@ -19,6 +19,7 @@ from safetensors.numpy import save
 
 from spotlight import __version__
 from spotlight.compute.rewards.protocol import Scores
+from spotlight.compute.rollout.seal import LENGTH_BYTES, OPENING, UNSEALED, with_seal
 from spotlight.core import messages as m
 from spotlight.core import wire
 from spotlight.core.crew_messages import Adopt
@@ -41,10 +42,15 @@ class Brightness:
         return Scores(total=total, components={"letters": np.array([float(len(prompt.text)) for prompt in prompts])})
 
 
+def payload_of(request: str) -> bytes:
+    """Sealed bytes that stand for a rollout's tensors."""
+    return with_seal(bytes(LENGTH_BYTES) + OPENING + UNSEALED + f"latents of {request}".encode())
+
+
 def result_of(granted: m.Granted) -> tuple[m.Result, bytes]:
     tensors = {"image": np.full((4, 6, 3), granted.request.sample.seed, dtype=np.uint8)}
     if granted.request.work is Work.ROLLOUT:
-        tensors["payload"] = np.frombuffer(f"latents of {granted.request.id}".encode(), dtype=np.uint8)
+        tensors["payload"] = np.frombuffer(payload_of(granted.request.id), dtype=np.uint8)
     result = m.Result(request=granted.request.id, attempt=granted.attempt, digest="d", steps=10)
     return result, save(tensors)
 

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 import torch
+from blob_stories import StoredFlights
 from tiny_models import tiny_adapter
 
 from spotlight.compute.models import families
@@ -25,7 +26,6 @@ from spotlight.compute.models.pixels import PixelAdapter
 from spotlight.compute.rollout.engine import Engine, Finished
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
-from spotlight.control.flights import Flights
 from spotlight.core.types import NO_WINDOW, Prompt, Sample, SamplerKind, Sampling, Version, Window
 from spotlight.core.work import Request, RequestId, WeightsId, Work
 
@@ -109,7 +109,7 @@ def receive(pipe: BinaryIO) -> bytes:
     return pipe.read(size)
 
 
-def committed(pipe: BinaryIO, flights: Flights, target: RequestId, stop: int) -> bytes:
+def committed(pipe: BinaryIO, flights: StoredFlights, target: RequestId, stop: int) -> bytes:
     """The whole flight at this step, assembled from its commits."""
     step = 0
     while step < stop:
@@ -119,7 +119,7 @@ def committed(pipe: BinaryIO, flights: Flights, target: RequestId, stop: int) ->
     return flights.at(target, stop) or b""
 
 
-def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: Flights) -> Reply:
+def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: StoredFlights) -> Reply:
     down, up = os.pipe()
     child = os.fork()
     if child == 0:
@@ -152,7 +152,7 @@ def main(folder: Path) -> None:
     for adapter, store in nodes.values():
         state = {name: p.detach() * 1.01 for name, p in adapter.transformer.named_parameters()}
         store.publish(WEIGHTS, adapter.family, state, "base")
-    flights = Flights()
+    flights = StoredFlights()
     for line in sys.stdin:
         order = msgspec.json.decode(line, type=Order)
         reply = carry_out(*nodes[order.model], order, flights)

@@ -147,6 +147,11 @@ class LiveRun:
         program = (str(Path(__file__).with_name("bare_run.py")),)
         self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
 
+    def start_proxied(self, faults: int, seed: int) -> None:
+        """Start it with agents whose connections break this many times."""
+        program = (str(Path(__file__).with_name("proxied_run.py")), str(faults), str(seed))
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
+
     def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         with (self.folder / "controller.log").open("ab") as log:

@@ -10,6 +10,8 @@ from pathlib import Path
 from spotlight.compute.rewards.config import Term
 from spotlight.core import messages as m
 from spotlight.core import wire
+from spotlight.core.link import Link
+from spotlight.core.link_stream import LinkStream
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, WorkerId
 from spotlight.core.work import Request, SlotClass, Work
@@ -100,7 +102,7 @@ class ControllerStub:
         self.received: list[tuple[m.Envelope, bytes]] = []
         self.lost: set[NodeId] = set()
         self._changed = asyncio.Condition()
-        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
+        self._streams: dict[NodeId, LinkStream] = {}
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self, path: Path) -> None:
@@ -108,11 +110,11 @@ class ControllerStub:
 
     async def close(self) -> None:
         self._server.close()
-        for writer in list(self._writers.values()):
-            writer.close()
+        for stream in list(self._streams.values()):
+            stream.lose()
 
     def send(self, node: NodeId, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
-        wire.write(self._writers[node], m.Envelope(worker, message), blob)
+        self._streams[node].send(m.Envelope(worker, message), blob)
 
     def all(self, kind, worker: WorkerId | None = None) -> list:
         return [
@@ -135,17 +137,22 @@ class ControllerStub:
         return await self.wait(m.Hello, worker=worker)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        node = NodeId("")
-        while (frame := await wire.read(reader)) is not None:
+        hello = await wire.read(reader)
+        node, clock = hello[0].message.node, asyncio.get_running_loop().time
+        wire.write(writer, m.Envelope(None, m.Welcome(received=0)))
+        stream = self._streams[node] = LinkStream(Link(clock()), clock)
+        stream.attach(reader, writer, 0)
+        pinging = asyncio.create_task(stream.keep_alive())
+        frame = hello
+        while frame is not None:
             async with self._changed:
-                if isinstance(frame[0].message, m.NodeHello):
-                    node = frame[0].message.node
-                    self._writers[node] = writer
                 self.received.append(frame)
                 self._changed.notify_all()
+            frame = await stream.read(reader)
+        pinging.cancel()
         writer.close()
         async with self._changed:
-            self._writers.pop(node, None)
+            self._streams.pop(node, None)
             self.lost.add(node)
             self._changed.notify_all()
 

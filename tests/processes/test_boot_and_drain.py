@@ -10,6 +10,7 @@ from node_world import SPOT, eventually, living, marked, world
 
 from spotlight.core import messages as m
 from spotlight.core.node_spec import NodeSpec
+from spotlight.node.blob_store import BlobStore
 from spotlight.pools.pool import Departure, NodeDown
 
 NEVER_S = 1e6
@@ -50,7 +51,9 @@ def test_node_that_is_drained_hands_back_exits_and_does_not_return(run):
             await controller.worker(worker)
             await pool.drain_node(node)
             await controller.wait_lost(node)
-            assert controller.all(m.HandBack, worker) == [m.HandBack(request="rollout/0/0/0", attempt=1, step=3)]
+            (given,) = controller.all(m.HandBack, worker)
+            assert (given.request, given.attempt, given.step) == ("rollout/0/0/0", 1, 3)
+            assert BlobStore(run).get(given.flight) == b"flight"
             assert controller.all(m.Gone) == [m.Gone(worker=worker, cause="exited")]
             assert pool.nodes() == ()
             await pool.drain_node(node)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import hashlib
+import io
 import math
 import os
 import random
@@ -12,8 +13,9 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from echo_worker import BROKEN, HANG, UNJUDGED
+from echo_worker import BROKEN, HANG, UNJUDGED, payload_of
 from node_world import (
     PATIENCE_S,
     SPOT,
@@ -29,12 +31,14 @@ from node_world import (
     world,
     zombies_of,
 )
+from PIL import Image
 
 from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass, WeightsId, Work
+from spotlight.node.blob_store import BlobStore
 from spotlight.pools.local import LocalPool, sockets
 from spotlight.pools.pool import Departure, NodeDown
 
@@ -53,12 +57,11 @@ def run(tmp_path):
     return tmp_path / f"run-{os.getpid()}"
 
 
-def blob_of(controller: ControllerStub, request: str) -> bytes:
-    return next(
-        blob
-        for envelope, blob in controller.received
-        if isinstance(envelope.message, m.Result) and envelope.message.request == request
-    )
+def stored(run: Path, controller: ControllerStub, request: str) -> bytes | None:
+    """Bytes that a result refers to; every frame itself has none."""
+    assert not any(blob for _, blob in controller.received)
+    (result,) = [result for result in controller.all(m.Result) if result.request == request]
+    return None if result.payload is None else BlobStore(run).get(result.payload)
 
 
 def test_workers_import_after_their_fork_if_a_library_starts_a_thread_on_import(run):
@@ -100,9 +103,10 @@ def test_granted_work_returns_scored_with_its_payload(run):
             score = by_id["rollout/0/0/10"].score
             assert score.components == {"letters": 5.0}
             assert score.scorer == "echo_worker:Brightness 7"
-            assert blob_of(controller, "rollout/0/0/10") == b"latents of rollout/0/0/10"
-            assert blob_of(controller, "preview/0/0/30") == b""
-            assert b"image" in blob_of(controller, "evaluation/0/0/40")
+            assert stored(run, controller, "rollout/0/0/10") == payload_of("rollout/0/0/10")
+            assert stored(run, controller, "preview/0/0/30") is None
+            picture = np.asarray(Image.open(io.BytesIO(stored(run, controller, "evaluation/0/0/40"))))
+            assert (picture == 40).all()
 
     asyncio.run(story())
 
@@ -118,7 +122,7 @@ def test_judge_that_fails_on_one_picture_scores_the_others_and_all_payloads_arri
             unjudged = by_id[f"rollout/0/0/{UNJUDGED}"]
             assert math.isnan(unjudged.score.reward)
             assert "too bright to look at" in unjudged.problem
-            assert blob_of(controller, unjudged.request) == f"latents of {unjudged.request}".encode()
+            assert stored(run, controller, unjudged.request) == payload_of(unjudged.request)
             assert [by_id[f"rollout/0/0/{seed}"].score.reward for seed in (1, 2)] == [6.0, 7.0]
 
     asyncio.run(story())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.control import setbacks
 from spotlight.sim import storm
 from spotlight.sim.faults import Storm, Undisturbed
 from spotlight.sim.setting import Setting
@@ -33,6 +34,7 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
     [
         pytest.param(500404, id="an event after one that the full disk refused"),
         pytest.param(500474, id="an update whose samples all fail"),
+        pytest.param(562, id="previews of before a restart, whose weights nothing else needs"),
         pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
     ],
 )
@@ -41,10 +43,11 @@ def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("iteration", "is_compared"), [(0, True), (1, False)])
-def test_storm_with_a_sample_that_twenty_workers_died_with_compares_the_iterations_before_it(
+def test_storm_with_a_sample_that_too_many_workers_died_with_compares_the_iterations_before_it(
     monkeypatch: pytest.MonkeyPatch, iteration: int, is_compared: bool
 ) -> None:
-    """In this seed it is a preview that chooses seeds of iteration 1."""
+    """With fewer losses allowed, such a sample is not rare; in this seed it alters iteration 1."""
+    monkeypatch.setattr(setbacks, "LOSSES_ALLOWED", 4)
     run = storm._run_storm
 
     def run_altered(setting: Setting, weather: Storm, logs: Path | None) -> SeedOutcome:
@@ -55,7 +58,7 @@ def test_storm_with_a_sample_that_twenty_workers_died_with_compares_the_iteratio
 
     monkeypatch.setattr(storm, "_run_storm", run_altered)
     with pytest.raises(StormFailed, match="something was lost") if is_compared else nullcontext():
-        assert run_seed(920411).altered == 1
+        assert run_seed(5).altered == 1
 
 
 @pytest.mark.slow

@@ -1,19 +1,20 @@
 """A dispatcher with one node, over a ledger without a journal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spotlight.control.dispatch import Dispatcher, Payloads
 from spotlight.control.ledger import Ledger
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobRef
 from spotlight.core.events import SCHEMA, AnyEvent
 from spotlight.core.types import NodeId
-from spotlight.core.work import Request, SlotClass
+from spotlight.core.work import SlotClass
 
 
 class NoPayloads:
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        return None
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
 
 
 def dispatcher_with(

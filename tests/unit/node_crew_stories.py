@@ -21,9 +21,11 @@ from spotlight.core.crew_messages import (
     Prepare,
     Prepared,
 )
+from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, RequestId, SlotClass, WeightsId, Work
 from spotlight.node.crews import NodeCrews
+from spotlight.node.node_settings import NodeSettings
 from spotlight.sim.virtual_loop import run_virtually
 
 WEIGHTS, NEXT = WeightsId(Version(0)), WeightsId(Version(1))
@@ -80,7 +82,10 @@ class CrewNode:
                 "mixed_gpus": self.mixed_gpus,
             }
         )
-        self.crews = NodeCrews(NODE, config, 12, 64, "/store", self, self, lambda worker: self.held.get(worker, {}))
+        spec = NodeSpec(name="spot-1", slot_class=SlotClass.SPOT, slots=8)
+        settings = NodeSettings(node=NODE, spec=spec, elastic=config, heads=12, token_pixels=64, group_store="/store")
+        leases = lambda worker: self.held.get(worker, {})  # noqa: E731
+        self.crews = NodeCrews(settings, self, self, leases, get_running_loop())
 
     # -- what the node does for its crews ------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """The dispatcher outside storms: what makes it end the run, and what it records."""
 
-import msgspec
 import pytest
 from dispatch_stories import dispatcher_with
 
@@ -8,6 +7,7 @@ from spotlight.control.directory import PublishedSet
 from spotlight.control.ledger import SampleState
 from spotlight.control.setbacks import LOSSES_ALLOWED, TROUBLES_ALLOWED
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.events import SCHEMA, AnyEvent, ProblemNoted
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
@@ -65,30 +65,34 @@ def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is
     request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
     dispatcher.issue([request], [prompt], [0])
 
-    def receive(worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> list[tuple[m.AnyMessage, bytes]]:
-        dispatcher.take_outbox()
-        dispatcher.handle(node, m.Envelope(worker, message), blob, now=1.0)
-        return [(out.message, out.blob) for out in dispatcher.take_outbox()]
+    def flight(step: int) -> BlobRef:
+        return BlobRef(kind=BlobKind.FLIGHT, path="flights", digest="", size=step, offset=step)
 
-    def join(worker: WorkerId) -> tuple[m.AnyMessage, bytes]:
+    def receive(worker: WorkerId, message: m.AnyMessage) -> list[m.AnyMessage]:
+        dispatcher.take_outbox()
+        dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+        return [out.message for out in dispatcher.take_outbox()]
+
+    def join(worker: WorkerId) -> m.Grant:
         hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
         receive(worker, hello)
         receive(worker, m.Held(weights=weights, digest="base"))
-        ((grant, blob),) = receive(worker, m.Pull(free_rows=1))
-        return grant, blob
+        (grant,) = receive(worker, m.Pull(free_rows=1))
+        return grant
+
+    def commit(step: int, since: int = 0) -> m.Commit:
+        return m.Commit(request=request.id, attempt=1, step=step, since=since, flight=flight(step))
 
     join(first)
-    assert receive(first, m.Commit(request=request.id, attempt=1, step=2), b"two,") == []
-    replies = receive(first, m.Commit(request=request.id, attempt=1, step=6, since=4), b"six")
-    assert [message for message, _ in replies] == [m.Recall(requests=(request.id,))]
+    assert receive(first, commit(2)) == []
+    assert receive(first, commit(6, since=4)) == [m.Recall(requests=(request.id,))]
     dispatcher.handle(node, m.Envelope(None, m.Gone(worker=first, cause="killed")), b"", now=2.0)
-    grant, blob = join(second)
-    assert [(lease.attempt, lease.step) for lease in grant.leases] == [(2, 2)]
-    assert msgspec.msgpack.decode(blob) == {request.id: b"two,"}
-    receive(second, m.HandBack(request=request.id, attempt=2, step=7), b"all seven")
-    ((grant, blob),) = receive(second, m.Pull(free_rows=1))
-    assert [(lease.attempt, lease.step) for lease in grant.leases] == [(3, 7)]
-    assert msgspec.msgpack.decode(blob) == {request.id: b"all seven"}
+    (lease,) = join(second).leases
+    assert (lease.attempt, lease.step, lease.flight) == (2, 2, (flight(2),))
+    receive(second, m.HandBack(request=request.id, attempt=2, step=7, flight=flight(7)))
+    (grant,) = receive(second, m.Pull(free_rows=1))
+    (lease,) = grant.leases
+    assert (lease.attempt, lease.step, lease.flight) == (3, 7, (flight(7),))
 
 
 def test_sample_that_is_repeatedly_made_with_other_weights_is_given_up():
@@ -155,3 +159,26 @@ def test_sample_with_which_workers_always_die_is_given_up_and_recorded(work):
     noted = [event.problem for event in events if isinstance(event, ProblemNoted)]
     given_up = f"the sample {request.id} is given up and not ranked: {LOSSES_ALLOWED} workers died while making it"
     assert noted == ([given_up] if work is Work.PREVIEW else [])
+
+
+@pytest.mark.parametrize("warms_up", [True, False])
+def test_worker_that_compiles_its_forward_is_no_hung_one(warms_up):
+    """An idle neighbour would finish the stalled sample sooner, so it is recalled; its step cannot end before."""
+    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+    weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0])
+    slow, idle = WorkerId(f"{node}/0.1"), WorkerId(f"{node}/1.1")
+    for worker in (slow, idle):
+        hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+        for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1, row_steps_per_s=1.0)):
+            dispatcher.handle(node, m.Envelope(worker, message), b"", now=0.0)
+    beat = m.Alive(progress=(m.Progress(request.id, 1, 0),), warms_up=warms_up)
+    for second in range(1, 60):
+        if slow in dispatcher.directory.workers:
+            dispatcher.handle(node, m.Envelope(slow, beat), b"", now=float(second))
+        dispatcher.handle(node, m.Envelope(idle, m.Alive()), b"", now=float(second))
+        dispatcher.tick(float(second))
+    assert (slow in dispatcher.directory.workers) is warms_up

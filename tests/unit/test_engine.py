@@ -23,10 +23,11 @@ from tiny_models import PROMPTS, SIZE, SPEC, rolled_out, tiny_adapter, tiny_samp
 from spotlight.compute.evaluation import generate, to_images
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.models.pixels import PixelAdapter
-from spotlight.compute.rollout.engine import decode_images
+from spotlight.compute.rollout.engine import Engine, decode_images
 from spotlight.compute.rollout.sealed import SealError
 from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.weights.digest import fingerprint
+from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.errors import ConfigError, Diverged, PromptError, SizeError, WeightsError
 from spotlight.core.types import Prompt, SamplerKind, Size, Version, Window
@@ -381,3 +382,19 @@ def test_unknown_letters_are_refused_and_take_no_row():
     with pytest.raises(PromptError, match="'z'"):
         by.admit(request, prompt, 1)
     assert by.free_rows == 8
+
+
+def test_step_that_compiles_a_new_shape_warms_up_and_is_not_typical_of_its_speed(monkeypatch):
+    adapter = tiny_adapter()
+    by = Engine(adapter, Resident(adapter.transformer, BASE_DIGEST), 0, rows=8, padded=False, in_buckets=True)
+    seen = []
+    velocity = adapter.velocity
+    monkeypatch.setattr(adapter, "velocity", lambda *inputs: (seen.append(by.warms_up), velocity(*inputs))[1])
+    admit(by, *(wanted(seed) for seed in range(3)))
+    typical = [by.step().is_typical for _ in range(3)]
+    assert typical == [False, True, True]
+    assert seen == [True, False, False]
+    assert not by.warms_up
+    by.withdraw(wanted(0).id)
+    by.withdraw(wanted(1).id)
+    assert not by.step().is_typical

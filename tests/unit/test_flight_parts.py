@@ -1,11 +1,11 @@
 """Commits in parts: each holds only what is new, and all of them together are the whole flight."""
 
 import pytest
+from blob_stories import StoredFlights
 from engine_stories import admit, bits, engine, made_alone, wanted
 from tiny_models import PROMPTS, tiny_sampling
 
 from spotlight.compute.rollout.sealed import SealError
-from spotlight.control.flights import Flights
 from spotlight.core.types import SamplerKind, Window
 
 FLOW = SamplerKind.FLOW_SDE
@@ -16,7 +16,7 @@ FLOW = SamplerKind.FLOW_SDE
 def test_sample_that_moves_after_every_commit_keeps_its_bits_though_no_commit_repeats_data(kind, commit_every):
     """The window lies at steps 2 to 4; each worker commits once and dies, and the next goes on from all the parts."""
     request = wanted(3, tiny_sampling(kind, Window(2, 3) if kind is FLOW else Window(0, 0), steps=8), PROMPTS[2])
-    flights, flight, attempt, sizes = Flights(), None, 0, []
+    flights, flight, attempt, sizes = StoredFlights(), None, 0, []
     while True:
         attempt += 1
         by = engine()

@@ -1,13 +1,14 @@
 """Flights: at most one whole flight per sample, the newest, and only of samples that are kept."""
 
-from spotlight.control.flights import Flights
+from blob_stories import StoredFlights
+
 from spotlight.core.work import RequestId
 
 ONE, OTHER = RequestId("rollout/0/0/1"), RequestId("rollout/0/0/2")
 
 
 def test_late_commit_of_an_older_flight_changes_nothing() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 4, b"four")
     flights.keep(ONE, 2, b"two")
     assert flights.at(ONE, 4) == b"four"
@@ -15,7 +16,7 @@ def test_late_commit_of_an_older_flight_changes_nothing() -> None:
 
 
 def test_sample_that_starts_over_begins_with_no_flight() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 4, b"four")
     flights.forget(ONE)
     assert flights.at(ONE, 4) is None
@@ -24,7 +25,7 @@ def test_sample_that_starts_over_begins_with_no_flight() -> None:
 
 
 def test_flights_that_are_not_kept_are_forgotten() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 1, b"one")
     flights.keep(OTHER, 1, b"other")
     flights.keep_only(lambda request: request == OTHER)
@@ -32,7 +33,7 @@ def test_flights_that_are_not_kept_are_forgotten() -> None:
 
 
 def test_parts_that_build_on_one_another_are_handed_out_as_one_flight_without_those_that_were_overtaken() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 2, b"two,")
     flights.keep(ONE, 4, b"four,", since=2)
     flights.keep(ONE, 6, b"six,", since=4)
@@ -41,7 +42,7 @@ def test_parts_that_build_on_one_another_are_handed_out_as_one_flight_without_th
 
 
 def test_part_whose_base_was_lost_is_refused_and_the_whole_flight_before_stays() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 2, b"two")
     assert not flights.fits(ONE, since=4)
     assert not flights.fits(OTHER, since=2)
@@ -50,7 +51,7 @@ def test_part_whose_base_was_lost_is_refused_and_the_whole_flight_before_stays()
 
 
 def test_part_that_comes_twice_or_late_changes_nothing() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 2, b"two,")
     flights.keep(ONE, 4, b"four,", since=2)
     for _ in range(2):
@@ -62,9 +63,23 @@ def test_part_that_comes_twice_or_late_changes_nothing() -> None:
 
 
 def test_whole_flight_replaces_all_parts() -> None:
-    flights = Flights()
+    flights = StoredFlights()
     flights.keep(ONE, 2, b"two")
     flights.keep(ONE, 4, b"four", since=2)
     flights.keep(ONE, 5, b"all five")
     assert flights.at(ONE, 5) == b"all five"
     assert not flights.fits(ONE, since=4)
+
+
+def test_bytes_that_no_flight_needs_are_released_and_all_others_are_there() -> None:
+    flights = StoredFlights()
+    flights.keep(ONE, 2, b"two,")
+    flights.keep(ONE, 4, b"four,", since=2)
+    flights.keep(ONE, 6, b"six,", since=4)
+    flights.keep(ONE, 8, b"eight", since=4)
+    flights.keep(OTHER, 1, b"other")
+    assert sorted(flights.store.bytes.values()) == [b"eight", b"four,", b"other", b"two,"]
+    flights.keep(ONE, 5, b"late", since=4)
+    assert b"late" not in flights.store.bytes.values()
+    flights.forget(ONE)
+    assert list(flights.store.bytes.values()) == [b"other"]

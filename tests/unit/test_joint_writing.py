@@ -8,7 +8,8 @@ import pytest
 import torch
 from tiny_models import tiny_adapter
 
-from spotlight.compute.train.joint_writing import CheckpointAbandoned, JointWriter
+from spotlight.compute.train.joint_writing import JointWriter
+from spotlight.compute.train.training_effects import CheckpointAbandoned
 from spotlight.compute.weights.resident import Resident
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from driven_loading import DrivenLoading
 
 from spotlight.core.crew_messages import AskNeighbour, Offered
 from spotlight.core.errors import WeightsError
@@ -11,7 +12,8 @@ from spotlight.core.messages import Held, Load
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import WeightsId
 from spotlight.node import neighbours as loading
-from spotlight.node.neighbours import PATIENCE_S, Loading, Offer
+from spotlight.node.loading_core import PATIENCE_S
+from spotlight.node.neighbours import Offer
 
 ME, NEIGHBOUR = WorkerId("spot-1.1/1.1"), WorkerId("spot-1.1/0.1")
 OLD, NEW = WeightsId(Version(1)), WeightsId(Version(2))
@@ -55,12 +57,12 @@ class LoadingWorker:
         self.model = Model(torch.device(device))
         self.sent: list[tuple[object, bytes]] = []
         self.now = 0.0
-        self.loading = Loading(
+        self.loading = DrivenLoading(
             ME, self.model, Store(), lambda message, blob: self.sent.append((message, blob)), lambda: self.now
         )
 
     def order(self, weights: WeightsId = NEW, keep: tuple[WeightsId, ...] = ()) -> None:
-        self.loading.load(Load(weights=weights, digest="digest", path="", keep=keep))
+        self.loading.apply(Load(weights=weights, digest="digest", path="", keep=keep))
 
     @property
     def messages(self) -> list[object]:
@@ -92,7 +94,7 @@ def test_worker_on_a_gpu_copies_from_the_neighbour_that_offers():
     worker = LoadingWorker()
     worker.order()
     assert worker.messages == [AskNeighbour(weights=NEW, newcomer=ME)]
-    worker.loading.offered(Offered(weights=NEW, newcomer=ME), HANDLES)
+    worker.loading.apply(Offered(weights=NEW, newcomer=ME), HANDLES)
     assert worker.model.origin == {NEW: "neighbour"}
     assert worker.messages[-1] == Held(weights=NEW, digest="digest")
 
@@ -100,7 +102,7 @@ def test_worker_on_a_gpu_copies_from_the_neighbour_that_offers():
 def test_worker_loads_from_the_store_if_no_neighbour_holds_the_weights():
     worker = LoadingWorker()
     worker.order()
-    worker.loading.offered(Offered(weights=NEW, newcomer=ME), b"")
+    worker.loading.apply(Offered(weights=NEW, newcomer=ME), b"")
     assert worker.model.origin == {NEW: "store"}
 
 
@@ -108,7 +110,7 @@ def test_copy_that_was_altered_on_the_way_is_thrown_away_for_the_store(monkeypat
     monkeypatch.setattr(loading, "take", lambda offered, device: "altered")
     worker = LoadingWorker()
     worker.order()
-    worker.loading.offered(Offered(weights=NEW, newcomer=ME), HANDLES)
+    worker.loading.apply(Offered(weights=NEW, newcomer=ME), HANDLES)
     assert worker.model.origin == {NEW: "store"}
     assert worker.messages[-1] == Held(weights=NEW, digest="digest")
 
@@ -117,12 +119,14 @@ def test_neighbour_that_never_replies_is_waited_for_no_longer_than_the_patience(
     worker = LoadingWorker()
     worker.order()
     worker.now = PATIENCE_S / 2
-    assert worker.loading.seconds_left() == PATIENCE_S / 2
+    worker.loading.expire()
+    assert worker.loading.core.seconds_left() == PATIENCE_S / 2
     assert worker.model.origin == {}
     worker.now = PATIENCE_S
-    assert worker.loading.seconds_left() is None
+    worker.loading.expire()
+    assert not worker.loading.core.requests
     assert worker.model.origin == {NEW: "store"}
-    worker.loading.offered(Offered(weights=NEW, newcomer=ME), HANDLES)
+    worker.loading.apply(Offered(weights=NEW, newcomer=ME), HANDLES)
     assert worker.model.origin == {NEW: "store"}
 
 
@@ -130,8 +134,8 @@ def test_set_that_is_no_longer_wanted_is_dropped_and_not_waited_for():
     worker = LoadingWorker()
     worker.order(OLD)
     worker.order(NEW)
-    worker.loading.offered(Offered(weights=OLD, newcomer=ME), HANDLES)
-    worker.loading.offered(Offered(weights=NEW, newcomer=ME), HANDLES)
+    worker.loading.apply(Offered(weights=OLD, newcomer=ME), HANDLES)
+    worker.loading.apply(Offered(weights=NEW, newcomer=ME), HANDLES)
     assert worker.model.origin == {NEW: "neighbour"}
 
 
@@ -142,15 +146,15 @@ def test_holder_whose_memory_cannot_be_shared_offers_nothing_and_continues(monke
     monkeypatch.setattr(loading, "offer", refuse)
     worker = LoadingWorker()
     worker.model.origin[OLD] = "store"
-    worker.loading.requested(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
+    worker.loading.apply(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
     assert worker.sent == [(Offered(weights=OLD, newcomer=NEIGHBOUR), b"")]
 
 
 def test_holder_offers_what_it_holds_and_replies_empty_otherwise():
     worker = LoadingWorker()
     worker.model.origin[OLD] = "store"
-    worker.loading.requested(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
-    worker.loading.requested(AskNeighbour(weights=NEW, newcomer=NEIGHBOUR))
+    worker.loading.apply(AskNeighbour(weights=OLD, newcomer=NEIGHBOUR))
+    worker.loading.apply(AskNeighbour(weights=NEW, newcomer=NEIGHBOUR))
     (held, handles), (unknown, none) = worker.sent
     assert held == Offered(weights=OLD, newcomer=NEIGHBOUR)
     assert Offer.from_bytes(handles).weights == OLD

@@ -5,6 +5,7 @@ import logging
 import msgspec
 import pytest
 import torch
+from driven_loading import DrivenLoading
 from tiny_models import (
     PROMPTS,
     RUN_SEED,
@@ -28,7 +29,6 @@ from spotlight.core import messages as m
 from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.types import SamplerKind, Version, Window, WorkerId
 from spotlight.core.work import Policy, WeightsId
-from spotlight.node.neighbours import Loading
 
 BASE = "base"
 LORA = LoraConfig(rank=4, alpha=8.0)
@@ -53,7 +53,7 @@ class Reserved:
         self.role = TrainingRole(self.trainer, self.adapter, BASE, folder, lambda message: None)
         self.store = NodeStore(folder / "weights")
         self.sent: list[m.AnyMessage] = []
-        self.loading = Loading(ME, self.resident, self.store, lambda message, blob: self.sent.append(message))
+        self.loading = DrivenLoading(ME, self.resident, self.store, lambda message, blob: self.sent.append(message))
 
     def train(self) -> None:
         experience = tiny_experience(self.adapter, grouped_samples(SDE))
@@ -66,10 +66,10 @@ class Reserved:
         return published
 
     def load(self, weights: WeightsId, digest: str) -> None:
-        self.loading.load(m.Load(weights=weights, digest=digest, path="", keep=(BEHAVIOUR, AVERAGE)))
+        self.loading.apply(m.Load(weights=weights, digest=digest, path="", keep=(BEHAVIOUR, AVERAGE)))
 
     def adopt(self, weights: WeightsId, digest: str, *keep: WeightsId) -> None:
-        self.loading.adopt(Adopt(weights=weights, digest=digest, keep=(weights, *keep)))
+        self.loading.apply(Adopt(weights=weights, digest=digest, keep=(weights, *keep)))
 
     @property
     def requests_neighbour(self) -> bool:
@@ -129,7 +129,7 @@ def test_copy_with_another_digest_than_announced_is_replaced_with_a_warning(tmp_
         worker.load(BEHAVIOUR, announced.digest)
     assert worker.requests_neighbour
     assert f"published with digest {announced.digest}" in caplog.text
-    worker.loading.offered(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
+    worker.loading.apply(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
     assert worker.sent[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
     assert torch.equal(
         draw(worker.adapter, worker.resident, BEHAVIOUR).x0_BSC, drawn_by_another(worker, BEHAVIOUR).x0_BSC

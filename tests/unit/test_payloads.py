@@ -1,20 +1,18 @@
 """The run's files of accepted samples: whole, verified, and deleted when a checkpoint covers them."""
 
-import errno
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.numpy import save
 
 from spotlight.compute.rollout.flight import Payload
-from spotlight.controller.payloads import PICTURES, PayloadFolder
-from spotlight.core.errors import Stopped
+from spotlight.controller.payloads import PayloadFolder
+from spotlight.core.blobs import BlobKind
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
+from spotlight.node import blob_store
+from spotlight.node.blob_store import BlobStore
 
 
 def request(work: Work = Work.ROLLOUT, iteration: int = 3, group: int = 1, seed: int = 7) -> Request:
@@ -43,50 +41,39 @@ def storage(tmp_path: Path) -> PayloadFolder:
 
 def test_payload_is_whole_until_its_file_is_lost_or_altered(storage: PayloadFolder, tmp_path: Path) -> None:
     ours, another = payload(0.5), payload(0.25)
-    name, digest = storage.keep(request(), ours)
-    assert storage.is_whole(name, digest)
+    ref = BlobStore(tmp_path).put(BlobKind.PAYLOAD, "000003/x.safetensors", ours)
+    assert storage.is_whole(ref.path, ref.digest)
     for wrong in (ours[:-1], ours[:-1] + b"\1", another, b"", b"half"):
-        (tmp_path / name).write_bytes(wrong)
-        assert not storage.is_whole(name, digest)
-    (tmp_path / name).unlink()
-    assert not storage.is_whole(name, digest)
+        (tmp_path / ref.path).write_bytes(wrong)
+        assert not storage.is_whole(ref.path, ref.digest)
+    (tmp_path / ref.path).unlink()
+    assert not storage.is_whole(ref.path, ref.digest)
 
 
-def test_payload_that_was_damaged_on_its_way_is_found_before_it_is_trained(storage: PayloadFolder) -> None:
-    """The digest is the sender's, so that it describes what was made, not what arrived."""
-    sent = bytearray(payload(0.5))
-    sent[-1] ^= 1
-    name, digest = storage.keep(request(), bytes(sent))
-    assert not storage.is_whole(name, digest)
-
-
-def test_payloads_of_covered_iterations_go_and_later_ones_stay(storage: PayloadFolder, tmp_path: Path) -> None:
-    old, _ = storage.keep(request(iteration=3), b"old")
-    new, _ = storage.keep(request(iteration=4), b"new")
+def test_payloads_of_covered_iterations_go_and_all_else_stays(storage: PayloadFolder, tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    old, new = (store.put(BlobKind.PAYLOAD, f"{iteration:06d}/x", payload(0.5)) for iteration in (3, 4))
+    others = store.append(b"flight"), store.put(BlobKind.PICTURE, "000003/x", b"picture")
     storage.covered(4)
-    assert not (tmp_path / old).exists()
-    assert (tmp_path / new).exists()
+    storage.settle()
+    assert [(tmp_path / ref.path).exists() for ref in (old, new, *others)] == [False, True, True, True]
 
 
-def test_evaluation_keeps_the_picture_that_was_drawn_of_the_first_prompts_only(
-    storage: PayloadFolder, tmp_path: Path
-) -> None:
-    picture = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
-    name, _ = storage.keep(request(Work.EVALUATION, group=0), save({"image": picture}))
-    assert np.array_equal(np.asarray(Image.open(tmp_path / name)), picture)
-    assert storage.keep(request(Work.EVALUATION, group=PICTURES), save({"image": picture})) is None
-    assert storage.keep(request(Work.AUDIT), b"") is None
-
-
-def test_full_disk_stops_the_run_resumably(
+def test_file_of_flights_goes_with_its_last_part_and_a_new_controller_keeps_none(
     storage: PayloadFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(Stopped, match=r"rollout/3/1/7 .*No space left on device.*free some space"):
-        storage.keep(request(), b"tensors")
+    monkeypatch.setattr(blob_store, "FLIGHT_FILE_BYTES", 10)
+    store = BlobStore(tmp_path)
+    refs = [store.append(b"123456") for _ in range(3)]
+    for released, is_there in (((), True), (refs[1:2], True), (refs[:1], False)):
+        storage.release(released)
+        storage.settle()
+        assert (tmp_path / refs[0].path).exists() is is_there
+    storage.release(refs[2:])
+    storage.settle()
+    assert (tmp_path / refs[2].path).exists(), "more parts may follow in this file"
+    PayloadFolder(tmp_path, lambda: None)
+    assert not (tmp_path / refs[2].path).exists()
 
 
 def test_only_wanted_weights_stay(storage: PayloadFolder, tmp_path: Path) -> None:

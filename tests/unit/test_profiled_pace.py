@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from spotlight.compute.profiling.pace import ProfiledPace, TrainingCost
+from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
 from spotlight.config import load_config
 from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.control.profiles import Operation, Profile
@@ -97,6 +97,13 @@ def test_slower_slot_takes_proportionally_longer_for_all_that_it_computes():
     plain, slow = pace(), pace(slowness=2.0)
     assert slow.step(4, 4, 1) == pytest.approx(2 * plain.step(4, 4, 1))
     assert slow.decode(4) == pytest.approx(2 * plain.decode(4))
+
+
+def test_images_are_those_of_the_profile_whatever_size_the_samples_have():
+    profiled = pace()
+    profiled.profile = Profile.load("h200-qwen-image-1280")
+    assert profiled.image(Size(32, 96)) == (Size(1280, 1280), 6400)
+    assert Pace(1.0, 1.0, 1.0, 1.0, 1.0).image(Size(32, 96)) == (Size(32, 96), 48)
 
 
 def test_worker_adopts_what_it_trained_from_its_own_memory_and_fetches_all_else():

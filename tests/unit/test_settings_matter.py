@@ -177,6 +177,7 @@ CHANGES = {
     "cluster.commit_every": Change(journal, 5, MARKET),
     "cluster.heartbeat_s": Change(launch, 2),
     "cluster.silence_s": Change(launch, 20),
+    "cluster.grace_s": Change(launch, 30),
     "cluster.start_s": Change(launch, 20),
     "cluster.drain_s": Change(launch, 7),
     "cluster.store": Change(launch, "{folder}/store"),

@@ -174,9 +174,9 @@ def test_close_wakes_the_thread_that_waits_for_a_frame():
     ("data", "sentence"),
     [
         (b"GET / HTTP/1.1\r\nHost: controller\r\n\r\n", "not Spotlight's mark"),
-        (b"SPL\xff" + bytes(12), "schema 255"),
-        (encoded((COMMIT, b""))[:4] + b"\xff\xff\xff\xff" + bytes(8), "4294967295 bytes"),
-        (encoded((COMMIT, b""))[:8] + b"\x00\x00\x00\x00\x00\x00\x01\x00", "in parts or as a file"),
+        (b"SPL\xff" + bytes(28), "schema 255"),
+        (encoded((COMMIT, b""))[:4] + b"\xff\xff\xff\xff" + bytes(24), "4294967295 bytes"),
+        (encoded((COMMIT, b""))[:8] + b"\x00\x00\x00\x00\x00\x00\x01\x00" + bytes(16), "in parts or as a file"),
         (encoded((COMMIT, b"")).replace(b"attempt", b"attampt"), "cannot be decoded"),
         (encoded((COMMIT, b"")).replace(b"Commit", b"Comnit"), "cannot be decoded"),
     ],

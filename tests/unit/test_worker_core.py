@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from spotlight.core import messages as m
-from spotlight.core.crew_messages import Prepare
+from spotlight.core.crew_messages import AskNeighbour, Prepare
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.node.loading_core import PATIENCE_S, LoadingCore, TakeStored
 from spotlight.node.membership import CrewProblem, Follow
-from spotlight.node.worker_core import Carry, Effect, Exit, FailedRow, Obey, Step, StepDone, Wait, WorkerCore
+from spotlight.node.worker_core import Effect, Exit, FailedRow, Obey, Step, StepDone, Wait, WorkerCore
 
 ME = WorkerId("spot-1.1/0.1")
 ROWS = 3
@@ -61,6 +62,17 @@ class Engine:
         return [m.Progress(request, attempt, 4) for request, (attempt, _) in self.live.items()]
 
 
+class Sets:
+    """A worker without weights."""
+
+    def held(self) -> list[tuple[WeightsId, str]]:
+        return []
+
+    def drop(self, weights: WeightsId) -> None: ...
+
+    def drop_own(self, weights: WeightsId) -> None: ...
+
+
 class Crew:
     follows = False
     degree = 1
@@ -84,7 +96,7 @@ class Crew:
 class World:
     """The links of a core, and the core's life."""
 
-    def __init__(self, trains: bool = False) -> None:
+    def __init__(self, trains: bool = False, between_devices: bool = False) -> None:
         self.inbox: deque[tuple[m.AnyMessage, bytes]] = deque()
         self.sent: list[m.AnyMessage] = []
         self.delivered: list[Any] = []
@@ -92,7 +104,9 @@ class World:
         hello = m.Hello(
             schema=SCHEMA, code="", node=NodeId("spot-1.1"), slot_class=SlotClass.SPOT, rows=ROWS, pid=1, trains=trains
         )
-        self.core = WorkerCore(ME, hello, self.engine, self.crew, self)
+        self.now = 0.0
+        loading = LoadingCore(ME, Sets(), self.send, between_devices, clock=lambda: self.now)
+        self.core = WorkerCore(ME, hello, self.engine, self.crew, loading, self)
         self.life = self.core.live()
         self.effect: Effect = next(self.life)
 
@@ -263,12 +277,28 @@ def test_weights_and_crews_are_handled_by_the_driver_in_the_order_of_arrival() -
     load = m.Load(weights=WeightsId(Version(1), Policy.BEHAVIOUR), digest="d", path="p")
     prepare = Prepare(token=("spot-1.1", 1), members=(ME,))
     world.goes_on(load, prepare)
-    assert world.effect == Carry(load)
-    world.goes_on()
+    assert world.effect == TakeStored(load)
+    assert world.goes_on(completion="d") == [m.Held(weights=load.weights, digest="d")]
     assert world.effect == Follow(prepare)
     world.goes_on(completion=CrewProblem("no peer connected"))
     assert world.crew.problems == [CrewProblem("no peer connected")]
     assert world.effect == Wait(None)
+
+
+def test_neighbour_that_does_not_reply_is_waited_for_and_then_the_store_is_used() -> None:
+    world = World(between_devices=True)
+    load = m.Load(weights=WeightsId(Version(1), Policy.BEHAVIOUR), digest="d", path="p")
+    assert world.goes_on(load) == [AskNeighbour(weights=load.weights, newcomer=ME)]
+    assert world.effect == Wait(PATIENCE_S)
+    world.crew.paused_s = 2 * PATIENCE_S
+    world.now = 1.0
+    world.goes_on()
+    assert world.effect == Wait(PATIENCE_S - 1.0)
+    world.now = PATIENCE_S
+    world.goes_on()
+    assert world.effect == TakeStored(load)
+    assert world.goes_on(completion="d") == [m.Held(weights=load.weights, digest="d")]
+    assert world.effect == Wait(2 * PATIENCE_S)
 
 
 def test_rank_with_a_share_of_the_weights_confirms_sets_that_it_never_applies() -> None:

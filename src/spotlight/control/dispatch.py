@@ -24,7 +24,8 @@ from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.errors import ConfigError, SpotlightError
+from spotlight.core.blobs import BlobRef
+from spotlight.core.errors import ConfigError, SpotlightError, Stopped
 from spotlight.core.events import (
     Accepted,
     AnyEvent,
@@ -44,10 +45,10 @@ from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 
 
 class Payloads(Protocol):
-    """Store for the tensors of accepted samples."""
+    """The store of the bytes that messages refer to."""
 
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """Store the tensors of a finished sample that training needs; return their name and digest, None if none."""
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        """These bytes are no longer needed."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -78,12 +79,11 @@ class Dispatcher:
         self.scheduler = scheduler
         self.directory = Directory()
         self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler, previews_follow)
-        self._payloads = payloads
         self._emit = emit
         self._accounts = Accounts(self.directory, self.assist, emit, run_clock)
         self._commit_every = commit_every
         self._demands = demands or Demands(tokens=1)
-        self._flights = Flights()
+        self._flights = Flights(payloads.release)
         self.setbacks = Setbacks(emit)
         self.outbox: list[Outgoing] = []
         self.failure: SpotlightError | None = None
@@ -196,6 +196,8 @@ class Dispatcher:
                         seconds=message.seconds,
                     )
                 )
+            case m.StoreFailed():
+                raise Stopped(message.problem)
             case m.Noted():
                 self.setbacks.note_once(node, message.problem)
             case m.RewardAwaited() if node in self.directory.nodes:
@@ -229,12 +231,9 @@ class Dispatcher:
         """Send grants for all assignments of the scheduler."""
         self.assist.let_through(now)
         for assignment in self.scheduler.assign(now):
-            flights: dict[str, bytes] = {}
             leases = []
             for lease in assignment.leases:
                 request = lease.request
-                if (flight := self._flights.at(request.id, lease.step)) is not None:
-                    flights[request.id] = flight
                 leases.append(
                     m.Granted(
                         request=request,
@@ -242,10 +241,10 @@ class Dispatcher:
                         step=lease.step,
                         prompt=self.directory.prompts[request.sample.prompt],
                         commit_every=0 if request.work is Work.PREVIEW else self._commit_every,
+                        flight=self._flights.at(request.id, lease.step) if lease.step else (),
                     )
                 )
-            blob = msgspec.msgpack.encode(flights) if flights else m.NO_FLIGHTS
-            self.send(assignment.worker, m.Grant(leases=tuple(leases)), blob)
+            self.send(assignment.worker, m.Grant(leases=tuple(leases)))
 
     # -- one message each ----------------------------------------------------------------------------------------------
 
@@ -277,23 +276,25 @@ class Dispatcher:
         self.assist.pull(worker, pull, now)
 
     def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
-        self.scheduler.heartbeat(worker, alive.progress, now)
+        self.scheduler.heartbeat(worker, () if alive.warms_up else alive.progress, now)
         self._accounts.add_spans(worker, alive.spans, now)
         self._recall_doomed(worker, now)
 
     def _hand_back(self, worker: WorkerId, given: m.HandBack, blob: bytes, now: float) -> None:
-        step = given.step if blob else 0
-        if blob and self.ledger.is_live(given.request, given.attempt):
-            self._flights.keep(given.request, step, blob)
+        step = 0
+        if given.flight is not None:
+            step, is_live = given.step, self.ledger.is_live(given.request, given.attempt)
+            (self._flights.keep if is_live else self._flights.refuse)(given.request, step, given.flight)
         self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
     def _commit(self, worker: WorkerId, commit: m.Commit, blob: bytes, now: float) -> None:
         """Keep the commit of a live attempt; if the part that it builds on is missing, recall the complete flight."""
         fits = self._flights.fits(commit.request, commit.since)
         if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
+            self._flights.refuse(commit.request, commit.step, commit.flight)
             self.send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
-        elif fits:
-            self._flights.keep(commit.request, commit.step, blob, commit.since)
+        elif fits and commit.flight is not None:
+            self._flights.keep(commit.request, commit.step, commit.flight, commit.since)
             self.setbacks.committed(commit.request)
             self._signs += 1
         else:
@@ -302,8 +303,7 @@ class Dispatcher:
     def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
         """Accept a result once, after a second attempt also without a score; the ledger refuses all others."""
         live = self.ledger.is_live(result.request, result.attempt)
-        expected: str | None = None
-        payload: tuple[str, str] | None = None
+        expected, payload = None, None
         score = result.score or m.Score(reward=math.nan)
         if live:
             request = self.ledger.request(result.request)
@@ -314,7 +314,7 @@ class Dispatcher:
                     self.scheduler.hand_back(worker, result.request, result.attempt, 0, now, ReleaseReason.UNSCORED)
                     self._signs += 1
                     return
-                payload = self._payloads.keep(request, blob)
+                payload = result.payload
         refusal = self.ledger.accept(
             Accepted(
                 request=result.request,
@@ -324,8 +324,8 @@ class Dispatcher:
                 reward=score.reward,
                 components=score.components,
                 scorer=score.scorer,
-                payload=payload[0] if payload else None,
-                payload_digest=payload[1] if payload else None,
+                payload=payload.path if payload else None,
+                payload_digest=payload.digest if payload else None,
                 steps=result.steps,
                 problem="" if math.isfinite(score.reward) else result.problem,
             ),

@@ -9,22 +9,24 @@ Invariant: the kept parts of a sample always form one complete flight, the newes
 duplicated or late; no part is kept of a sample that is finished or dropped (tests/unit/test_flights.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from spotlight.core.blobs import BlobRef
 from spotlight.core.work import RequestId
 
 
 class _FlightPart(NamedTuple):
     step: int
-    blob: bytes
+    ref: BlobRef
 
 
 class Flights:
-    """Flights by request, as bytes that only workers decode."""
+    """Flights by request, as references to bytes that only workers decode. `release` gets those no longer needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: Callable[[Sequence[BlobRef]], None]) -> None:
         self._flights: dict[RequestId, tuple[_FlightPart, ...]] = {}
+        self._release = release
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -37,20 +39,31 @@ class Flights:
         # A part usually builds on the newest one.
         return bool(known) and (known[-1].step == since or any(part.step == since for part in known))
 
-    def keep(self, request: RequestId, step: int, blob: bytes, since: int = 0) -> None:
+    def keep(self, request: RequestId, step: int, ref: BlobRef, since: int = 0) -> None:
         """Keep a part that fits; a late, older part has no effect."""
         known = self._flights.get(request, ())
-        if not known or step > known[-1].step:
-            base = known if not known or known[-1].step <= since else [part for part in known if part.step <= since]
-            self._flights[request] = (*base, _FlightPart(step, blob))
+        if known and step <= known[-1].step:
+            self.refuse(request, step, ref)
+            return
+        base = known if not known or known[-1].step <= since else tuple(part for part in known if part.step <= since)
+        self._flights[request] = (*base, _FlightPart(step, ref))
+        if len(base) < len(known):
+            self._release([part.ref for part in known[len(base) :]])
 
-    def at(self, request: RequestId, step: int) -> bytes | None:
-        """The complete flight at this step, as its concatenated parts; None if there is none."""
+    def refuse(self, request: RequestId, step: int, ref: BlobRef | None) -> None:
+        """Release the bytes of a part that comes too late, unless they are part of the flight."""
+        if ref is not None and all(part.ref != ref for part in self._flights.get(request, ())):
+            self._release([ref])
+
+    def at(self, request: RequestId, step: int) -> tuple[BlobRef, ...]:
+        """The parts of the complete flight at this step; empty if there is none."""
         known = self._flights.get(request)
-        return b"".join([part.blob for part in known]) if known and known[-1].step == step else None
+        return tuple([part.ref for part in known]) if known and known[-1].step == step else ()
 
     def forget(self, request: RequestId) -> None:
-        self._flights.pop(request, None)
+        if (parts := self._flights.pop(request, None)) is not None:
+            self._release([part.ref for part in parts])
 
     def keep_only(self, is_wanted: Callable[[RequestId], bool]) -> None:
-        self._flights = {request: parts for request, parts in self._flights.items() if is_wanted(request)}
+        for request in [request for request in self._flights if not is_wanted(request)]:
+            self.forget(request)

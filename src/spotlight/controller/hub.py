@@ -2,22 +2,17 @@
 
 One per run. Consumes messages and losses. The condition of an `until` is evaluated after every message, loss and tick,
 and its waiter is woken only when it holds. The simulator drives the same class through `receive` and its own `send`;
-`SocketDoor` is the real transport.
+`controller/door.py` is the real transport.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from spotlight import __version__
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.controller.stall import StallWatch
 from spotlight.core import messages as m
-from spotlight.core import wire
 from spotlight.core.clock import Clock
-from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 
 TICK_S = 0.25
@@ -43,8 +38,12 @@ class Hub:
         self._send = send
         self.kill: Callable[[WorkerId], Awaitable[None]] = _no_kill
         """Kill a worker's process; set by the pool once it exists."""
+        self.node_ended: Callable[[NodeId], None] = _ignore
+        """The processes of a node have ended, as the pool has seen; set by the door."""
         self.tick_s = TICK_S
         self.watch: StallWatch | None = None
+        self.unreachable: set[NodeId] = set()
+        """Nodes whose connection is broken for a moment: their workers are not silent, their leases go on."""
         self._waiters: list[_Waiter] = []
         self._failure: BaseException | None = None
 
@@ -62,6 +61,10 @@ class Hub:
         if self._failure is None:
             self.dispatcher.node_lost(node, cause, self.clock.now())
             self.flush()
+
+    def _excuse(self, node: NodeId, now: float) -> None:
+        for worker in self.dispatcher.directory.workers_of(node):
+            self.dispatcher.scheduler.heartbeat(worker, (), now)
 
     def flush(self) -> None:
         """Serve standing pulls, send all outgoing messages, and wake waiters whose condition holds now."""
@@ -122,83 +125,17 @@ class Hub:
             await asyncio.sleep(self.tick_s)
             if self._failure is None:
                 now = self.clock.now()
+                for node in sorted(self.unreachable):
+                    self._excuse(node, now)
                 self.dispatcher.tick(now)
                 self._send_and_wake()
                 if self.watch is not None and (stalled := self.watch.tick(now)) is not None:
                     self.fail(stalled)
 
 
+def _ignore(node: NodeId) -> None:
+    """Default before there is a door: no node has connected."""
+
+
 async def _no_kill(worker: WorkerId) -> None:
     """Default before there is a pool: the caller's own time limit ends its wait."""
-
-
-class SocketDoor:
-    """Server that agents connect to. One connection per node; when it breaks, the node is lost."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
-        self._server: asyncio.AbstractServer | None = None
-
-    async def open(self, path: Path, hub: Hub) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._guarded(hub), str(path), limit=wire.STREAM_LIMIT)
-        path.chmod(0o600)
-
-    async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for writer in self._writers.values():
-            writer.close()
-
-    def send(self, outgoing: Outgoing) -> None:
-        writer = self._writers.get(outgoing.node)
-        if writer is not None and not writer.is_closing():
-            wire.write(writer, m.Envelope(outgoing.worker, outgoing.message), outgoing.blob)
-
-    def _guarded(self, hub: Hub) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await self._serve(hub, reader, writer)
-            except (ConnectionError, asyncio.CancelledError):
-                pass
-            except wire.WireError as error:
-                # An unknown client or a damaged agent: its node is lost, the run continues.
-                hub.dispatcher.setbacks.note("controller", str(error))
-            except Exception as error:
-                hub.fail(error)
-            finally:
-                writer.close()
-
-        return serve
-
-    async def _serve(self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await wire.read(reader)
-        if first is None or not isinstance(first[0].message, m.NodeHello):
-            return
-        hello = first[0].message
-        problem = self._problem(hello)
-        if problem:
-            wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)), b"")
-            await writer.drain()
-            return
-        self._writers[hello.node] = writer
-        hub.node_joined(hello)
-        try:
-            while (received := await wire.read(reader)) is not None:
-                hub.receive(hello.node, *received)
-        finally:
-            del self._writers[hello.node]
-            with contextlib.suppress(RuntimeError):
-                hub.node_lost(hello.node, "connection lost")
-
-    def _problem(self, hello: m.NodeHello) -> str:
-        if hello.schema != SCHEMA or hello.code != __version__:
-            return (
-                f"node {hello.node} runs spotlight {hello.code} (messages {hello.schema}), but this run is on "
-                f"{__version__} (messages {SCHEMA}), and mixed versions could disagree silently; install the same one."
-            )
-        if hello.token != self.token:
-            return f"node {hello.node} sent a wrong token, so it is not of this run; start it with this run's token."
-        return ""

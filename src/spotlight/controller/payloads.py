@@ -1,36 +1,35 @@
-"""The run's files: tensors of rollouts until a checkpoint covers them, pictures of evaluations, published weights.
+"""The controller's view of the run's files: tensors of rollouts until a checkpoint covers them, flights, pictures of
+evaluations, published weights. Agents and ranks write and read the bytes; the controller checks and deletes files.
 
 Invariant: a file counts once its digest is in the journal, and by then it is written whole; one that is missing or
-differs after a crash is reported, so that its sample can be made again (tests/unit/test_payloads.py).
+differs after a crash is reported, so that its sample can be made again (tests/unit/test_payloads.py). After the start
+of the run every operation on the disk is done by a thread of its own.
 """
 
-import hashlib
-import io
-import os
+import contextlib
+import queue
 import shutil
-from collections.abc import Callable, Collection
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from PIL import Image as PilImage
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load
 
 from spotlight.compute.rollout.seal import is_intact, seal_of
-from spotlight.core.errors import Stopped
-from spotlight.core.work import Request, WeightsId, Work
-
-PICTURES = 24
-"""Pictures kept per evaluation, always of the same prompts: enough to see what changes."""
+from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.work import WeightsId
 
 
 class Storage(Protocol):
     """Storage for data that is too large for the journal."""
 
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """Keep the payload of a finished sample, if it has one; return its name and digest."""
-
     def is_whole(self, name: str, digest: str) -> bool: ...
+
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        """Delete these bytes: nothing needs them any more."""
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         """Whether the set is there with these bytes; another gang may have left others under its name."""
@@ -45,34 +44,30 @@ class Storage(Protocol):
 
 
 class PayloadFolder:
-    """`payloads/ITERATION/GROUP-SEED.safetensors` and `images/ITERATION/GROUP.png` under the run's folder."""
+    """`payloads/ITERATION/`, `images/ITERATION/` and `flights/` under the run's folder."""
 
     def __init__(self, folder: Path, keep_newest_checkpoints: Callable[[], None]) -> None:
         self._run_folder = folder
         self._keep_newest_checkpoints = keep_newest_checkpoints
+        self._deletions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # A restarted controller knows no flights.
+        shutil.rmtree(folder / BlobKind.FLIGHT.value, ignore_errors=True)
+        self._released: Counter[str] = Counter()
+        """Parts of flights that are no longer needed, by file."""
+        self._parts: dict[str, int] = {}
+        """Number of parts, by file that takes no more."""
+        threading.Thread(target=self._delete, name="deletions", daemon=True).start()
 
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        """Keep a rollout's tensors unchanged, or the picture of one of the first held-out prompts."""
-        if request.work is Work.ROLLOUT:
-            name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}.safetensors"
-            self._write(request, name, blob)
-            # The worker's seal also covers the transfer; hashing again would cost more than the file.
-            return name, seal_of(blob)
-        if request.work is Work.EVALUATION and request.group < PICTURES:
-            name, picture = f"images/{request.iteration:06d}/{request.group:03d}.png", _png(blob)
-            self._write(request, name, picture)
-            return name, content_digest(picture)
-        return None
-
-    def _write(self, request: Request, name: str, blob: bytes) -> None:
-        path = f"{self._run_folder}/{name}"
-        try:
-            _write(path, blob)
-        except OSError as error:
-            raise Stopped(
-                f"the finished sample {request.id} ({len(blob)} bytes) cannot be written to {path} ({error.strerror}), "
-                "so the run stops before anything is lost; free some space there, then `spotlight resume` goes on."
-            ) from error
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        """Delete the files of flights of which no part is needed; parts of a node that died may keep a file longer."""
+        for ref in refs:
+            self._released[ref.path] += 1
+            if ref.is_last:
+                self._parts[ref.path] = ref.number
+            if self._released[ref.path] == self._parts.get(ref.path):
+                del self._released[ref.path], self._parts[ref.path]
+                path = f"{self._run_folder}/{ref.path}"
+                self._deletions.put(partial(_unlink, (path,)))
 
     def is_whole(self, name: str, digest: str) -> bool:
         """Whether a rollout's tensors are there, undamaged, and the accepted ones."""
@@ -94,41 +89,35 @@ class PayloadFolder:
 
     def keep_weights(self, wanted: Collection[WeightsId]) -> None:
         names = {str(weights) for weights in wanted}
-        for path in sorted((self._run_folder / "weights").glob("*.safetensors")):
+        gone = []
+        for path in (self._run_folder / "weights").glob("*.safetensors"):
             if path.stem not in names:
-                path.unlink()
+                # Renamed at once, because the same name may be published again before the file is deleted.
+                gone.append(str(path.rename(path.with_suffix(".gone"))))
+        self._deletions.put(lambda: _unlink(gone))
 
     def covered(self, iteration: int) -> None:
+        self._deletions.put(lambda: self._clear(iteration))
+
+    def settle(self) -> None:
+        """Wait until everything that was ordered so far is deleted."""
+        done = threading.Event()
+        self._deletions.put(done.set)
+        done.wait()
+
+    def _clear(self, iteration: int) -> None:
         self._keep_newest_checkpoints()
-        folder = self._run_folder / "payloads"
-        for child in sorted(folder.glob("[0-9]*")):
-            if int(child.name) < iteration:
-                shutil.rmtree(child)
+        for folder in sorted((self._run_folder / BlobKind.PAYLOAD.value).glob("[0-9]*")):
+            if int(folder.name) < iteration:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _delete(self) -> None:
+        while True:
+            # A file that cannot be deleted costs space and nothing else.
+            with contextlib.suppress(OSError):
+                self._deletions.get()()
 
 
-def _png(blob: bytes) -> bytes:
-    file = io.BytesIO()
-    PilImage.fromarray(load(blob)["image"]).save(file, "PNG")
-    return file.getvalue()
-
-
-def _write(path: str, blob: bytes) -> None:
-    """Write by plain system calls, as few as possible, because every finished sample waits for this.
-
-    The file is not read before its acceptance is recorded, so it need not be written aside and renamed.
-    """
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        rest = memoryview(blob)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-    finally:
-        os.close(file)
-
-
-def content_digest(blob: bytes) -> str:
-    return hashlib.blake2b(blob, digest_size=16).hexdigest()
+def _unlink(paths: Collection[str]) -> None:
+    for path in paths:
+        Path(path).unlink(missing_ok=True)

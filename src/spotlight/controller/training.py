@@ -150,11 +150,17 @@ class Training:
         asked = ledger.needed_weights(iteration)
         # Weights of samples for the next iteration: later, no gang could publish this version any more.
         ahead = [w for w in ledger.needed_weights(iteration + 1) if w.version <= iteration and w not in within_reach]
+        # Previews from before a restart wait for weights that nothing else may need any more.
+        ahead += [w for w in ledger.needed_weights(iteration + 1, (Work.PREVIEW,)) if self._is_there(w)]
         for weights in sorted({*asked, *ahead}):
             await self.publish(weights.version, Policy.BEHAVIOUR)
         if asked:
             self._hub.dispatcher.assist.rest(self._hub.clock.now())
             await self._rollouts.finished(iteration)
+
+    def _is_there(self, weights: WeightsId) -> bool:
+        known = self._state.published.get(weights)
+        return known is not None and self._storage.has_weights(weights, known.digest)
 
     async def write(self, version: int, policy: Policy) -> Published:
         """Write the weights into the run's folder unless they are there; workers that do not train go on meanwhile."""

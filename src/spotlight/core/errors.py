@@ -19,7 +19,7 @@
     |-- InvariantBroken           the controller's state is inconsistent: a defect (control/ledger/states.py)
     |-- WireError                 bytes on a socket that are not a valid frame (core/wire.py)
     |-- CrewBroken                a group failed and is dropped (compute/parallel/group.py)
-    |-- RankLost                  an exchange of a gang failed (compute/parallel/gang_group.py)
+    |-- RankLost                  an exchange of a gang failed
     |-- RestartNeeded             a rank with sharded weights must restart (compute/train/sharded.py)
     |-- StaleForward              a forward of an earlier crew (compute/parallel/crew_adapter.py)
     `-- StoreError                a group store that refuses or is late (compute/parallel/store_wire.py)
@@ -80,6 +80,19 @@ class StopRequested(Stopped):
 
 class Diverged(Stopped):
     pass
+
+
+class RankLost(SpotlightError):
+    """An exchange of a gang failed, and the gang is dropped."""
+
+    def __init__(self, message: str, waited_for: int | None = None) -> None:
+        super().__init__(message)
+        self.waited_for = waited_for
+        """Rank that was waited for, if known."""
+
+
+class RestartNeeded(SpotlightError):
+    """This process holds a share of the weights for a gang that is gone; it must exit and start anew."""
 
 
 class NothingToDo(SpotlightError):

@@ -6,9 +6,9 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
     worker -> controller   Hello, Pull, Commit, HandBack, Result, Alive, Held, Failed
     training ranks         StoreOpened, GangFormed, GangBroken, AwaitsRanks, Accumulated, Stepped, PublishedWeights,
                            Saved
-    agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited
+    agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited, StoreFailed, Ping
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
-    controller -> agent    (node-wide) Load, Drain, Rejected
+    controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
     within a node          the messages of `core/crew_messages.py`
 
 An agent relays its workers' messages with their id (`Envelope`). It changes `Result` alone, to which it adds the score.
@@ -19,6 +19,11 @@ from typing import TypeAlias
 import msgspec
 
 from spotlight.core import crew_messages as crews
+from spotlight.core.blobs import BlobRef
+from spotlight.core.gang_messages import AwaitsRanks as AwaitsRanks
+from spotlight.core.gang_messages import GangBroken as GangBroken
+from spotlight.core.gang_messages import GangFormed as GangFormed
+from spotlight.core.gang_messages import StoreOpened as StoreOpened
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
@@ -55,21 +60,26 @@ class Pull(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """A flight at a step boundary (blob: the part since the previous commit). The attempt continues."""
+    """A flight at a step boundary (the part since the previous commit). The attempt continues."""
 
     request: RequestId
     attempt: int
     step: int
     since: int = 0
     """Step of the previous commit, which holds the earlier part; 0: this commit is complete."""
+    flight: BlobRef | None = None
+    """Set by the agent, which stores the bytes that the worker sends along."""
 
 
 class HandBack(Message, frozen=True, kw_only=True):
-    """The attempt ends at this step; blob: its flight, empty if no work is worth keeping."""
+    """The attempt ends at this step."""
 
     request: RequestId
     attempt: int
     step: int
+    flight: BlobRef | None = None
+    """Its whole flight, set by the agent, which stores the bytes that the worker sends along; None if no work is worth
+    keeping."""
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +91,7 @@ class Score(msgspec.Struct, frozen=True, gc=False):
 
 
 class Result(Message, frozen=True, kw_only=True):
-    """A finished sample; blob: its tensors (rollouts, audits), and its image on the way to the agent's scorers."""
+    """A finished sample; a worker sends its tensors and its image along, which the agent stores and scores."""
 
     request: RequestId
     attempt: int
@@ -93,6 +103,8 @@ class Result(Message, frozen=True, kw_only=True):
     """Set by the agent; None until then."""
     problem: str = ""
     """Reason why there is no usable score."""
+    payload: BlobRef | None = None
+    """Tensors of a rollout, or the picture of an evaluation; set by the agent."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -118,6 +130,8 @@ class Alive(Message, frozen=True, kw_only=True):
     spans: tuple[Span, ...] = ()
     gain: float | None = None
     """Speedup of a crew over its leader alone at the same number of rows; sent by leaders only."""
+    warms_up: bool = False
+    """Whether the step in progress compiles its forward, which takes far longer than a step."""
 
 
 class Held(Message, frozen=True, kw_only=True):
@@ -125,36 +139,6 @@ class Held(Message, frozen=True, kw_only=True):
 
     weights: WeightsId
     digest: str
-
-
-class StoreOpened(Message, frozen=True, kw_only=True):
-    """Rank 0 of gang `epoch` serves the store at which its ranks meet."""
-
-    epoch: int
-    store: str
-    """host:port"""
-
-
-class GangFormed(Message, frozen=True, kw_only=True):
-    """This rank is connected to all others of gang `epoch`."""
-
-    epoch: int
-    steps: int
-    """Optimizer steps that its theta contains; -1: it holds no state that another rank could receive."""
-
-
-class AwaitsRanks(Message, frozen=True, kw_only=True):
-    """This rank has added its share of a part and enters an exchange, where it waits for the other ranks."""
-
-    step: int
-    part: int
-
-
-class GangBroken(Message, frozen=True, kw_only=True):
-    """An exchange of gang `epoch` failed, because another rank died or hung; this process waits for a FormGang."""
-
-    epoch: int
-    problem: str
 
 
 class Accumulated(Message, frozen=True, kw_only=True):
@@ -209,6 +193,12 @@ class Noted(Message, frozen=True, kw_only=True):
 # -- agent -> controller -----------------------------------------------------------------------------------------------
 
 
+class StoreFailed(Message, frozen=True, kw_only=True):
+    """The store of the reserved node takes no more bytes: the run stops before anything is lost."""
+
+    problem: str
+
+
 class NodeHello(Message, frozen=True, kw_only=True):
     """A node's agent connects."""
 
@@ -220,6 +210,8 @@ class NodeHello(Message, frozen=True, kw_only=True):
     zone: str = ""
     price: str = ""
     token: str = ""
+    received: int | None = None
+    """Frames that it has received on this link before the connection broke; None: the link is new."""
 
 
 class Gone(Message, frozen=True, kw_only=True):
@@ -245,11 +237,21 @@ class RewardAwaited(Message, frozen=True, kw_only=True):
     """Reason, if the number has grown."""
 
 
+class Welcome(Message, frozen=True, kw_only=True):
+    """The controller's reply to NodeHello: it has received this many frames on the link, and continues from there."""
+
+    received: int
+
+
+class Ping(Message, frozen=True, kw_only=True):
+    """Acknowledges what has arrived, and shows that the sender is there; of either end of a link."""
+
+
 # -- controller -> worker ----------------------------------------------------------------------------------------------
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One lease; its flight, if any, is in the grant's blob under the request's id."""
+    """One lease."""
 
     request: Request
     attempt: int
@@ -257,14 +259,14 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt: Prompt
     commit_every: int = 0
     """Steps between commits; 0: no commits (previews)."""
+    flight: tuple[BlobRef, ...] = ()
+    """Parts of the flight at `step`; the agent reads them and sends their bytes along."""
 
 
 class Grant(Message, frozen=True, kw_only=True):
+    """New leases; an agent sends the flights along, by request, or nothing if all samples start at step 0."""
+
     leases: tuple[Granted, ...]
-
-
-NO_FLIGHTS = msgspec.msgpack.encode({})
-"""The blob of a grant whose samples all start at step 0, the usual case."""
 
 
 class Recall(Message, frozen=True, kw_only=True):
@@ -379,7 +381,7 @@ AnyMessage: TypeAlias = (
     Hello | Pull | Commit | HandBack | Result | Alive | Held
     | StoreOpened | GangFormed | AwaitsRanks | GangBroken | Accumulated | Stepped | PublishedWeights | Saved | Failed
     | Noted
-    | NodeHello | Gone | Warned | RewardAwaited
+    | NodeHello | Gone | Warned | RewardAwaited | StoreFailed | Welcome | Ping
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | crews.Adopt

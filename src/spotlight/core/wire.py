@@ -1,6 +1,8 @@
 """Frames on pipes and sockets: the msgpack of an Envelope and an optional blob, each with its length before it.
 
-    | "SPL" | schema: 1 byte | message length: 4 bytes | blob length: 8 bytes | message | blob |
+    | "SPL" | schema: 1 byte | message length: 4 | blob length: 8 | number: 8 | received: 8 | message | blob |
+
+`number` and `received` belong to links that outlive their connections (`core/link.py`); others leave them 0.
 
 Invariant: a frame is delivered whole or not at all. A peer that is killed in the middle of a frame counts as closed,
 because preemption is normal; bytes that are not a valid frame raise WireError (tests/unit/test_wire.py). Numbers are
@@ -30,7 +32,7 @@ BLOB_LIMIT = 4 << 30
 STREAM_LIMIT = 4 << 20
 """Bytes that an asyncio reader buffers before it pauses the peer: a few results, so that bursts do not stall."""
 
-_HEADER = struct.Struct("<3sBIQ")
+_HEADER = struct.Struct("<3sBIQQQ")
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Envelope)
 
@@ -43,29 +45,54 @@ class Disconnected(WireError):
     """The peer closed the connection; sending failed."""
 
 
-class _Lengths(NamedTuple):
+class _Header(NamedTuple):
     message: int
     blob: int
+    number: int
+    received: int
+
+
+class Numbered(NamedTuple):
+    """A frame with the numbers of its link."""
+
+    envelope: Envelope
+    blob: bytes
+    number: int
+    received: int
 
 
 def write(writer: asyncio.StreamWriter, envelope: Envelope, blob: Blob = b"") -> None:
     """Queue one frame; `await writer.drain()` afterwards applies the peer's back-pressure."""
-    message = _ENCODER.encode(envelope)
+    write_numbered(writer, _ENCODER.encode(envelope), blob)
+
+
+def encode(envelope: Envelope) -> bytes:
+    return _ENCODER.encode(envelope)
+
+
+def write_numbered(writer: asyncio.StreamWriter, message: bytes, blob: Blob, numbers: tuple[int, int] = (0, 0)) -> None:
+    """Queue one encoded frame with its number and that of the last one received."""
     view = memoryview(blob).cast("B")
-    writer.write(_header(len(message), len(view)) + message)
+    writer.write(_header(len(message), len(view), *numbers) + message)
     if view:
         writer.write(view)
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[Envelope, bytes] | None:
     """Return the next frame; None once the peer is gone."""
+    frame = await read_numbered(reader)
+    return None if frame is None else (frame.envelope, frame.blob)
+
+
+async def read_numbered(reader: asyncio.StreamReader) -> Numbered | None:
+    """Return the next frame with its numbers; None once the peer is gone."""
     try:
-        lengths = _lengths(await reader.readexactly(_HEADER.size))
-        message = await reader.readexactly(lengths.message)
-        blob = await reader.readexactly(lengths.blob) if lengths.blob else b""
+        header = _parsed(await reader.readexactly(_HEADER.size))
+        message = await reader.readexactly(header.message)
+        blob = await reader.readexactly(header.blob) if header.blob else b""
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    return _envelope(message), blob
+    return Numbered(_envelope(message), blob, header.number, header.received)
 
 
 class Connection:
@@ -95,7 +122,7 @@ class Connection:
         header = self._exactly(_HEADER.size)
         if header is None:
             return None
-        lengths = _lengths(header)
+        lengths = _parsed(header)
         message = self._exactly(lengths.message)
         blob = self._exactly(lengths.blob)
         return None if message is None or blob is None else (_envelope(message), blob)
@@ -131,13 +158,13 @@ def _send_all(sock: socket.socket, parts: list[memoryview]) -> None:
             parts[0] = parts[0][sent:]
 
 
-def _header(message: int, blob: int) -> bytes:
+def _header(message: int, blob: int, number: int = 0, received: int = 0) -> bytes:
     _check_limits(message, blob)
-    return _HEADER.pack(MAGIC, SCHEMA, message, blob)
+    return _HEADER.pack(MAGIC, SCHEMA, message, blob, number, received)
 
 
-def _lengths(header: bytes) -> _Lengths:
-    magic, schema, message, blob = _HEADER.unpack(header)
+def _parsed(header: bytes) -> _Header:
+    magic, schema, message, blob, number, received = _HEADER.unpack(header)
     if magic != MAGIC:
         raise WireError(
             f"a frame starts with {header[:4].hex(' ')}, which is not Spotlight's mark: the peer is another program, "
@@ -149,7 +176,7 @@ def _lengths(header: bytes) -> _Lengths:
             "silently; install the same version of spotlight on both sides."
         )
     _check_limits(message, blob)
-    return _Lengths(message, blob)
+    return _Header(message, blob, number, received)
 
 
 def _check_limits(message: int, blob: int) -> None:

@@ -103,6 +103,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return WeightsId(self.sample.version, policy)
 
 
+def place_of(request: RequestId) -> tuple[Work, int, int, int]:
+    """Kind of work, iteration, group and seed of a request, from its id."""
+    work, iteration, group, seed = request.split("/")
+    return Work(work), int(iteration), int(group), int(seed)
+
+
 class SlotClass(StrEnum):
     """Billing class of a slot; a spot slot may be preempted."""
 

@@ -2,27 +2,26 @@
 
 Connects three parts: `LayoutPlanner` chooses a layout, `Regroup` owns tokens and states and returns actions, and the
 group store connects members. A death is handled at once, without the controller; the controller's `Demand` is only
-stored. No method waits: one timer of the event loop calls `tick` at the state machine's next deadline. The simulator
-drives the same class. Free of torch.
+stored. No method waits: one timer calls `tick` at the state machine's next deadline. Part of `AgentCore`.
 
 Invariant (tests/unit/test_crews_in_transit.py): messages in transit do not undo a layout. Examples are a grant that a
 new follower hands back, the next sample of a leader that has just finished, and weights that the other members hold.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from statistics import median
 from typing import Protocol
 
 from spotlight.control.elastic import actions as act
-from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.formation import Layout
 from spotlight.control.elastic.layout import Decision, LayoutPlanner, RowView, Situation, SlotView, Waiting
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.core import messages as m
+from spotlight.core.clock import Timer, Timers
 from spotlight.core.crew_messages import (
     Broke,
     Crewed,
@@ -34,14 +33,17 @@ from spotlight.core.crew_messages import (
     GroupToken,
     Prepared,
 )
-from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, RequestId, WeightsId
+from spotlight.node.node_settings import NodeSettings
 
 log = logging.getLogger("spotlight.crews")
 log.addHandler(logging.NullHandler())
 
 ANSWER_S = 0.2
 """Wait for the controller's grant to a worker with free rows; a layout chosen earlier would be undone by the grant."""
+CREWS_ONLY = (Prepared, Formed, Broke, Disbanded, Forward, ForwardDone)
+"""Messages of workers that are not relayed."""
 
 
 class NodeActions(Protocol):
@@ -94,25 +96,23 @@ class NodeCrews:
 
     def __init__(
         self,
-        node: NodeId,
-        config: ElasticConfig,
-        heads: int,
-        token_pixels: int,
-        store: str,
+        settings: NodeSettings,
         node_actions: NodeActions,
         rendezvous: Rendezvous,
         leases: Callable[[WorkerId], Mapping[RequestId, m.Granted]],
-        heartbeat_s: float = 0.5,
+        timers: Timers,
     ) -> None:
-        self._heads = heads
-        self._token_pixels = token_pixels
-        """Pixels of the picture that one token stands for."""
+        config = settings.elastic
+        self._heads = settings.heads
+        self._token_pixels = settings.token_pixels
+        self._can_share = settings.can_share
+        """Whether there is more than one layout; if not, none is chosen."""
         self._node_actions = node_actions
         self._rendezvous = rendezvous
         self._leases = leases
         self._efficiency = config.efficiency()
         self._planner = LayoutPlanner(config, self._efficiency)
-        self._regroup = Regroup(node, store, config, max(1.0, 2 * heartbeat_s))
+        self._regroup = Regroup(settings.node, settings.group_store, config, max(1.0, 2 * settings.heartbeat_s))
         self._members: dict[WorkerId, MemberInfo] = {}
         self._sets: frozenset[WeightsId] = frozenset()
         """Weights that every worker of the node should hold."""
@@ -120,8 +120,8 @@ class NodeCrews:
         """Workers that had to load when these weights were announced; empty once all of them hold the weights."""
         self._waiting = Waiting()
         self._decision: Decision | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers = timers
+        self._timer: Timer | None = None
         self._hysteresis_s = config.hysteresis_s
         self._decide_at: float = inf
         """Time of the next decision, for a change that came too soon after the last one or before the next grant."""
@@ -140,18 +140,20 @@ class NodeCrews:
     def receive(self, worker: WorkerId, message: m.AnyMessage) -> bool:
         """Process a worker's message; True if it concerns only crews and is not relayed."""
         info = self._members.get(worker)
-        now = self._loop.time()
-        if isinstance(message, Prepared | Formed | Broke | Disbanded | Forward | ForwardDone):
+        now = self._timers.time()
+        if isinstance(message, CREWS_ONLY):
             self._do(self._regroup.receive(worker, message, now))
             return True
         match message:
             # A worker that trains belongs to the gang and joins no crew, which could delay its orders.
             case m.Hello() if not message.trains:
                 self._members[worker] = MemberInfo(since=now, kind=message.kind)
-                self._do(self._regroup.joined(worker, now))
+                if self._can_share:
+                    self._do(self._regroup.joined(worker, now))
             case m.Held() if info is not None:
                 info.holds.add(message.weights)
-                self._do(self._regroup.held(worker, message.weights, now))
+                if self._can_share:
+                    self._do(self._regroup.held(worker, message.weights, now))
             case m.Pull() if info is not None:
                 if self._degree(worker) == 1:
                     info.speed = message.row_steps_per_s or info.speed
@@ -170,17 +172,17 @@ class NodeCrews:
 
     def changed(self) -> None:
         """Decide again after a change of leases: workers may have become idle or busy."""
-        if len(self._members) < 2:
+        if not self._can_share or len(self._members) < 2:
             return
         busy = self._busy()
         if busy < self._was_busy:
             # Some workers have finished: wait for their next grants before their crews are disbanded.
-            self._decide_at = min(self._decide_at, self._loop.time() + ANSWER_S)
+            self._decide_at = min(self._decide_at, self._timers.time() + ANSWER_S)
             self._set_timer()
         elif not self._is_scheduled:
             # One decision for all leases of one iteration of the event loop: a grant has many.
             self._is_scheduled = True
-            self._loop.call_soon(self._decide, "leases changed")
+            self._timers.call_soon(partial(self._decide, "leases changed"))
 
     def dropped(self, keep: Collection[WeightsId]) -> None:
         """Record the sets to keep; workers that lack one are about to load it."""
@@ -199,7 +201,7 @@ class NodeCrews:
     def warned(self, kind: NoticeKind, seconds: float) -> None:
         """Apply a notice to the whole node: its crews end at their next step boundary."""
         if kind is NoticeKind.IMMINENT:
-            now = self._loop.time()
+            now = self._timers.time()
             for worker in sorted(self._members):
                 self._members[worker].notice = now + seconds
             for worker in sorted(self._members):
@@ -207,11 +209,13 @@ class NodeCrews:
 
     def died(self, worker: WorkerId, why: str) -> None:
         if self._members.pop(worker, None) is not None:
-            self._do(self._regroup.gone(worker, why, self._loop.time()))
+            self._do(self._regroup.gone(worker, why, self._timers.time()))
 
     def leave(self) -> None:
         """Send nothing more, and drop the reference to the node, which is gone."""
         self._node_actions = _NoActions()
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -241,14 +245,12 @@ class NodeCrews:
         self._set_timer()
 
     def _decide(self, why: str) -> None:
-        now = self._loop.time()
+        if not self._can_share:
+            return
+        now = self._timers.time()
         self._is_scheduled = False
         self._was_busy = self._busy()
-        last = self._after_load(now)
-        # A node whose slots never share has no members, but still receives demand.
-        is_idle = last is not None and not last.layout and not self._members
-        decision = last if last is not None and is_idle else self._choose(last, now)
-        self._decision = decision
+        decision = self._decision = self._choose(self._after_load(now), now)
         settled = decision.changed_at + self._hysteresis_s
         self._decide_at = settled if settled > now else inf
         self._do(self._regroup.wish(decision.layout, f"{why}; {decision.reason}", now))
@@ -347,7 +349,7 @@ class NodeCrews:
 
     def _record_gain(self, leader: WorkerId, gain: float) -> None:
         """Record a crew's gain in the efficiency table, relative to speed 1 alone."""
-        tokens = max((row.tokens for row in self._view(leader, self._loop.time()).rows), default=0)
+        tokens = max((row.tokens for row in self._view(leader, self._timers.time()).rows), default=0)
         if tokens and self._degree(leader) > 1:
             self._efficiency.measured(tokens, 1, 1.0)
             self._efficiency.measured(tokens, self._degree(leader), gain)
@@ -359,11 +361,11 @@ class NodeCrews:
         deadline = self._regroup.next_deadline()
         due = min(self._decide_at, inf if deadline is None else deadline)
         if due < inf:
-            self._timer = self._loop.call_at(due, self._tick)
+            self._timer = self._timers.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = self._timers.time()
         self._do(self._regroup.tick(now))
         if self._decide_at <= now:
             self._decide("the last change has settled")

@@ -9,6 +9,7 @@ from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass, Work
+from spotlight.node.node_settings import NodeSettings
 
 
 class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +88,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     threads: int
     heartbeat_s: float
     silence_s: float
+    grace_s: float
+    home: str
+    """Folder of the reserved node's store, which is the run's."""
     """Seconds of silence after which a worker is killed as hung."""
     start_s: float
     """Seconds until a worker's first message, which follows the load of the model; then it is killed as hung."""
@@ -107,6 +111,22 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def is_judged(self, request: Request) -> bool:
         """Whether the second judge scores this picture too."""
         return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
+
+    def node_settings(self, group_store: str) -> NodeSettings:
+        """Settings of the agent's decisions."""
+        return NodeSettings(
+            node=self.node,
+            spec=self.spec,
+            elastic=ElasticConfig.model_validate_json(self.elastic),
+            heads=self.heads,
+            token_pixels=self.token_pixels,
+            token=self.token,
+            group_store=group_store,
+            heartbeat_s=self.heartbeat_s,
+            silence_s=self.silence_s,
+            start_s=self.start_s,
+            drain_s=self.drain_s,
+        )
 
     def for_worker(self, slot: int) -> WorkerLaunch:
         """Settings of the worker on this slot."""

@@ -24,19 +24,22 @@ class Leases:
         """Record a message that the controller sends to the worker."""
         match message:
             case m.Grant():
-                granted = {lease.request.id: lease for lease in message.leases}
-                self._held.setdefault(worker, {}).update(granted)
+                held = self._held.setdefault(worker, {})
+                for lease in message.leases:
+                    held[lease.request.id] = lease
             case m.Fenced():
                 self.ended(worker, message.request, message.attempt)
             case m.Discard() if worker in self._held:
-                held = self._held[worker].items()
-                self._held[worker] = {id_: lease for id_, lease in held if lease.request.work is not message.work}
+                leases = self._held[worker].items()
+                kept = {id_: lease for id_, lease in leases if lease.request.work is not message.work}
+                self._held[worker] = kept
 
     def ended(self, worker: WorkerId, request: RequestId, attempt: int) -> m.Granted | None:
         """Return the lease of this request, and remove it unless the worker holds a newer attempt."""
-        granted = self.of(worker).get(request)
-        if granted is not None and granted.attempt == attempt:
-            del self._held[worker][request]
+        held = self._held.get(worker)
+        granted = held.get(request) if held is not None else None
+        if held is not None and granted is not None and granted.attempt == attempt:
+            del held[request]
         return granted
 
     def gone(self, worker: WorkerId) -> None:

@@ -1,18 +1,13 @@
 """Weight copy between neighbours: weights come from the worker itself, a neighbour's device, or the node's store.
 
-    Adopt --on a GPU, worker wrote this set--> its own copy
-    Load --on a CPU--> store
-    Load --on a GPU, worker wrote this set--> its own copy --another digest--.
-    Load --on a GPU--> REQUESTED <--------------------------------------------'
-                         |--Offered with handles--> neighbour's device
-                         `--Offered without handles, a failed copy, or a timeout--> store
+`LoadingCore` decides which, and `WeightCopies` carries its effects out on the model.
 
 Weights never come directly from another machine's trainer: the agent copies the set into the node's store before it
-sends Load (`weight_cache.py`). A worker that publishes a set keeps a copy, because the trained weights change, and
+sends Load (`agent_core.py`). A worker that publishes a set keeps a copy, because the trained weights change, and
 applies it on Adopt while the agent still copies; the Load that follows finds it held. On a CPU the pages of the store
 are the weights, so no copy is made. In every case the digest is read back from the model, compared with the announced
 one and reported by Held; the model's results are bit-identical (tests/unit/test_neighbours_copy.py,
-tests/unit/test_own_weights.py). `Loading` is owned by the model's thread and never waits.
+tests/unit/test_own_weights.py). `WeightCopies` is owned by the model's thread and never waits.
 
 A copy from device to device is offered as handles, copied and released:
 
@@ -27,9 +22,7 @@ memory until the holder exits, so only whole published sets are offered, of whic
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -38,11 +31,9 @@ from torch import Tensor
 
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
-from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.errors import WeightsError
-from spotlight.core.messages import AnyMessage, Held, Load
-from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
+from spotlight.node.loading_core import LoadEffect, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
 
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 """Allowed dtypes of weights from another process."""
@@ -139,125 +130,66 @@ def take(offered: Offer, device: torch.device) -> dict[str, Tensor]:
 
 log = logging.getLogger("spotlight.worker")
 
-PATIENCE_S = 5.0
-"""Wait for a neighbour's offer: it replies between two steps, and the store takes a few seconds for 20 billion
-parameters."""
 
+class WeightCopies:
+    """The sets on a worker's device, and the copies of the sets that it wrote."""
 
-@dataclass(frozen=True)
-class _Request:
-    load: Load
-    until: float
-
-
-class Loading:
-    """Loads weights as ordered, and offers held weights to neighbours."""
-
-    def __init__(
-        self,
-        me: WorkerId,
-        resident: Resident,
-        store: NodeStore,
-        send: Callable[[AnyMessage, bytes], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._me = me
+    def __init__(self, resident: Resident, store: NodeStore) -> None:
         self._resident = resident
         self._store = store
-        self._send = send
-        self._clock = clock
-        self._requests: dict[WeightsId, _Request] = {}
         self._own: dict[WeightsId, Mapping[str, Tensor]] = {}
-        """Copies of the sets of the newest version that this worker wrote, until it applies them."""
-
-    def wrote(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> None:
-        """Keep a copy of a set that this worker has published, for the Adopt or Load that follows."""
-        self._own = {own: kept for own, kept in self._own.items() if own.version == weights.version}
-        if self._on_gpu:
-            try:
-                self._own[weights] = own_copy(tensors)
-            except torch.OutOfMemoryError:
-                log.warning("no device memory to keep a copy of %s; it will be fetched", weights)
+        self.held = resident.held
+        self.drop = resident.drop
 
     @property
-    def _on_gpu(self) -> bool:
+    def are_between_devices(self) -> bool:
+        """Whether sets are copied from device to device; on a CPU the pages of the store are the weights."""
         return self._resident.device.type == "cuda"
 
-    def load(self, load: Load) -> None:
-        """Load these weights, and drop every set that the order does not keep."""
-        self._keep_only((load.weights, *load.keep))
-        held = dict(self._resident.held()).get(load.weights)
-        if held is not None:
-            self._report_held(load.weights, held)
-        elif not self._on_gpu:
-            self._from_store(load)
-        elif not self._from_own_copy(load.weights, load.digest):
-            self._requests[load.weights] = _Request(load, self._clock() + PATIENCE_S)
-            self._send(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
-
-    def adopt(self, order: Adopt) -> None:
-        """Apply this worker's own copy, if it has one; otherwise the Load that follows brings the set."""
-        if order.weights in self._own and not self._resident.holds(order.weights):
-            self._keep_only((order.weights, *order.keep))
-            self._from_own_copy(order.weights, order.digest)
-
-    def requested(self, request: AskNeighbour) -> None:
-        """Reply to a neighbour that requests these weights."""
-        held = dict(self._resident.held()).get(request.weights)
-        handles = b""
-        if held is not None:
-            # If the memory cannot be shared, the newcomer loads from the store.
-            with contextlib.suppress(WeightsError):
-                handles = offer(request.weights, held, self._resident.tensors(request.weights)).to_bytes()
-        self._send(Offered(weights=request.weights, newcomer=request.newcomer), handles)
-
-    def offered(self, answer: Offered, handles: bytes) -> None:
-        request = self._requests.pop(answer.weights, None)
-        if request is None:
-            return
+    def keep_own(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> bool:
+        """Copy a set that this worker has published, for the Adopt or Load that follows; False: there is no room."""
         try:
-            if not handles:
-                raise WeightsError(f"no neighbour holds {answer.weights}; load it from the store.")
-            offered = Offer.from_bytes(handles)
-            copied = take(offered, self._resident.device)
-            digest = self._resident.adopt(request.load.weights, copied, request.load.digest)
-        except WeightsError:
-            self._from_store(request.load)
-        else:
-            self._report_held(answer.weights, digest)
-
-    def seconds_left(self) -> float | None:
-        """Seconds until the next request times out; sets whose request has timed out are loaded from the store now."""
-        now = self._clock()
-        for request in [request for request in self._requests.values() if request.until <= now]:
-            del self._requests[request.load.weights]
-            self._from_store(request.load)
-        return min((request.until - now for request in self._requests.values()), default=None)
-
-    def _keep_only(self, wanted: Collection[WeightsId]) -> None:
-        for weights, _ in self._resident.held():
-            if weights not in wanted:
-                self._resident.drop(weights)
-        self._requests = {weights: request for weights, request in self._requests.items() if weights in wanted}
-
-    def _from_own_copy(self, weights: WeightsId, digest: str) -> bool:
-        """Apply this worker's own copy; True if it has one with this digest."""
-        own = self._own.pop(weights, None)
-        if own is None:
+            self._own[weights] = own_copy(tensors)
+        except torch.OutOfMemoryError:
+            log.warning("no device memory to keep a copy of %s; it will be fetched", weights)
             return False
-        try:
-            found = self._resident.adopt(weights, own, digest)
-        except WeightsError as error:
-            # Another gang may have published the set again; the announced digest decides.
-            log.warning("%s will be fetched: the copy that this worker kept cannot be used: %s", weights, error)
-            return False
-        self._report_held(weights, found)
         return True
 
-    def _from_store(self, load: Load) -> None:
-        """Load from the announced folder, which is on disk where shared memory is too small."""
-        store = NodeStore(Path(load.path).parent) if load.path else self._store
-        self._report_held(load.weights, self._resident.load(store.open(load.weights)))
+    def drop_own(self, weights: WeightsId) -> None:
+        self._own.pop(weights, None)
 
-    def _report_held(self, weights: WeightsId, digest: str) -> None:
-        self._send(Held(weights=weights, digest=digest), b"")
+    def perform(self, effect: LoadEffect) -> str | bytes | None:
+        """Carry out an effect of the core; returns its completion."""
+        match effect:
+            case TakeOwn():
+                return self._from_own_copy(effect)
+            case TakeOffered():
+                return self._from_neighbour(effect)
+            case TakeStored(load=load):
+                # The announced folder is on disk where shared memory is too small.
+                store = NodeStore(Path(load.path).parent) if load.path else self._store
+                return self._resident.load(store.open(load.weights))
+            case ReadHeld(weights=weights):
+                return dict(self._resident.held())[weights]
+            case OfferHeld(weights=weights):
+                # If the memory cannot be shared, the newcomer loads from the store.
+                with contextlib.suppress(WeightsError):
+                    held = dict(self._resident.held())[weights]
+                    return offer(weights, held, self._resident.tensors(weights)).to_bytes()
+                return b""
+
+    def _from_own_copy(self, effect: TakeOwn) -> str | None:
+        try:
+            return self._resident.adopt(effect.weights, self._own.pop(effect.weights), effect.digest)
+        except WeightsError as error:
+            # Another gang may have published the set again; the announced digest decides.
+            log.warning("%s will be fetched: the copy that this worker kept cannot be used: %s", effect.weights, error)
+            return None
+
+    def _from_neighbour(self, effect: TakeOffered) -> str | None:
+        load = effect.load
+        try:
+            copied = take(Offer.from_bytes(effect.handles), self._resident.device)
+            return self._resident.adopt(load.weights, copied, load.digest)
+        except WeightsError:
+            return None

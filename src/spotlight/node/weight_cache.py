@@ -1,23 +1,11 @@
-"""A node's copies of published weights: each file is copied once, and late workers receive the newest announcements.
+"""The files of a node's weights: each published file is copied once, to the node's store or to disk.
 
 A copy goes to the node's store, usually shared memory, or to a folder on disk if it would leave less than HEADROOM free
 in the store: containers often have 64 MB of shared memory, and full shared memory breaks every process that needs some.
+`Announcements` decides what is copied and deleted.
 
-Invariants (tests/unit/test_weight_cache.py):
-- Announcements are applied in the order of their arrival, retries included, because each lists the sets to keep. One
-  whose set a later announcement no longer keeps is skipped.
-- A file under its final name has the size of the published one. The worker checks its bytes by the digest.
-- A file is deleted only when every worker that received its path has loaded a later set, so no worker finds it missing.
-
-Free of torch: the agent only copies bytes.
-
-`Written` records which worker wrote which weights, so that it applies its own copy before the file is in the store:
-
-    PublishedWeights --> written --Load arrives, no other set is pending--> Adopt, to the worker that wrote them
-                            `--a newer version is written, or its writer is gone--> forgotten
-
-Invariant (tests/unit/test_weight_cache.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to
-keep, so a late one would make the worker drop a set that it has just applied and reported.
+Invariant (tests/unit/test_weight_cache.py): a file under its final name has the size of the published one. The worker
+checks its bytes by the digest. Free of torch: the agent only copies bytes.
 """
 
 import asyncio
@@ -25,64 +13,17 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from spotlight.core.crew_messages import Adopt
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.file_copy import copy_file
-from spotlight.core.messages import Load, PublishedWeights
-from spotlight.core.types import WorkerId
+from spotlight.core.messages import Load
 from spotlight.core.work import WeightsId
 
-
-class Written:
-    """The writers of published weights, and the announcements whose file is not here yet."""
-
-    def __init__(self) -> None:
-        self._by: dict[WeightsId, WorkerId] = {}
-        """Writers of the newest version's sets, until those are announced."""
-        self._pending: list[Load] = []
-        """Announcements that are not relayed to the workers yet."""
-
-    def wrote(self, worker: WorkerId, published: PublishedWeights) -> None:
-        version = published.weights.version
-        self._by = {weights: writer for weights, writer in self._by.items() if weights.version == version}
-        self._by[published.weights] = worker
-
-    def gone(self, worker: WorkerId) -> None:
-        self._by = {weights: writer for weights, writer in self._by.items() if writer != worker}
-
-    def announced(self, load: Load) -> tuple[WorkerId, Adopt] | None:
-        """The writer and its Adopt, to send at once; None if there is none. All workers get the Load after the copy."""
-        overtakes = any(_kept(other) != _kept(load) for other in self._pending)
-        self._pending.append(load)
-        writer = None if overtakes else self._by.pop(load.weights, None)
-        return None if writer is None else (writer, Adopt(weights=load.weights, digest=load.digest, keep=load.keep))
-
-    def arrived(self, load: Load) -> None:
-        """Remove an announcement whose file is copied, or cannot be."""
-        self._pending.remove(load)
-
-
-def _kept(load: Load) -> set[WeightsId]:
-    return {load.weights, *load.keep}
-
-
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Retired:
-    """A file to delete once each of these workers holds a set announced `after` it, or is gone."""
-
-    path: Path
-    after: int
-    waits_for: set[WorkerId]
-
 
 HEADROOM = 16 << 20
 """Bytes that a copy leaves free in the store, for semaphores and shared memory of other processes."""
@@ -92,7 +33,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WeightCache:
-    """The node's store folder; copies one file at a time, in the order of the announcements."""
+    """The node's store folder, and its copies by set of weights."""
 
     def __init__(self, folder: Path, spill: Path, warn: Callable[[str], None]) -> None:
         """`spill` is the folder on disk; `warn` is called once, when it is used for the first time."""
@@ -101,74 +42,35 @@ class WeightCache:
         self._warn = warn
         self._is_warned = False
         folder.mkdir(parents=True, exist_ok=True)
-        self._loads: dict[WeightsId, Load] = {}
-        self._copied: dict[WeightsId, Path] = {}
-        self._announced: dict[WeightsId, int] = {}
-        """Number of each set's first announcement."""
-        self._announcements = 0
-        self._wanted: set[WeightsId] = set()
-        """Sets that the newest announcement keeps, copied or not."""
-        self._retired: list[_Retired] = []
-        self._copying = asyncio.Lock()
+        self._copies: dict[WeightsId, tuple[str, Path]] = {}
+        """Digest and path of each set's newest copy, which may be deleted."""
 
-    def current(self) -> tuple[Load, ...]:
-        """Announcements for a worker that starts now."""
-        return tuple(self._loads.values())
-
-    async def take(self, load: Load, workers: Callable[[], Collection[WorkerId]]) -> Load | None:
-        """Copy the file; return the announcement with a path on this node, or None if a later one drops the set.
-
-        `workers` returns the node's workers at the end of the copy.
-        """
-        self._wanted = {load.weights, *load.keep}
-        async with self._copying:
-            local = load if not load.path else await self._copy_with_retries(load)
-            if local is None:
-                return None
-            self._announcements += 1
-            # The first announcement counts: a worker's reply to it does not cover later ones.
-            self._announced.setdefault(load.weights, self._announcements)
-            self._loads.pop(load.weights, None)
-            self._loads[load.weights] = local
-            for weights in sorted(set(self._loads) - {load.weights, *load.keep}):
-                self._retire(weights, set(workers()))
-            self._sweep()
-            return local
-
-    def caught_up(self, worker: WorkerId, weights: WeightsId) -> None:
-        """Record that the worker holds this set, and so needs no file that was retired before it."""
-        announced = self._announced.get(weights, 0)
-        for retired in self._retired:
-            if retired.after <= announced:
-                retired.waits_for.discard(worker)
-        self._sweep()
-
-    def gone(self, worker: WorkerId) -> None:
-        for retired in self._retired:
-            retired.waits_for.discard(worker)
-        self._sweep()
-
-    async def _copy_with_retries(self, load: Load) -> Load | None:
-        """Copy with retries; None if the set is no longer wanted."""
+    async def copy(self, load: Load, is_wanted: Callable[[], bool]) -> Load | None:
+        """Copy the file; return the announcement with a path on this node, or None if the set is no longer wanted."""
+        if not load.path:
+            return load
         for pause_s in PAUSES_S:
-            if load.weights not in self._wanted:
+            if not is_wanted():
                 return None
             try:
                 return await self._copy_here(load)
             except (EnvironmentProblem, WeightsError) as error:
                 log.warning("%s", error)
                 await asyncio.sleep(pause_s)
-        return await self._copy_here(load) if load.weights in self._wanted else None
+        return await self._copy_here(load) if is_wanted() else None
+
+    def delete(self, path: str) -> None:
+        # The pages stay for workers that have the file mapped.
+        Path(path).unlink(missing_ok=True)
 
     async def _copy_here(self, load: Load) -> Load:
         source = Path(load.path)
         if source.parent == self._folder:
             return load
-        known, target = self._loads.get(load.weights), self._copied.get(load.weights)
-        if known is None or known.digest != load.digest or target is None or not target.exists():
+        digest, target = self._copies.get(load.weights, ("", source))
+        if digest != load.digest or not target.exists():
             target = await asyncio.to_thread(self._copy, source)
-            self._copied[load.weights] = target
-            self._retired = [retired for retired in self._retired if retired.path != target]
+            self._copies[load.weights] = (load.digest, target)
         return msgspec.structs.replace(load, path=str(target))
 
     def _copy(self, source: Path) -> Path:
@@ -203,21 +105,6 @@ class WeightCache:
                 f"free in the store ({_free(self._folder)}), so weights go to {self._spill} on disk, which is slower; "
                 "enlarge shared memory (docker run --shm-size), or set cluster.store."
             )
-
-    def _retire(self, weights: WeightsId, workers: set[WorkerId]) -> None:
-        """Retire a set; its file only if it was copied here: on the publisher's node the publisher owns the store."""
-        del self._loads[weights]
-        del self._announced[weights]
-        path = self._copied.pop(weights, None)
-        if path is not None:
-            self._retired.append(_Retired(path, self._announcements, workers))
-
-    def _sweep(self) -> None:
-        for retired in self._retired:
-            if not retired.waits_for:
-                # The pages stay for workers that have the file mapped.
-                retired.path.unlink(missing_ok=True)
-        self._retired = [retired for retired in self._retired if retired.waits_for]
 
 
 def _copy_into(source: Path, folder: Path) -> Path:

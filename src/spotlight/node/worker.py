@@ -18,19 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from safetensors.numpy import save
 
 from spotlight import __version__
-from spotlight.compute.parallel.gang_group import RankLost
 from spotlight.compute.parallel.group import CrewBroken, DeviceKind, form
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
-from spotlight.compute.train.sharded import RestartNeeded
+from spotlight.compute.train.training_core import failure_reply
 from spotlight.compute.weights.store import NodeStore
-from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.errors import describe, exit_code_of
+from spotlight.core.errors import RankLost, RestartNeeded, describe, exit_code_of
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection, Disconnected
@@ -39,11 +38,11 @@ from spotlight.node.crew_links import CrewLinks, problem_of
 from spotlight.node.equipment import Equip, Equipment, equip
 from spotlight.node.judge import IMAGE, PAYLOAD
 from spotlight.node.launch import WorkerLaunch
+from spotlight.node.loading_core import LoadingCore, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
-from spotlight.node.neighbours import Loading
+from spotlight.node.neighbours import WeightCopies
 from spotlight.node.spans import SpanLog
 from spotlight.node.worker_core import (
-    Carry,
     CommittedRow,
     Effect,
     Exit,
@@ -113,7 +112,8 @@ class Worker:
         equipment = self._equip(self._launch, self._settings, self.send)
         self._adapter, self._role, self._engine = equipment.adapter, equipment.role, equipment.engine
         resident = self._resident = equipment.resident
-        self._loading = Loading(self._id, resident, NodeStore(Path(self._launch.store)), self.send)
+        copies = self._copies = WeightCopies(resident, NodeStore(Path(self._launch.store)))
+        self._loading = LoadingCore(self._id, copies, self.send, copies.are_between_devices, time.monotonic)
         connect = partial(
             form,
             device_kind=DeviceKind(self._launch.transport),
@@ -137,7 +137,7 @@ class Worker:
             kernels=equipment.kernels,
         )
         crew = Membership(self._id, self._crew, self.send, launch.patience_s, time.monotonic)
-        return WorkerCore(self._id, hello, _EngineRows(self._engine), crew, self)
+        return WorkerCore(self._id, hello, _EngineRows(self._engine), crew, self._loading, self)
 
     # -- links of the core ---------------------------------------------------------------------------------------------
 
@@ -169,8 +169,11 @@ class Worker:
             case Follow(forward=forward):
                 with self._spans.doing(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW):
                     return self._crew.follow(forward)
-            case Carry(message=message, blob=blob):
-                self._carry(message, blob)
+            case TakeOwn() | TakeOffered() | TakeStored():
+                with self._spans.doing(Activity.LOAD):
+                    return self._copies.perform(effect)
+            case ReadHeld() | OfferHeld():
+                return self._copies.perform(effect)
             case Obey(order=ordered):
                 return self._obey(ordered)
             case Exit():
@@ -178,10 +181,8 @@ class Worker:
         return None
 
     def _wait(self, seconds: float | None) -> None:
-        loading_s = self._loading.seconds_left()
-        limits = [each for each in (seconds, loading_s) if each is not None]
         with self._spans.doing(Activity.IDLE), contextlib.suppress(queue.Empty):
-            self._next = self._inbox.get(timeout=min(limits, default=None))
+            self._next = self._inbox.get(timeout=seconds)
 
     def _step(self) -> StepDone | CrewProblem:
         began = time.monotonic()
@@ -192,23 +193,8 @@ class Worker:
         ended = time.monotonic()
         if boundary.work is not None:
             self._spans.record(_ACTIVITY[boundary.work], began, ended)
-        return StepDone(boundary.rows, ended - began, boundary.finished, boundary.commits)
-
-    def _carry(self, message: m.AnyMessage, blob: bytes) -> None:
-        match message:
-            case m.Load():
-                with self._spans.doing(Activity.LOAD):
-                    self._loading.load(message)
-            case crews.Adopt():
-                with self._spans.doing(Activity.LOAD):
-                    self._loading.adopt(message)
-            case crews.AskNeighbour():
-                self._loading.requested(message)
-            case crews.Offered():
-                with self._spans.doing(Activity.LOAD):
-                    self._loading.offered(message, blob)
-            case _:
-                raise TypeError(f"a worker does not handle {type(message).__name__}")
+        seconds = ended - began if boundary.is_typical else 0.0
+        return StepDone(boundary.rows, seconds, boundary.finished, boundary.commits)
 
     def _obey(self, order: TrainingOrder) -> m.AnyMessage | None:
         role = self._role
@@ -226,16 +212,17 @@ class Worker:
             sys.stderr.write(f"{error}\n")
             if not role.rolls_out:
                 os._exit(0)
-            reply = m.GangBroken(epoch=self._core.epoch, problem=str(error))
+            reply = failure_reply(error, self._core.epoch)
         except Exception as error:
             # Reported instead of raised: out of memory or a full disk would kill the next gang in the same way.
             traceback.print_exc()
-            reply = m.Failed(problem=describe(error), exit_code=exit_code_of(error))
+            reply = failure_reply(error, self._core.epoch)
         self._core.rolls_out = role.rolls_out
         if isinstance(order, m.FormGang) and not role.rolls_out:
             self._resident.release()
         if isinstance(reply, m.PublishedWeights) and role.rolls_out:
-            self._loading.wrote(reply.weights, role.state(reply.weights.policy))
+            weights = reply.weights
+            self._loading.wrote(weights, lambda: self._copies.keep_own(weights, role.state(weights.policy)))
         return reply
 
     def _exit(self) -> None:
@@ -294,7 +281,8 @@ class Worker:
             # Waiting for work, starting and training have no time limit.
             if time.monotonic() - self._last_effect < STALLED_S or self._spans.current is not None:
                 try:
-                    self.send(self._core.alive(self._spans.take()))
+                    alive = self._core.alive(self._spans.take())
+                    self.send(msgspec.structs.replace(alive, warms_up=self._engine.warms_up))
                 except Disconnected:
                     os._exit(0)
 

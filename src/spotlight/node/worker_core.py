@@ -6,7 +6,7 @@
     Step     one denoising step of the engine                              -> StepDone, or CrewProblem if the crew broke
     Connect  to the other members of a crew                                -> CrewProblem or None
     Follow   a leader's forward                                            -> CrewProblem or None
-    Carry    a message about published weights, which the engine handles   -> None
+    weights  effects of `LoadingCore`                                      -> see there
     Obey     an order to the training role                                 -> its reply, or None
     Exit     the process ends
 
@@ -28,6 +28,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, Work
+from spotlight.node.loading_core import LoadEffect, LoadingCore
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.step_speed import StepSpeed
 
@@ -118,12 +119,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
-    message: m.AnyMessage
-    blob: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class Obey:
     order: TrainingOrder
 
@@ -133,7 +128,7 @@ class Exit:
     pass
 
 
-Effect: TypeAlias = Wait | Step | Connect | Follow | Carry | Obey | Exit
+Effect: TypeAlias = Wait | Step | Connect | Follow | LoadEffect | Obey | Exit
 Life: TypeAlias = Generator[Effect, Any, None]
 _STEP, _WAIT, _EXIT = Step(), Wait(), Exit()
 
@@ -142,14 +137,15 @@ class WorkerCore:
     """One worker's decisions; `live` runs once."""
 
     def __init__(
-        self, me: WorkerId, hello: m.Hello, engine: Rows, crew: Membership, links: Links, rolls_out: bool = True
+        self, me: WorkerId, hello: m.Hello, engine: Rows, crew: Membership, loading: LoadingCore, links: Links
     ) -> None:
         self._me = me
         self._hello = hello
         self._engine = engine
         self._crew = crew
+        self._loading = loading
         self._links = links
-        self.rolls_out = rolls_out
+        self.rolls_out = True
         """Whether its model can roll out: that of a rank with a share of the weights cannot."""
         self.pulls = True
         """Whether it pulls rollouts: False from a Train order until the iteration's last update, unless updates come in
@@ -162,7 +158,7 @@ class WorkerCore:
 
     def live(self) -> Life:
         self._links.send(self._hello)
-        take, engine, crew = self._links.take, self._engine, self._crew
+        take, engine, crew, requests = self._links.take, self._engine, self._crew, self._loading.requests
         while True:
             while (arrived := take()) is not None:
                 message, blob = arrived
@@ -170,12 +166,15 @@ class WorkerCore:
                     self._admit(message, blob)
                 else:
                     yield from self._apply(message, blob)
+            if requests and not self._loading.seconds_left():
+                yield from self._loading.expire()
+                continue
             paused_s = crew.seconds_paused()
             self._pull()
             if paused_s:
-                yield Wait(paused_s)
+                yield self._wait(paused_s)
             elif engine.free_rows == engine.rows:
-                yield _WAIT
+                yield self._wait(None) if requests else _WAIT
             else:
                 done: StepDone | CrewProblem = yield _STEP
                 if isinstance(done, StepDone):
@@ -183,6 +182,13 @@ class WorkerCore:
                 else:
                     # No sample has advanced: the same step is repeated, alone or in the crew that the agent orders.
                     crew.broke(done)
+
+    def _wait(self, seconds: float | None) -> Wait:
+        """Wait until the seconds have passed or a neighbour's offer is overdue."""
+        if not self._loading.requests:
+            return Wait(seconds)
+        left = self._loading.seconds_left()
+        return Wait(left if seconds is None else min(seconds, left))
 
     def alive(self, spans: tuple[m.Span, ...]) -> m.Alive:
         """A heartbeat; may be called from another thread."""
@@ -234,11 +240,11 @@ class WorkerCore:
                 self._hand_back_all()
                 yield _EXIT
             case _:
-                yield Carry(message, blob)
+                yield from self._loading.apply(message, blob)
 
     def _admit(self, grant: m.Grant, blob: bytes) -> None:
         self._grants += 1
-        flights = _read_flights(blob) if blob and blob != m.NO_FLIGHTS else {}
+        flights = _read_flights(blob) if blob else {}
         for lease in grant.leases:
             try:
                 self._engine.admit(lease, flights.get(lease.request.id))

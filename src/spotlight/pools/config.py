@@ -51,6 +51,8 @@ class ClusterConfig(Section):
     """Seconds between a worker's heartbeats."""
     silence_s: float = Field(default=10.0, gt=0)
     """Seconds of silence after which a worker counts as dead."""
+    grace_s: float = Field(default=20.0, gt=0)
+    """Seconds in which a node whose connection broke can connect again; its workers keep their samples meanwhile."""
     start_s: float = Field(default=180.0, gt=0)
     """Seconds for a worker to load the model."""
     drain_s: float = Field(default=20.0, gt=0)

@@ -279,6 +279,8 @@ class LocalPool:
             threads=settings.cluster.threads,
             heartbeat_s=settings.cluster.heartbeat_s,
             silence_s=settings.cluster.silence_s,
+            grace_s=settings.cluster.grace_s,
+            home=str(settings.run),
             start_s=settings.cluster.start_s,
             drain_s=settings.cluster.drain_s,
             settings=settings.worker_settings,

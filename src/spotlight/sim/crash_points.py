@@ -33,3 +33,7 @@ class CrashPoint(StrEnum):
     PREPARED = "prepared for a crew, not connected"
     IN_FORWARD = "inside a crew's forward"
     DISBANDING = "asked to leave its crew"
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 
 from spotlight.core.crew_messages import Form, Forward, ForwardDone
 from spotlight.core.messages import AnyMessage
@@ -11,7 +11,8 @@ from spotlight.core.work import WeightsId
 from spotlight.node.membership import CrewProblem, Membership
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.rendezvous import Exchange, GroupBroken, SimRendezvous
-from spotlight.sim.sim_engine import SimEngine
+from spotlight.sim.row import SimRow
+from spotlight.sim.sim_engine import SimEngine, SimSets
 
 CONNECT_S = 0.01
 FORM_BOUND_S = 0.3
@@ -29,7 +30,7 @@ class SimCrew:
         rendezvous: SimRendezvous,
         send: Callable[[AnyMessage], None],
         engine: SimEngine,
-        holds: Callable[[], Mapping[WeightsId, str]],
+        holds: SimSets,
         crash_if_due: Callable[[CrashPoint], None],
         awake: Callable[[], Awaitable[object]],
     ) -> None:
@@ -55,7 +56,7 @@ class SimCrew:
         return sorted(self._engine.needs())
 
     def held(self) -> list[tuple[WeightsId, str]]:
-        return sorted(self._holds().items())
+        return self._holds.held()
 
     def leave(self) -> None:
         """Drop the group; a process that ends closes its sockets in the same way."""
@@ -79,18 +80,33 @@ class SimCrew:
         """`seconds` is the duration of this worker's part."""
         return await self._run_forward(forward.number, seconds)
 
-    async def lead(self, weights: WeightsId, is_exact: bool, rows: int, seconds: float) -> CrewProblem | None:
+    async def lead(
+        self, batch: Sequence[SimRow], image: tuple[Size, int], is_exact: bool, seconds: float
+    ) -> CrewProblem | None:
         """Run one forward on all members; a problem: the crew broke and nothing advanced."""
         token = self.membership.token
         assert token is not None
         await self._awake()
         number, self._forwards = self._forwards, self._forwards + 1
+        request, (size, tokens) = batch[0].request, image
+        # No tensors follow, so channels and text dimension are not those of a model.
         self._send(
             Forward(
-                token=token, number=number, weights=weights, digest=self._holds()[weights], is_exact=is_exact,
-                rows=rows, tokens=48, channels=1, text_width=1, text_dimension=1, size=Size(32, 96),
+                token=token,
+                number=number,
+                weights=request.weights,
+                digest=self._holds[request.weights],
+                is_exact=is_exact,
+                rows=len(batch),
+                tokens=tokens,
+                channels=1,
+                text_width=max(len(row.granted.prompt.text) for row in batch),
+                text_dimension=1,
+                guidance=request.sample.sampling.guidance,
+                guided=batch[0].passes > 1,
+                size=size,
             )
-        )  # fmt: skip
+        )
         problem = await self._run_forward(number, seconds)
         if problem is None:
             await self._awake()

@@ -19,6 +19,7 @@ from spotlight.controller.gang import DEATHS_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.events import Record
 from spotlight.core.journal import Disk
+from spotlight.core.link import GRACE_S
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
 from spotlight.sim.controller import PowerCut
@@ -44,6 +45,9 @@ class Fault(StrEnum):
     STRAGGLER = "straggler"
     SILENCE = "silence, then a zombie"
     STALL = "connection stalled"
+    CUT = "connection cut, then resumed"
+    HALF_OPEN = "connection half open, then resumed"
+    PARTED = "connection cut for longer than the grace"
     REWARD_KILLED = "reward process killed"
     REWARD_DOWN = "reward unavailable for a while"
     DOUBLED = "message doubled"
@@ -77,6 +81,9 @@ MACHINES = (
     Fault.STRAGGLER,
     Fault.SILENCE,
     Fault.STALL,
+    Fault.CUT,
+    Fault.HALF_OPEN,
+    Fault.PARTED,
     Fault.REWARD_KILLED,
     Fault.REWARD_DOWN,
 )
@@ -238,6 +245,11 @@ class MachineFaults:
                 chance, lambda name: world.freeze(name, chance.uniform(1.0, 30.0))
             ),
             Fault.STALL: lambda chance: self._on_node(chance, lambda name: world.stall(name, chance.uniform(1, 25))),
+            Fault.CUT: lambda chance: self._on_node(chance, lambda name: world.cut(name, chance.uniform(0.05, 15))),
+            Fault.HALF_OPEN: lambda chance: self._on_node(
+                chance, lambda name: world.half_open(name, chance.uniform(5, 20))
+            ),
+            Fault.PARTED: lambda chance: self._on_node(chance, lambda name: world.cut(name, 2 * GRACE_S)),
             Fault.REWARD_KILLED: lambda chance: self._on_node(chance, world.kill_reward_process),
             Fault.REWARD_DOWN: lambda chance: world.lose_reward(
                 chance.choice(world.rewards).key, chance.uniform(0.5, 15.0)

@@ -42,16 +42,13 @@ from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 from spotlight.run_log import RunLog
+from spotlight.sim.crash_points import Broken
 from spotlight.sim.sim_world import SimWorld
 
 Edge = tuple[SampleState, SampleState]
 OUTSTANDING = (SampleState.QUEUED, SampleState.LEASED)
 ONCE = (Compared, Selected, Evaluated, Fidelity, IterationDone)
 """Events recorded once per iteration, also when the iteration is repeated."""
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 class Invariants:
@@ -137,6 +134,7 @@ class Invariants:
                 self._holds[event.worker] = {}
             case WorkerLost():
                 self._holds.pop(event.worker, None)
+                self._lost(event)
             case Holding():
                 self._holds.setdefault(event.worker, {})[event.weights] = event.digest
             case NoticeGiven():
@@ -149,6 +147,11 @@ class Invariants:
             if key in self._emitted:
                 self.problems.append(f"{type(event).__name__} of iteration {event.iteration} is recorded again")
             self._emitted.add(key)
+
+    def _lost(self, event: WorkerLost) -> None:
+        node = event.worker.partition("/")[0]
+        if event.cause == "silent" and self._hub is not None and node in self._hub.unreachable:
+            self.problems.append(f"{event.worker} is fenced, though only its node's connection is broken")
 
     def _leased(self, event: Leased) -> None:
         request = self._requests[event.request]

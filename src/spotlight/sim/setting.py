@@ -1,6 +1,7 @@
 """The recipe, machines and speeds that a storm's seed draws, beside the faults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from spotlight.config import RunConfig
 from spotlight.control.explore.config import Baseline, ExploreConfig, PlanKind
@@ -9,6 +10,7 @@ from spotlight.core.work import SlotClass
 from spotlight.pools.config import ClusterConfig
 from spotlight.sim.fakes import Streams
 from spotlight.sim.fault_policy import Tempo
+from spotlight.sim.sim_node import MachineSettings
 
 SLOTS = 4
 SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
@@ -23,6 +25,12 @@ class Setting:
     config: RunConfig
     nodes: tuple[NodeSpec, ...]
     tempo: Tempo
+
+    @property
+    def machines(self) -> MachineSettings:
+        """In half of all runs agents kill no silent worker, so that workers come back after they were fenced."""
+        watched = MachineSettings.of(self.config)
+        return watched if Streams(self.seed)["watch"].random() < 0.5 else replace(watched, silence_s=inf)
 
 
 def draw_setting(seed: int) -> Setting:

@@ -31,6 +31,19 @@ class RunAhead(NamedTuple):
     step_s: float
 
 
+class SimSets(dict[WeightsId, str]):
+    """The published sets that a worker holds, with the digests of what it applied."""
+
+    def held(self) -> list[tuple[WeightsId, str]]:
+        return sorted(self.items())
+
+    def drop(self, weights: WeightsId) -> None:
+        del self[weights]
+
+    def drop_own(self, weights: WeightsId) -> None:
+        """It keeps no copies: a store's pages are its weights."""
+
+
 class SimEngine:
     """Up to `rows` samples in flight."""
 
@@ -38,7 +51,7 @@ class SimEngine:
         self,
         rows: int,
         numerics: Numerics,
-        holds: Callable[[], Mapping[WeightsId, str]],
+        holds: Mapping[WeightsId, str],
         withdrawn: Callable[[SimRow], None],
         now: Callable[[], float],
     ) -> None:
@@ -60,7 +73,7 @@ class SimEngine:
 
     def admit(self, lease: m.Granted, flight: bytes | None) -> None:
         request = lease.request
-        digest = self._holds().get(request.weights)
+        digest = self._holds.get(request.weights)
         if len(self.live) >= self.rows and request.id not in self.live:
             raise OverflowError(f"{request.id} was granted, but all {self.rows} rows are in flight")
         if request.id in self.live:

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
-from spotlight.core.types import WorkerId
+from spotlight.core.errors import RankLost
 
 CONNECT_S = 20.0
 """Longest wait for the other ranks to connect."""
 
 
-class SimRankLost(Exception):
-    """A rank died or left; the gang is broken."""
+def rank_lost() -> RankLost:
+    return RankLost("another rank is gone")
 
 
 @dataclass(eq=False)
@@ -36,9 +36,9 @@ class SimGang:
     _waiting: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
     async def exchange(self, rank: int, limit_s: float | None = None) -> None:
-        """Return when every rank is here; raise SimRankLost if one cannot come any more."""
+        """Return when every rank is here; raise RankLost if one cannot come any more."""
         if self.is_broken:
-            raise SimRankLost
+            raise rank_lost()
         arrived = self._waiting[rank] = asyncio.get_running_loop().create_future()
         if len(self._waiting) == self.ranks:
             waiting, self._waiting = self._waiting, {}
@@ -49,7 +49,7 @@ class SimGang:
                 await arrived
         except TimeoutError:
             self.leave()
-            raise SimRankLost from None
+            raise rank_lost() from None
 
     def wrote(self, path: str, rank: int) -> None:
         self.written.setdefault(path, set()).add(rank)
@@ -64,7 +64,7 @@ class SimGang:
         for each in waiting.values():
             if not each.done():
                 with contextlib.suppress(asyncio.InvalidStateError):
-                    each.set_exception(SimRankLost())
+                    each.set_exception(rank_lost())
 
 
 class SimGangs:
@@ -73,12 +73,12 @@ class SimGangs:
     def __init__(self) -> None:
         self._open: dict[str, SimGang] = {}
 
-    def open(self, worker: WorkerId, epoch: int, ranks: int, nonce: str) -> str:
-        store = f"{worker}:{epoch}"
+    def open(self, epoch: int, ranks: int, nonce: str) -> str:
+        store = f"{len(self._open)}:{epoch}"
         self._open[store] = SimGang(ranks, nonce)
         return store
 
     def at(self, store: str) -> SimGang:
         if store not in self._open:
-            raise SimRankLost
+            raise rank_lost()
         return self._open[store]

@@ -1,31 +1,31 @@
-"""A simulated node: the agent's part of the protocol, one connection, and a series of workers on every slot.
-
-Invariants, as of the real agent: a worker's messages are sent in order; `Gone` follows all of them, including the
-verdicts on its finished samples that come within VERDICTS_S; the node ends with the controller.
-"""
+"""A simulated node: drives `AgentCore` over one simulated connection, simulated workers and simulated judges."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
+from math import inf
 from typing import Protocol
 
 import msgspec
 
-from spotlight import __version__
+from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.rewards.combination import Verdict
 from spotlight.compute.rewards.config import Term
+from spotlight.config import RunConfig
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
-from spotlight.core.crew_messages import Crewed, Demand
-from spotlight.core.events import SCHEMA
+from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, WeightsId, Work
+from spotlight.core.work import Request
+from spotlight.node.agent_core import AgentCore
+from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
-from spotlight.node.judge import VERDICTS_S, Judge
-from spotlight.node.leases import Leases
+from spotlight.node.judge import Judge
+from spotlight.node.node_settings import NodeSettings
+from spotlight.node.unloading import stored_sample
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
@@ -33,16 +33,39 @@ from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
 from spotlight.sim.sim_gang import SimGangs
+from spotlight.sim.sim_link import Direction, SimLink
 from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
 from spotlight.sim.storage import SimStorage
 
-PREVIEW = Work.PREVIEW
 REWARD_PROCESSES = 2
 """Reward processes per node where faults may happen."""
-HEADS, TOKEN_PIXELS = 12, 64
-"""Figures of `words`, which the simulated models represent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSettings:
+    """Settings of all simulated nodes of a run; see NodeSettings."""
+
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    heads: int = 1
+    token_pixels: int = 1
+    silence_s: float = inf
+    start_s: float = inf
+    drain_s: float = 20.0
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "MachineSettings":
+        """Settings of the run, and figures of its model."""
+        cluster, facts = config.cluster, facts_of(config.model.name)
+        return cls(
+            elastic=cluster.elastic,
+            heads=facts.heads,
+            token_pixels=facts.token_pixels,
+            silence_s=cluster.silence_s,
+            start_s=cluster.start_s,
+            drain_s=cluster.drain_s,
+        )
 
 
 class NodeWorld(Protocol):
@@ -51,7 +74,7 @@ class NodeWorld(Protocol):
     policy: NoFaults
     storage: SimStorage
     numerics: Numerics
-    elastic: ElasticConfig
+    machines: MachineSettings
     rendezvous: Callable[[], SimRendezvous]
     """Makes the rendezvous of a node."""
     gangs: SimGangs
@@ -67,6 +90,14 @@ class NodeWorld(Protocol):
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None: ...
 
+    def link_broke(self, node: NodeId) -> None:
+        """The node's connection is broken for a while."""
+
+    def link_resumed(self, node: NodeId) -> None: ...
+
+    def kill(self, name: str) -> None:
+        """End the node of this name, which returns unless it is no longer wanted."""
+
     def machine_failed(self, error: BaseException) -> None:
         """Report a defect of the simulation."""
 
@@ -79,79 +110,88 @@ class SimNode:
         self.id = node
         self.spec = spec
         self._world = world
-        self._policy = world.policy
+        self._policy = policy = world.policy
         self._loop = asyncio.get_running_loop()
-        policy = world.policy
         # Constant without faults; `repeat` avoids a Python call per message.
         latency_s = repeat(policy.tempo.latency_s).__next__ if policy.never_faults else partial(policy.latency_s, node)
-        self.up = Pipe(latency_s, partial(world.arrived, node))
-        self.down = Pipe(latency_s, self._receive)
-        self._loads: dict[WeightsId, m.Load] = {}
-        self._copied: dict[WeightsId, tuple[str, str]] = {}
-        """Announced digest and digest of the copied bytes, by weights."""
+        self.link = None if policy.never_faults else self._linked(latency_s)
+        """None without faults: its connection never breaks."""
+        self.up: Pipe | Direction = Pipe(latency_s, partial(world.arrived, node)) if self.link is None else self.link.up
+        self.down: Pipe | Direction = Pipe(latency_s, self._receive) if self.link is None else self.link.down
+        self._files: dict[str, tuple[str, str]] = {}
+        """Announced digest and digest of the copied bytes, by path on this node."""
         self.workers: dict[int, SimWorker] = {}
         """Workers by slot."""
-        self._by_name: dict[WorkerId, SimWorker] = {}
-        """Workers by id."""
         self._lives: dict[int, asyncio.Task[str]] = {}
-        self._judging: dict[WorkerId, int] = {}
         self._scoring: set[asyncio.Task[None]] = set()
         count = 0 if policy.never_faults else REWARD_PROCESSES
         self._reward_processes = reward_processes(world.rewards, count, policy.tempo.start_s, world.is_reward_down)
-        self._judge = Judge[SimPicture](self._reward_processes, waits=partial(self._send, None)) if count else None
+        self._judge = Judge[SimPicture](self._reward_processes, waits=partial(self.report, None)) if count else None
         """None without faults: a score then takes one timer, not three tasks."""
-        self.is_alive = True
-        self._leases = Leases()
+        self._away = set(away)
+        self._to_start: dict[int, WorkerId] = {}
+        """Workers that start as soon as their slot is present."""
+        self._ended = asyncio.Event()
         self._rendezvous = world.rendezvous()
-        self._may_crew = len(world.elastic.legal_degrees(HEADS, spec.slots)) > 1
-        """Whether there is more than one layout; if not, crews are skipped."""
-        self.crews = NodeCrews(
-            node,
-            world.elastic,
-            HEADS,
-            TOKEN_PIXELS,
-            "",
-            self,
-            self._rendezvous,
-            self._leases.of,
-            world.policy.tempo.heartbeat_s,
+        settings = self._settings()
+        self._core = AgentCore(settings, self, self._rendezvous, world.storage, self._loop)
+        self.report(None, settings.hello())
+        self.send_from = self._core.from_worker
+        self._core.begin()
+
+    def _linked(self, latency_s: Callable[[], float]) -> SimLink:
+        return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)
+
+    # -- events of its link --------------------------------------------------------------------------------------------
+
+    def broke(self) -> None:
+        self._world.link_broke(self.id)
+
+    def resumed(self) -> None:
+        self._world.link_resumed(self.id)
+
+    def over(self) -> None:
+        self._world.kill(self.spec.name)
+
+    def _settings(self) -> NodeSettings:
+        machines, policy = self._world.machines, self._policy
+        return NodeSettings(
+            node=self.id,
+            spec=self.spec,
+            elastic=machines.elastic,
+            heads=machines.heads,
+            token_pixels=machines.token_pixels,
+            heartbeat_s=policy.tempo.heartbeat_s,
+            # No worker is silent where no fault happens, and watching takes time.
+            silence_s=inf if policy.never_faults else machines.silence_s,
+            start_s=machines.start_s,
+            drain_s=machines.drain_s,
+            first_pause_s=policy.tempo.restart_s,
         )
-        hello = m.NodeHello(
-            schema=SCHEMA,
-            code=__version__,
-            node=node,
-            slot_class=spec.slot_class,
-            slots=spec.slots,
-            price=spec.price,
-        )
-        self._send(None, hello)
-        self._draining = asyncio.Event()
-        self._present = [asyncio.Event() for _ in range(spec.slots)]
-        for number in sorted(set(range(spec.slots)) - set(away)):
-            self.give(number)
-        self._slots = [asyncio.create_task(self._run_slot(number)) for number in range(spec.slots)]
+
+    @property
+    def crews(self) -> NodeCrews:
+        return self._core.crews
 
     def die(self) -> None:
         """End the node and all its workers at once; sent messages may still arrive.
 
         Drops all references that lead back to the node, so that it is freed when the last message has arrived.
         """
-        self.is_alive = False
+        self._core.leave()
         self.down.cut()
-        self.crews.leave()
         if self._judge is not None:
             self._judge.cancel()
-        for task in (*self._slots, *self._lives.values(), *self._scoring):
+        for task in (*self._lives.values(), *self._scoring):
             task.cancel()
-        for known in (self._slots, self._lives, self.workers, self._by_name):
+        for known in (self._lives, self.workers, self._to_start):
             known.clear()
+        self._ended.set()
 
-    async def drain(self, seconds: float) -> None:
-        """Order workers to hand back and exit, start no others, and wait at most `seconds`."""
-        self._draining.set()
-        for _, worker in sorted(self.workers.items()):
-            worker.receive(m.Drain(), b"")
-        await asyncio.wait(self._slots, timeout=seconds)
+    async def drain(self) -> None:
+        """Order workers to hand back and exit, start no others, and wait for the end of the node."""
+        self._core.drain()
+        await self._ended.wait()
 
     def kill_on(self, number: int) -> None:
         """Kill the worker on a slot."""
@@ -161,71 +201,86 @@ class SimNode:
 
     def take(self, number: int) -> None:
         """Remove a slot until `give`, and kill its worker."""
-        self._present[number].clear()
+        self._away.add(number)
         self.kill_on(number)
 
     def give(self, number: int) -> None:
         """Return a slot: its next worker starts."""
-        self._present[number].set()
+        self._away.discard(number)
+        self._loop.call_soon(self._start, number)
 
     def warn(self, warned: m.Warned) -> None:
-        self.crews.warned(warned.kind, warned.seconds)
-        self._send(None, warned)
+        self._core.warned(warned.kind, warned.seconds)
 
     def worker_ids(self) -> list[WorkerId]:
         return [worker.id for _, worker in sorted(self.workers.items())]
 
-    # -- for crews -----------------------------------------------------------------------------------------------------
+    # -- effects of the core -------------------------------------------------------------------------------------------
 
-    def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
-        for known in self.workers.values():
-            if known.id == worker:
-                known.receive(message, b"")
+    def report(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
+        envelope, carry = m.Envelope(worker, message), self._world.carry
+        frame = envelope if carry is None else carry(envelope)
+        self.up.put(frame, b"")
+        if self._policy.never_faults:
+            return
+        for delay in self._policy.copies(message):
+            if delay:
+                self._loop.call_later(delay, self.up.put, frame, b"")
+            else:
+                self.up.put(frame, b"")
 
-    def kill_worker(self, worker: WorkerId, why: str) -> None:
+    def start_worker(self, slot: int, worker: WorkerId) -> None:
+        self._to_start[slot] = worker
+        self._loop.call_soon(self._start, slot)
+
+    def kill_worker(self, worker: WorkerId) -> None:
         for number, known in sorted(self.workers.items()):
             if known.id == worker:
                 self.kill_on(number)
 
-    def report(self, crewed: Crewed) -> None:
-        self._send(None, crewed)
+    def is_relaying(self, worker: WorkerId) -> bool:
+        return False
 
-    # -- for workers ---------------------------------------------------------------------------------------------------
+    def open(self, blob: bytes) -> tuple[None, bytes]:
+        return None, blob
 
-    def send_from(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
-        if self._may_crew and self.is_alive:
-            if self.crews.receive(worker, message):
-                return
-            if isinstance(message, m.HandBack):
-                self._leases.ended(worker, message.request, message.attempt)
-                self.crews.changed()
-        self._send(worker, message, blob)
-
-    def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
-        request, attempt = row.request, row.granted.attempt
-        if self._may_crew:
-            self._leases.ended(worker.id, request.id, attempt)
-            self.crews.changed()
-        self._judging[worker.id] = self._judging.get(worker.id, 0) + 1
-        result = m.Result(request=request.id, attempt=attempt, digest=digest, steps=row.step - row.began)
-        tensors = b"" if request.work is PREVIEW else blob
+    def score(self, scoring: Scoring, granted: m.Granted, picture: None) -> None:
+        request, digest = granted.request, scoring.result.digest
         seconds = self._policy.score_s(request, self.id)
         if self._judge is None:
             verdict = Verdict(self._world.numerics.score(request, digest))
-            self._loop.call_later(seconds, self._judged, worker.id, result, verdict, tensors)
+            self._loop.call_later(seconds, self._judged, scoring, verdict)
         else:
             score = None if self._policy.is_unscorable(request) else self._world.numerics.score(request, digest)
-            judging = asyncio.create_task(self._score(worker.id, result, SimPicture(request, score, seconds), tensors))
+            judging = asyncio.create_task(self._score(scoring, SimPicture(request, score, seconds)))
             self._scoring.add(judging)
             judging.add_done_callback(self._scoring.discard)
 
-    async def _score(self, worker: WorkerId, result: m.Result, picture: SimPicture, tensors: bytes) -> None:
-        assert self._judge is not None
-        self._judged(worker, result, await self._judge.judge(picture), tensors)
+    def copy(self, load: m.Load) -> None:
+        path = f"{self.id}/{load.path}"
+        if self._files.get(path, ("", ""))[0] != load.digest:
+            content = self._world.storage.weights.get(load.path)
+            if content is None:
+                self._core.copied(load, EnvironmentProblem(f"{load.path} is not there"))
+                return
+            self._files[path] = (load.digest, content)
+        self._core.copied(load, msgspec.structs.replace(load, path=path))
 
-    def _judged(self, worker: WorkerId, result: m.Result, verdict: Verdict, tensors: bytes) -> None:
-        self._judging[worker] -= 1
-        self._send(worker, msgspec.structs.replace(result, score=verdict.score, problem=verdict.problem), tensors)
+    def delete(self, path: str) -> None:
+        del self._files[path]
+
+    def all_started(self) -> None:
+        pass
+
+    def end(self, why: str) -> None:
+        self._world.kill(self.spec.name)
+
+    # -- for workers ---------------------------------------------------------------------------------------------------
+
+    def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
+        steps = row.step - row.began
+        result = m.Result(request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=steps)
+        self._core.from_worker(worker.id, result, blob)
 
     def kill_reward_process(self) -> None:
         """Kill every reward process, idle or busy."""
@@ -234,7 +289,7 @@ class SimNode:
                 process.kill()
 
     def read_weights(self, load: m.Load, worker: WorkerId) -> str:
-        return self._world.policy.misread(self._copied[load.weights][1], worker)
+        return self._world.policy.misread(self._files[load.path][1], worker)
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         return self._world.policy.should_crash(point, worker)
@@ -248,35 +303,45 @@ class SimNode:
     def digest_used(self, digest: str, worker: WorkerId) -> str:
         return self._world.policy.misused(digest, worker)
 
-    # -- the agent -----------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _run_slot(self, number: int) -> None:
-        """Run one worker after another on a slot, from the end of the boot until drained."""
-        if self.spec.boot_s:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._draining.wait(), self.spec.boot_s)
-        lives = 0
-        while not self._draining.is_set():
-            await self._present[number].wait()
-            lives += 1
-            worker = self._new_worker(WorkerId(f"{self.id}/{number}.{lives}"), trains=number < self.spec.trains)
-            self.workers[number] = self._by_name[worker.id] = worker
-            for load in self._loads.values():
-                worker.receive(load, b"")
-            life = self._lives[number] = asyncio.create_task(worker.live())
-            await asyncio.wait({life})
-            del self.workers[number], self._by_name[worker.id]
-            worker.crew.leave()
-            self.crews.died(worker.id, "killed" if life.cancelled() else "ended")
-            self._leases.gone(worker.id)
-            if not life.cancelled() and (error := life.exception()) is not None:
-                self._world.machine_failed(error)
-            cause = "killed" if life.cancelled() or life.exception() else life.result()
-            given_up = self._loop.time() + VERDICTS_S
-            while self._judging.get(worker.id) and self._loop.time() < given_up:
-                await asyncio.sleep(self._world.policy.tempo.score_s)
-            self._send(None, m.Gone(worker=worker.id, cause=cause))
-            await asyncio.sleep(self._world.policy.tempo.restart_s)
+    async def _score(self, scoring: Scoring, picture: SimPicture) -> None:
+        assert self._judge is not None
+        self._judged(scoring, await self._judge.judge(picture))
+
+    def _judged(self, scoring: Scoring, verdict: Verdict) -> None:
+        result, tensors = scoring.result, scoring.tensors
+        try:
+            payload = stored_sample(result, tensors, lambda: tensors, self._world.storage)
+        except Stopped as error:
+            self._core.cannot_store(error)
+        else:
+            self._core.judged(scoring._replace(result=msgspec.structs.replace(result, payload=payload)), verdict)
+
+    def _receive(self, frame: Frame, blob: bytes) -> None:
+        assert frame is not None
+        self._core.from_controller(frame.worker, frame.message, blob)
+
+    def _start(self, slot: int) -> None:
+        if slot not in self._to_start or slot in self._away:
+            return
+        worker = self._new_worker(self._to_start.pop(slot), trains=slot < self.spec.trains)
+        self.workers[slot] = worker
+        self._core.born(worker.id, worker.receive)
+        life = self._lives[slot] = asyncio.create_task(worker.live())
+        life.add_done_callback(partial(self._life_ended, slot))
+
+    def _life_ended(self, slot: int, life: asyncio.Task[str]) -> None:
+        if self._lives.get(slot) is not life:
+            return  # The node died before.
+        del self._lives[slot]
+        worker = self.workers.pop(slot)
+        worker.crew.leave()
+        was_killed = life.cancelled()
+        if not was_killed and (error := life.exception()) is not None:
+            self._world.machine_failed(error)
+            was_killed = True
+        self._core.ended(worker.id, "killed" if was_killed else life.result(), was_killed)
 
     def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker
@@ -294,65 +359,3 @@ class SimNode:
             kind=world.policy.kind(worker),
             never_faults=world.policy.never_faults,
         )
-
-    def _receive(self, frame: Frame, blob: bytes) -> None:
-        assert frame is not None
-        message = frame.message
-        if isinstance(message, m.Load):
-            self._load(message, frame.worker)
-        elif isinstance(message, Demand):
-            self.crews.demand(message)
-        else:
-            self._relay(frame.worker, message, blob)
-
-    def _load(self, load: m.Load, worker: WorkerId | None) -> None:
-        known = self._copied.get(load.weights)
-        if known is None or known[0] != load.digest:
-            content = self._world.storage.weights.get(load.path)
-            if content is None:
-                self._send(None, m.Failed(problem=f"{load.path} is not there"))
-                return
-            self._copied[load.weights] = (load.digest, content)
-        self._loads.pop(load.weights, None)
-        self._loads[load.weights] = load
-        for old in sorted(set(self._loads) - {load.weights, *load.keep}):
-            del self._loads[old]
-        self._relay(worker, load, b"")
-
-    def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
-        if not self._may_crew and worker is not None:
-            alone = self._by_name.get(worker)
-            if alone is not None:
-                alone.receive(message, blob)
-            return
-        if not self._may_crew:
-            for known in self._addressed(worker):
-                known.receive(message, blob)
-            return
-        for known in self._addressed(worker):
-            self._leases.observe(known.id, message)
-            if isinstance(message, m.Load):
-                self.crews.dropped((message.weights, *message.keep))
-            known.receive(message, blob)
-        self.crews.changed()
-
-    def _addressed(self, worker: WorkerId | None) -> list[SimWorker]:
-        """All workers, or the one of that id if it is alive."""
-        if worker is None:
-            return [known for _, known in sorted(self.workers.items())]
-        known = self._by_name.get(worker)
-        return [known] if known is not None else []
-
-    def _send(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes = b"") -> None:
-        if not self.is_alive:
-            return
-        envelope, carry = m.Envelope(worker, message), self._world.carry
-        frame = envelope if carry is None else carry(envelope)
-        self.up.put(frame, blob)
-        if self._policy.never_faults:
-            return
-        for delay in self._policy.copies(message):
-            if delay:
-                self._loop.call_later(delay, self.up.put, frame, blob)
-            else:
-                self.up.put(frame, blob)

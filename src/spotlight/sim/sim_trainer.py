@@ -1,26 +1,45 @@
-"""The simulated training role: theta's digest is a hash chain over everything that it was trained on.
+"""The simulated training role: the product's `TrainingCore` over a hash chain of everything that was trained on.
 
-Replies and refuses as `compute.train.role.TrainingRole` does. `nonce` stands for the last bits of the real trainer: the
-worker's id, or empty in deterministic mode; the ranks of a gang share that of rank 0.
+`nonce` stands for the last bits of the real trainer: the worker's id, or empty in deterministic mode; the ranks of a
+gang share that of rank 0. `obey` drives the core with timers, storage and simulated connections, and crashes the worker
+where the fault policy says so.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from spotlight.compute.profiling.pace import Pace
-from spotlight.controller.gang_orders import GangOrder
+from spotlight.compute.train.training_core import TrainingCore, failure_reply
+from spotlight.compute.train.training_effects import (
+    AddPart,
+    CheckpointAbandoned,
+    CompareStates,
+    Effect,
+    JoinGang,
+    LoadState,
+    Order,
+    ReadPart,
+    ReceiveState,
+    Report,
+    Settle,
+    StartCheckpoint,
+    StepTaken,
+    TakeStep,
+    WeightsWritten,
+    WriteWeights,
+)
 from spotlight.core import messages as m
-from spotlight.core.errors import Stopped
-from spotlight.core.types import WorkerId
-from spotlight.core.work import Policy, RequestId
+from spotlight.core.errors import SpotlightError, Stopped
+from spotlight.core.work import Policy, RequestId, WeightsId
 from spotlight.sim.background_writes import BackgroundWrites
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fakes import mark
 from spotlight.sim.numerics import Numerics, TrainedState
-from spotlight.sim.sim_gang import CONNECT_S, SimGang, SimGangs, SimRankLost
+from spotlight.sim.sim_gang import CONNECT_S, SimGang, SimGangs
 from spotlight.sim.storage import SimStorage
 
 PARTS_S = 0.1
@@ -52,60 +71,68 @@ def _joined(orders: Sequence[m.Train]) -> m.Train:
 class SimTrainer:
     """The trainer of one process; a new process begins at the base model."""
 
+    is_sharded = False
+    takes_stale = True
+
     def __init__(self, storage: SimStorage, nonce: str, numerics: Numerics, gangs: SimGangs | None = None) -> None:
         self._storage = storage
         self._nonce = nonce
         self._numerics = numerics
         self._gangs = gangs or SimGangs()
+        # A weak reference, so that a dead worker is freed without garbage collection.
+        self.core = TrainingCore(weakref.proxy(self))
         self.gang: SimGang | None = None
         """None: it trains alone."""
-        self.rank = 0
-        self.epoch = 0
         self.state = TrainedState()
         self._partial = ""
         """Partial file of the checkpoint that it writes."""
         self._parts: list[_TrainedPart] = []
         """Parts of the next step so far."""
 
-    def open_store(self, order: m.FormGang, worker: WorkerId) -> m.StoreOpened:
-        self.leave()
-        store = self._gangs.open(worker, order.epoch, order.ranks, self._nonce)
-        return m.StoreOpened(epoch=order.epoch, store=store)
+    def abort(self, epoch: int) -> None:
+        """End an exchange or the forming of a gang before this one: an order to form it has arrived."""
+        self.core.announce(epoch)
+        if self.core.epoch < epoch:
+            self.break_gang()
 
-    async def form(self, order: m.FormGang) -> m.GangFormed:
-        """Connect to the other ranks; a gang of one only leaves the earlier one."""
-        self.leave()
-        self.rank, self.epoch = order.rank, order.epoch
+    # -- engine of the core --------------------------------------------------------------------------------------------
+
+    @property
+    def trained_steps(self) -> int:
+        return self.state.steps
+
+    def leave(self) -> None:
+        self.drop_update()
+        self.break_gang()
+        self.gang = None
+
+    def break_gang(self) -> None:
+        if self.gang is not None:
+            self.gang.leave()
+
+    def drop_update(self) -> None:
+        self._parts = []
+
+    def open_store(self, order: m.FormGang) -> str:
+        return self._gangs.open(order.epoch, order.ranks, self._nonce)
+
+    # -- effects of the core -------------------------------------------------------------------------------------------
+
+    async def join(self, order: m.FormGang) -> None:
         if order.ranks > 1:
             self.gang = self._gangs.at(order.store)
             await self.gang.exchange(order.rank, CONNECT_S)
-        return m.GangFormed(epoch=order.epoch, steps=self.state.steps)
 
-    def leave(self) -> None:
-        """Leave the gang, as the end of the process does; what was accumulated is dropped."""
-        self._parts = []
-        if self.gang is not None:
-            self.gang.leave()
-            self.gang = None
+    def read(self, order: m.Train) -> list[Used]:
+        return [(item.request.id, self._payload(item), item.advantage, item.kept) for item in order.items]
 
-    async def exchange(self) -> None:
-        """Wait for the other ranks, and make this rank's state available to them."""
-        if self.gang is not None:
-            self.gang.states[self.rank] = self.state
-            await self.gang.exchange(self.rank)
+    def add(self, effect: AddPart) -> None:
+        earlier = [] if effect.begins is not None else self._parts
+        self._parts = [*earlier, _TrainedPart(effect.order, effect.read)]
 
-    def train(self, order: m.Train) -> m.Stepped | m.Accumulated:
-        self._check_order(order)
-        used = [(item.request.id, self._payload(item), item.advantage, item.kept) for item in order.items]
-        parts = [] if order.part == 0 else self._parts
-        self._parts = [*parts, _TrainedPart(order, used)]
-        if not order.is_final:
-            return m.Accumulated(step=order.step, part=order.part)
-        whole, self._parts = self._parts, []
-        return self._step(whole)
-
-    def _step(self, parts: Sequence["_TrainedPart"]) -> m.Stepped:
+    def step(self) -> StepTaken:
         """One optimizer step over all parts; their order changes the digest if the numerics count last bits."""
+        parts, self._parts = self._parts, []
         state, order = self.state, _joined([part.order for part in parts])
         used = [each for _, each in sorted(_by_group(parts), key=lambda one: one[0])]
         cuts = [part.used for part in parts] if len(parts) > 1 and self._numerics.counts_bits else []
@@ -119,63 +146,46 @@ class SimTrainer:
             state.behaviour if order.last else state.before,
         )
         # Of one step, whatever the number of ranks.
-        figures = dict(self._numerics.trained(state, order, self.state)) if self.rank == 0 else {}
-        return m.Stepped(step=order.step, digest=theta, figures=figures)
+        figures: Mapping[str, float] = self._numerics.trained(state, order, self.state) if self.core.leads else {}
+        return StepTaken(theta, figures)
 
-    def _check_order(self, order: m.Train) -> None:
-        """As the real role: every sample of a step once, and no part of an abandoned step."""
-        if order.step != self.state.steps:
-            raise Stopped(
-                f"the trainer holds {self.state.steps} steps but step {order.step} was ordered; restore it first."
-            )
-        before = [] if order.part == 0 else self._parts
-        name = f"part {order.part} of step {order.step}"
-        if order.part != len(before):
-            raise Stopped(f"{name} was ordered after {len(before)} parts; order the step again from part 0.")
-        requests = [item.request.id for part in [*(part.order for part in before), order] for item in part.items]
-        if len(set(requests)) < len(requests):
-            raise Stopped(f"{name} has a sample that the step already has; order every sample once.")
-        if order.samples is None and not (order.part == 0 and order.is_final):
-            raise Stopped(f"{name} does not say how many samples the step has; set samples in every part.")
-        ages = {order.iteration - item.request.sample.version for item in order.items}
-        if not ages <= {0, 1}:
-            raise Stopped(f"{name} has samples that are {sorted(ages)} versions old; give it none older than one.")
-        if order.is_final and not requests:
-            raise Stopped(f"step {order.step} has no sample; nothing can be learned from it.")
-        if order.is_final and order.samples not in (None, len(requests)):
-            raise Stopped(f"{name} says that the step has {order.samples} samples, but it has {len(requests)}.")
-
-    def publish(self, order: m.Publish) -> m.PublishedWeights:
-        (weights,) = order.weights
+    def write_weights(self, weights: WeightsId) -> WeightsWritten:
         digest = self.state.average if weights.policy is Policy.AVERAGE else self.state.behaviour
         path = self._storage.weights_path(weights)
         if self._storage.weights.setdefault(path, digest) != digest:
             raise Stopped(f"{path} is {self._storage.weights[path]}, not {digest}; published weights never change.")
-        return m.PublishedWeights(weights=weights, digest=digest, size=1, step=self.state.steps)
+        return WeightsWritten(digest, size=1)
 
     def snapshot(self, order: m.Save) -> bytes:
         """Start a checkpoint under a partial name; return its content."""
         self._partial = self._storage.begin_checkpoint(order.path)
         return msgspec.msgpack.encode(self.state)
 
-    def save(self, order: m.Save, snapshot: bytes) -> m.Saved:
+    def save(self, order: m.Save, snapshot: bytes) -> None:
         self._storage.end_checkpoint(order.path, self._partial, snapshot)
-        return m.Saved(step=order.step, path=order.path)
 
-    def restore(self, order: m.Restore) -> m.Saved:
-        self._parts = []
-        if order.source is not None:
-            assert self.gang is not None or order.source == self.rank
-            held = self.state if self.gang is None else self.gang.states[order.source]
-            assert isinstance(held, TrainedState)
-            self.state = held
-        elif order.path:
-            self.state = msgspec.msgpack.decode(self._storage.checkpoints[order.path], type=TrainedState)
-        elif self.state.steps:
-            raise Stopped(f"the trainer has taken {self.state.steps} steps and cannot go back to none.")
-        if self.state.steps != order.step:
-            raise Stopped(f"the checkpoint {order.path} has {self.state.steps} steps, not {order.step}.")
-        return m.Saved(step=order.step, path=order.path, restored=True)
+    def load(self, path: str) -> None:
+        if path:
+            self.state = msgspec.msgpack.decode(self._storage.checkpoints[path], type=TrainedState)
+
+    async def exchange(self) -> None:
+        """Wait for the other ranks."""
+        if self.gang is not None:
+            await self.gang.exchange(self.core.rank)
+
+    async def compare(self) -> None:
+        """Wait for the other ranks, and make this rank's state available to them."""
+        assert self.gang is not None
+        self.gang.states[self.core.rank] = self.state
+        await self.exchange()
+
+    async def receive(self, source: int) -> None:
+        """Take over the state of rank `source`, if no rank was lost in the transfer."""
+        assert self.gang is not None
+        await self.exchange()
+        held = self.gang.states[source]
+        assert isinstance(held, TrainedState)
+        self.state = held
 
     def _payload(self, item: m.TrainItem) -> str:
         if item.payload not in self._storage.files:
@@ -186,7 +196,6 @@ class SimTrainer:
 class Trainee(Protocol):
     """The worker that carries out an order."""
 
-    id: WorkerId
     send: Callable[..., None]
     background: BackgroundWrites
 
@@ -196,79 +205,121 @@ class Trainee(Protocol):
         """Raise Crashed if the fault policy crashes the worker at this point."""
 
 
-async def obey(order: GangOrder, trainer: SimTrainer, pace: Pace, worker: Trainee) -> None:
-    """Carry out an order; report a refusal, or the loss of another rank."""
+_REPLYING: Mapping[type[m.AnyMessage], CrashPoint] = {
+    m.GangFormed: CrashPoint.FORMED,
+    m.Accumulated: CrashPoint.ACCUMULATED,
+    m.Stepped: CrashPoint.STEPPED,
+    m.PublishedWeights: CrashPoint.PUBLISHED,
+    m.Saved: CrashPoint.RESTORING,
+}
+"""Crash points of orders that are carried out and not reported."""
+
+
+async def obey(order: Order, trainer: SimTrainer, pace: Pace, worker: Trainee) -> None:
+    """Carry out an order and send its reply, a refusal, or the loss of another rank."""
+    reply: m.AnyMessage | None
     try:
-        await _carry_out(order, trainer, pace, worker)
-    except Stopped as problem:
-        worker.send(m.Failed(problem=str(problem), exit_code=problem.exit_code))
-    except SimRankLost:
-        trainer.leave()
-        worker.send(m.GangBroken(epoch=trainer.epoch, problem="another rank is gone"))
+        reply = await _carry_out(order, trainer, pace, worker)
+    except SpotlightError as problem:
+        worker.send(failure_reply(problem, trainer.core.epoch))
+        return
+    if reply is not None:
+        if (point := _REPLYING.get(type(reply))) is not None:
+            worker.crash_if_due(point)
+        worker.send(reply)
+    if isinstance(order, m.Train):
+        worker.crash_if_due(CrashPoint.REPLY_SENT)
 
 
-async def _carry_out(order: GangOrder, trainer: SimTrainer, pace: Pace, worker: Trainee) -> None:
-    """Spend the order's time, apply it, send the reply; the worker may crash in between."""
-    match order:
-        case m.FormGang() if order.ranks > 1 and not order.store:
-            worker.send(trainer.open_store(order, worker.id))
-        case m.FormGang():
-            await worker.background.wait()
-            formed = await trainer.form(order)
-            worker.crash_if_due(CrashPoint.FORMED)
-            worker.send(formed)
-        case m.Train():
-            await worker.take_time(pace.train(order))
+async def _carry_out(order: Order, trainer: SimTrainer, pace: Pace, worker: Trainee) -> m.AnyMessage | None:
+    obeying = trainer.core.obey(order)
+    try:
+        effect = next(obeying)
+        while True:
+            try:
+                completion = await _perform(effect, trainer, pace, worker)
+            except SpotlightError as problem:
+                effect = obeying.throw(problem)
+            else:
+                effect = obeying.send(completion)
+    except StopIteration as ended:
+        reply: m.AnyMessage | None = ended.value
+        return reply
+
+
+async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trainee) -> Any:
+    """Spend the effect's time and apply it; the worker may crash in between."""
+    match effect:
+        case JoinGang(order=formed):
+            await trainer.join(formed)
+        case ReadPart(order=part):
+            return trainer.read(part)
+        case AddPart(order=part):
+            await worker.take_time(pace.train(part))
             worker.crash_if_due(CrashPoint.ACCUMULATING)
-            if order.is_final and trainer.gang is not None:
-                worker.send(m.AwaitsRanks(step=order.step, part=order.part))
+            trainer.add(effect)
+        case Report(message=message):
+            worker.send(message)
+        case TakeStep():
+            if trainer.gang is not None:
                 await trainer.exchange()
                 worker.crash_if_due(CrashPoint.EXCHANGED)
-            reply = trainer.train(order)
-            worker.crash_if_due(CrashPoint.STEPPED if order.is_final else CrashPoint.ACCUMULATED)
-            worker.send(reply)
-            worker.crash_if_due(CrashPoint.REPLY_SENT)
-        case m.Publish():
-            await worker.take_time(pace.publish(order))
+            return trainer.step()
+        case WriteWeights(order=published):
+            await worker.take_time(pace.publish(published))
             worker.crash_if_due(CrashPoint.PUBLISHING)
-            if trainer.rank == 0:
-                published = trainer.publish(order)
-                worker.crash_if_due(CrashPoint.PUBLISHED)
-                worker.send(published)
-        case m.Save():
+            return trainer.write_weights(effect.weights) if effect.leads else None
+        case Settle():
             await worker.background.wait()
-            snapshot = trainer.snapshot(order) if trainer.rank == 0 else b""
+        case StartCheckpoint():
+            snapshot = trainer.snapshot(effect.order) if effect.leads else b""
             await worker.take_time(pace.snapshot())
-            worker.background.start(lambda: _write(order, snapshot, trainer, pace.write(), worker))
-        case m.Restore():
-            # The checkpoint under way ends first, and so does its reply.
-            await worker.background.wait()
+            written = _Written(effect, snapshot, trainer.gang, trainer.core.rank)
+            worker.background.start(lambda: _write(written, trainer, pace.write(), worker))
+        case LoadState(path=path):
             await worker.take_time(pace.load_s)
-            if order.source is not None:
-                await trainer.exchange()
-            restored = trainer.restore(order)
-            worker.crash_if_due(CrashPoint.RESTORING)
-            worker.send(restored)
+            trainer.load(path)
+        case CompareStates():
+            await trainer.compare()
+        case ReceiveState(source=source):
+            await worker.take_time(pace.load_s)
+            await trainer.receive(source)
+    return None
 
 
-async def _write(order: m.Save, snapshot: bytes, trainer: SimTrainer, seconds: float, worker: Trainee) -> None:
+@dataclass(frozen=True)
+class _Written:
+    """A checkpoint that this rank writes, with the gang and the rank that it had at the order."""
+
+    effect: StartCheckpoint
+    snapshot: bytes
+    gang: SimGang | None
+    rank: int
+
+
+async def _write(written: _Written, trainer: SimTrainer, seconds: float, worker: Trainee) -> None:
     """Every rank writes its part; rank 0 completes the checkpoint once all parts are there."""
-    gang = trainer.gang
+    effect, problem = written.effect, None
     await worker.take_time(seconds)
     worker.crash_if_due(CrashPoint.SAVING)
-    if gang is not None:
-        gang.wrote(order.path, trainer.rank)
-        while trainer.rank == 0 and not gang.is_whole(order.path):
-            if gang.is_broken or trainer.gang is not gang:
-                return
-            await worker.take_time(PARTS_S)
-    if trainer.rank > 0:
-        worker.crash_if_due(CrashPoint.SAVED)
-        return
     try:
-        saved = trainer.save(order, snapshot)
-    except Stopped as problem:
-        worker.send(m.Failed(problem=str(problem), exit_code=problem.exit_code))
-        return
-    worker.crash_if_due(CrashPoint.SAVED)
-    worker.send(saved)
+        if written.gang is not None:
+            await _write_part(written, written.gang, worker)
+        if effect.leads:
+            trainer.save(effect.order, written.snapshot)
+    except (CheckpointAbandoned, Stopped) as error:
+        problem = error
+    else:
+        worker.crash_if_due(CrashPoint.SAVED)
+    outcome = effect.outcome(problem)
+    if outcome is not None:
+        worker.send(outcome)
+
+
+async def _write_part(written: _Written, gang: SimGang, worker: Trainee) -> None:
+    path = written.effect.order.path
+    gang.wrote(path, written.rank)
+    while written.effect.leads and not gang.is_whole(path):
+        if gang.is_broken:
+            raise CheckpointAbandoned("the gang broke before all parts were written")
+        await worker.take_time(PARTS_S)

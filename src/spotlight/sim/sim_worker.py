@@ -20,9 +20,9 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
+from spotlight.node.loading_core import LoadingCore, ReadHeld, TakeStored
 from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
-    Carry,
     Effect,
     Exit,
     FailedRow,
@@ -38,9 +38,10 @@ from spotlight.sim.crash_points import Crashed, CrashPoint, WorkerExited
 from spotlight.sim.crew_member import SimCrew
 from spotlight.sim.heartbeat import Heartbeat
 from spotlight.sim.numerics import Numerics
+from spotlight.sim.owed_orders import OwedOrders
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
-from spotlight.sim.sim_engine import ROUNDING, RunAhead, SimCommit, SimEngine
+from spotlight.sim.sim_engine import ROUNDING, RunAhead, SimCommit, SimEngine, SimSets
 from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
@@ -69,8 +70,9 @@ class SimWorker:
     never_faults: bool = False
     """No fault ever happens, so the checks are skipped."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
-    _holds: dict[WeightsId, str] = field(default_factory=dict)
+    _holds: SimSets = field(default_factory=SimSets)
     _spans: SimSpans = field(default_factory=SimSpans)
+    _owed: OwedOrders = field(default_factory=OwedOrders)
     _is_at_boundary: bool = False
     """Whether a step has ended whose crash point is still to come."""
 
@@ -93,15 +95,13 @@ class SimWorker:
                 living._beat()
 
         self._heartbeat = Heartbeat(beat)
-        self.engine = SimEngine(
-            self.rows, self.numerics, lambda: me._holds, lambda row: me._withdrawn(row), self._loop.time
-        )
+        self.engine = SimEngine(self.rows, self.numerics, self._holds, lambda row: me._withdrawn(row), self._loop.time)
         self.crew = SimCrew(
             self.id,
             self.rendezvous,
             self.send,
             self.engine,
-            lambda: me._holds,
+            self._holds,
             lambda point: me.crash_if_due(point),
             self._woken.wait,
         )
@@ -115,9 +115,13 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, me)
+        loading = LoadingCore(self.id, self._holds, self.send, between_devices=False, clock=self._loop.time)
+        self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
+        if self.trainer is not None and isinstance(message, m.FormGang) and self._is_awake:
+            # The worker may wait in an exchange of a gang that has lost a rank.
+            self.trainer.abort(message.epoch)
         self._inbox.append((message, blob))
         arrival = self._arrival
         if arrival is not None and not arrival.done():
@@ -158,8 +162,11 @@ class SimWorker:
             self._is_at_boundary = False
             self.crash_if_due(CrashPoint.AT_BOUNDARY)
         arrived = self._inbox.popleft() if self._inbox else None
-        if arrived is not None and isinstance(arrived[0], crews.Disband):
+        if arrived is None or self.never_faults:
+            return arrived
+        if isinstance(arrived[0], crews.Disband):
             self.crash_if_due(CrashPoint.DISBANDING)
+        self._owed.taken(arrived[0])
         return arrived
 
     def post(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -210,15 +217,24 @@ class SimWorker:
                 return await self.crew.connect(order)
             case Follow(forward=forward):
                 return await self._follow(forward)
-            case Carry(message=message):
-                await self._carry(message)
+            case TakeStored(load=load):
+                await self._spend_loading(load.weights, is_held=False)
+                self._holds[load.weights] = self.around.read_weights(load, self.id)
+                return self._holds[load.weights]
+            case ReadHeld(weights=weights):
+                await self._spend_loading(weights, is_held=True)
+                return self._holds[weights]
             case Obey(order=ordered):
                 await self._obey(ordered)
             case Exit():
                 raise WorkerExited
+            case _:
+                raise TypeError(f"a simulated worker does not perform {type(effect).__name__}")
         return None
 
     async def _step(self) -> StepDone | CrewProblem:
+        if self._owed.is_any:
+            self._owed.check(self.engine.live.values())
         pace, loop, engine, batch = self.pace, self._loop, self.engine, list(self.engine.live.values())
         first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
         weights, is_exact = first.request.weights, pace.is_exact(first.request.work)
@@ -233,7 +249,8 @@ class SimWorker:
         passes = sum([row.passes for row in batch])
         seconds = pace.step(passes, self.rows, degree, is_exact)
         if degree > 1:
-            problem = await self.crew.lead(weights, is_exact, passes, seconds)
+            image = pace.image(first.request.sample.sampling.size)
+            problem = await self.crew.lead(batch, image, is_exact, seconds)
             if problem is not None:
                 return problem
         elif pace.runs_ahead:
@@ -286,25 +303,15 @@ class SimWorker:
 
     async def _follow(self, forward: crews.Forward) -> CrewProblem | None:
         began, degree = self._loop.time(), self.crew.membership.degree
-        problem = await self.crew.follow(forward, self.pace.part(forward.rows, degree, forward.is_exact))
+        passes = 2 * forward.rows if forward.guided else forward.rows
+        problem = await self.crew.follow(forward, self.pace.part(passes, degree, forward.is_exact))
         self._spans.worked(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW, began, self._loop.time())
         return problem
 
-    async def _carry(self, message: m.AnyMessage) -> None:
-        match message:
-            case m.Load():
-                await self._load(message)
-            case _:
-                raise TypeError(f"a worker cannot apply {type(message).__name__}")
-
-    async def _load(self, load: m.Load) -> None:
+    async def _spend_loading(self, weights: WeightsId, is_held: bool) -> None:
         began = self._loop.time()
-        await self.take_time(self.pace.load(load.weights, is_held=load.weights in self._holds))
+        await self.take_time(self.pace.load(weights, is_held))
         self._spans.worked(Activity.LOAD, began, self._loop.time())
-        self._holds = {held: digest for held, digest in self._holds.items() if held in (load.weights, *load.keep)}
-        if load.weights not in self._holds:
-            self._holds[load.weights] = self.around.read_weights(load, self.id)
-        self.send(m.Held(weights=load.weights, digest=self._holds[load.weights]))
 
     async def _obey(self, order: TrainingOrder) -> None:
         """Carry out an order to the training role, which sends its replies itself."""

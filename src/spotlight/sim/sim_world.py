@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 
 from spotlight.compute.rewards.config import Term
 from spotlight.control.dispatch import Outgoing
-from spotlight.control.elastic.config import ElasticConfig
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.crew_messages import Crewed
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.sim.crash_points import Broken
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_gang import SimGangs
-from spotlight.sim.sim_node import SimNode
-from spotlight.sim.storage import SimStorage
+from spotlight.sim.sim_node import MachineSettings, SimNode
+from spotlight.sim.storage import MISSING, SimStorage
 
 
 class SimWorld:
@@ -38,7 +38,7 @@ class SimWorld:
         storage: SimStorage,
         trace: MessageTrace,
         is_exact: bool,
-        elastic: ElasticConfig | None = None,
+        machines: MachineSettings | None = None,
         numerics: Numerics | None = None,
         rewards: Sequence[Term] = (Term(name="simulated"),),
     ) -> None:
@@ -51,7 +51,7 @@ class SimWorld:
         self.trace = trace
         self.gangs = SimGangs()
         self.is_exact = is_exact
-        self.elastic = elastic or ElasticConfig()
+        self.machines = machines or MachineSettings()
         self.rendezvous: Callable[[], SimRendezvous] = SimRendezvous
         self.nodes: dict[str, SimNode] = {}
         """Live nodes by the name that they keep over all incarnations."""
@@ -121,9 +121,10 @@ class SimWorld:
                 self._hung_up(hub, node)
             else:
                 self.events += 1
-                if self.trace.is_kept:
-                    self._record_received(node, frame.worker, frame.message)
                 message = frame.message
+                if self.trace.is_kept:
+                    self._record_received(node, frame.worker, message)
+                    self._check_flights(hub, message)
                 if isinstance(message, m.NodeHello):
                     hub.node_joined(message)
                 else:
@@ -228,6 +229,30 @@ class SimWorld:
             self.nodes[name].up.stall(seconds)
             self.nodes[name].down.stall(seconds)
 
+    def cut(self, name: str, away_s: float) -> None:
+        """Break the connection; the node reaches the controller again after `away_s`."""
+        link = self.nodes[name].link if name in self.nodes else None
+        if link is not None:
+            self._note(f"!! the connection of {self.nodes[name].id} is cut for {away_s:.1f} s")
+            link.cut(away_s)
+
+    def half_open(self, name: str, away_s: float) -> None:
+        """Swallow all messages in both directions."""
+        link = self.nodes[name].link if name in self.nodes else None
+        if link is not None:
+            self._note(f"!! the connection of {self.nodes[name].id} swallows everything for {away_s:.1f} s")
+            link.half_open(away_s)
+
+    def link_broke(self, node: NodeId) -> None:
+        self._note(f"!! {node} is not connected")
+        if self._hub is not None:
+            self._hub.unreachable.add(node)
+
+    def link_resumed(self, node: NodeId) -> None:
+        self._note(f"!! {node} is connected again")
+        if self._hub is not None:
+            self._hub.unreachable.discard(node)
+
     def restore_speed(self) -> None:
         """End all slowness."""
         for node in self.nodes.values():
@@ -259,7 +284,16 @@ class SimWorld:
         self._note(f"<- {node} hung up")
         for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
             del self.owed[worker]
+        hub.unreachable.discard(node)
         hub.node_lost(node, "connection lost")
+
+    @staticmethod
+    def _check_flights(hub: Hub, message: m.AnyMessage) -> None:
+        """Bytes that a live attempt needs must never be deleted; a grant that came too late may find none."""
+        if not isinstance(message, m.Failed) or message.request is None or not message.problem.endswith(MISSING):
+            return
+        if hub.dispatcher.ledger.is_live(message.request, message.attempt):
+            raise Broken(f"{message.request} attempt {message.attempt} lacks its flight: {message.problem}")
 
     def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")

@@ -36,6 +36,7 @@ from spotlight.sim.controller import Controller, Ending
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.profiled import ProfiledPolicy
+from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
@@ -89,9 +90,8 @@ class BufferedDisk:
 class SimPool:
     """`pools.pool.Pool` over a world: a killed node stays away until it is added again."""
 
-    def __init__(self, world: SimWorld, drain_s: float) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
-        self._drain_s = drain_s
 
     async def start(self) -> None:
         pass
@@ -124,8 +124,7 @@ class SimPool:
         self._world.remove(_name(node))
         here = self._world.nodes.get(_name(node))
         if here is not None:
-            await here.drain(self._drain_s)
-            self._world.kill(_name(node))
+            await here.drain()
 
     async def kill_worker(self, worker: WorkerId) -> None:
         self._world.kill_worker(worker)
@@ -202,12 +201,11 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     loop, config = asyncio.get_running_loop(), simulation.config
     policy = ProfiledPolicy(simulation.profile, config)
     events = MessageTrace(is_kept=False)
-    world = SimWorld(
-        policy, SimStorage(), events, is_exact=True, elastic=config.cluster.elastic, numerics=simulation.numerics
-    )
+    machines = MachineSettings.of(config)
+    world = SimWorld(policy, SimStorage(), events, True, machines, numerics=simulation.numerics)
     controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
     run_log = controller.run_log
-    pool = SimPool(world, config.cluster.drain_s)
+    pool = SimPool(world)
     stand_ins = StandIns.of(config.cluster, config.market, pool)
     iterations = 0
 

@@ -1,12 +1,14 @@
 """The run's disk, in memory: tensors, published weights and checkpoints; outlives the controller and every worker."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from spotlight.controller.payloads import content_digest
+from spotlight.core.blobs import BlobKind, BlobRef, content_digest
 from spotlight.core.errors import Stopped
-from spotlight.core.work import Request, WeightsId, Work
+from spotlight.core.work import WeightsId
+from spotlight.node.unloading import BlobError
 
 CHECKPOINTS_KEPT = 2
+MISSING = "is not in the store"
 
 
 def never(name: str) -> bool:
@@ -23,6 +25,8 @@ class SimStorage:
         self.weights: dict[str, str] = {}
         """Digest of the bytes at each path."""
         self.checkpoints: dict[str, bytes] = {}
+        self._flights = 0
+        """Number of parts of flights stored."""
         self._writers = 0
         """Number of checkpoints begun."""
         self.is_full: Callable[[str], bool] = never
@@ -30,18 +34,31 @@ class SimStorage:
 
     # -- the controller's side -----------------------------------------------------------------------------------------
 
-    def keep(self, request: Request, blob: bytes) -> tuple[str, str] | None:
-        if request.work is Work.ROLLOUT:
-            name = f"payloads/{request.iteration:06d}/{request.group:04d}-{request.sample.seed}"
-        elif request.work is Work.EVALUATION:
-            name = f"images/{request.iteration:06d}/{request.group:03d}"
-        else:
-            return None
-        if self.is_full(name):
-            raise Stopped(f"{name} cannot be written, because the disk is full; free it and resume.")
-        self.files[name] = blob
-        digest = self._digests[name] = content_digest(blob)
-        return name, digest
+    def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
+        """Store bytes, as the agents do; raises Stopped if the disk is full."""
+        path = f"{kind.value}/{name}"
+        if self.is_full(path):
+            raise Stopped(f"{path} cannot be written, because the disk is full; free it and resume.")
+        self.files[path] = data
+        digest = self._digests[path] = content_digest(data)
+        return BlobRef(kind=kind, path=path, digest=digest, size=len(data))
+
+    def append(self, data: bytes) -> BlobRef:
+        """Store a part of a flight, under a name of its own."""
+        self._flights += 1
+        path = f"{BlobKind.FLIGHT.value}/{self._flights}"
+        self.files[path] = data
+        return BlobRef(kind=BlobKind.FLIGHT, path=path, digest="", size=len(data))
+
+    def get(self, ref: BlobRef) -> bytes:
+        data = self.files.get(ref.path)
+        if data is None:
+            raise BlobError(f"{ref.path} {MISSING}")
+        return data
+
+    def release(self, refs: Sequence[BlobRef]) -> None:
+        for ref in refs:
+            self.files.pop(ref.path, None)
 
     def digest(self, name: str) -> str:
         """Digest of the file's content."""

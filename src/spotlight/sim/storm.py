@@ -31,8 +31,9 @@ from spotlight.core.segments import list_segments
 from spotlight.core.work import Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
+from spotlight.sim.crash_points import Broken
 from spotlight.sim.faults import KINDS, MACHINES, Fault, FaultyDisk, MachineFaults, Storm, Undisturbed, damage_files
-from spotlight.sim.invariants import Broken, Edge, Invariants
+from spotlight.sim.invariants import Edge, Invariants
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.setting import Setting, draw_setting
 from spotlight.sim.sim_world import SimWorld
@@ -139,8 +140,8 @@ class StormRun:
         self.storage = SimStorage()
         self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.02)
         rewards = config.reward.rewards("simulated")
-        elastic = config.cluster.elastic
-        self.world = SimWorld(storm, self.storage, self.trace, config.deterministic, elastic, rewards=rewards)
+        exact, machines = config.deterministic, setting.machines
+        self.world = SimWorld(storm, self.storage, self.trace, exact, machines, rewards=rewards)
         self.invariants = Invariants(self.world, bounds)
         self.restarts = 0
 

@@ -40,7 +40,7 @@ from spotlight.compute.parallel.links import (
 )
 from spotlight.compute.parallel.splits import spans, split_sizes
 from spotlight.core.crew_messages import GroupToken
-from spotlight.core.errors import ConfigError, EnvironmentProblem, SpotlightError
+from spotlight.core.errors import ConfigError, EnvironmentProblem, RankLost
 from spotlight.core.types import NodeId, WorkerId
 
 BUCKET_BYTES = 64 << 20
@@ -53,15 +53,6 @@ POLL_S = 0.02
 """Time between two looks into the store."""
 EXCHANGE_LIMIT_S = 600.0
 """Longest wait of one exchange: a rank may wait for the share of a slower one."""
-
-
-class RankLost(SpotlightError):
-    """An exchange of a gang failed, and the gang is dropped."""
-
-    def __init__(self, message: str, waited_for: int | None = None) -> None:
-        super().__init__(message)
-        self.waited_for = waited_for
-        """Rank that was waited for, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ are charged as denoising steps. Each change of role is charged. A checkpoint blo
 written beside other work; its duration includes the snapshot.
 
 A worker that wrote weights is charged `adopt_s` from their announcement on, independent of the node's copy of the file:
-it applies them from its own memory (`node/weight_cache.py`), and the Load that follows finds them held. The simulator
+it applies them from its own memory (`node/announcements.py`), and the Load that follows finds them held. The simulator
 sends one Load for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
 """
 
@@ -19,7 +19,7 @@ from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig
 from spotlight.control.pipeline.tsp import BatchesOver, run_sizes
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
-from spotlight.core.types import Version
+from spotlight.core.types import Size, Version
 from spotlight.core.work import WeightsId, Work
 
 NEEDED = (
@@ -29,6 +29,8 @@ NEEDED = (
 """Operations that every simulated run is charged for."""
 DENOISE_STEP, PREVIEW_STEP, DECODE = Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.DECODE
 """Looked up once for speed, because every step uses them."""
+TOKEN_PIXELS = 64
+"""Pixels of a token of `words`, which the constants represent."""
 
 
 @dataclass
@@ -64,6 +66,10 @@ class Pace:
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         """Seconds of a follower's part of such a step."""
         return self.step_s * self.slowness / degree
+
+    def image(self, size: Size) -> tuple[Size, int]:
+        """Size and tokens of the images whose durations these are, for a sample of this size."""
+        return size, size.height * size.width // TOKEN_PIXELS
 
     def load(self, weights: WeightsId, is_held: bool) -> float:
         """Seconds to apply a published set; constants charge a set that is held already in full."""
@@ -150,6 +156,10 @@ class ProfiledPace(Pace):
 
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         return self.step(rows, rows, degree, is_exact)
+
+    def image(self, size: Size) -> tuple[Size, int]:
+        assert self.profile is not None
+        return Size(self.profile.height, self.profile.width), self.profile.tokens
 
     def load(self, weights: WeightsId, is_held: bool) -> float:
         return 0.0 if is_held else super().load(weights, is_held)

@@ -1,8 +1,8 @@
 """The step-wise rollout engine: a worker's samples, each at its own step, advanced together one step at a time.
 
 Rows that share weights, size, guidance and text width share a forward, whatever their steps, windows and samplers.
-Rows are added and removed at step boundaries. Only `progress` may be called from another thread, and only the device
-blocks.
+Rows are added and removed at step boundaries. Only `progress` and `warms_up` may be read from another thread, and only
+the device blocks.
 
     admit -> [live: step, step, ... commit every k steps] -> finished | withdrawn (with its flight) | discarded
 
@@ -15,7 +15,8 @@ the position, 8 to 64 in multiples of 4 do not, and these agree even with one an
 as many rows as there are samples, and samples agree except for the last few bits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from spotlight.compute.models.adapter import Adapter, ConditionBatch, joined_con
 from spotlight.compute.rewards.protocol import Image
 from spotlight.compute.rollout.denoise import check_finite, check_window
 from spotlight.compute.rollout.flight import Flight, Payload
-from spotlight.compute.rollout.live import LiveRow
+from spotlight.compute.rollout.live import Bucket, LiveRow
 from spotlight.compute.rollout.noise import initial_noise
 from spotlight.compute.rollout.step import Advanced, advance
 from spotlight.compute.scores import EVALUATION_SEED
@@ -73,6 +74,8 @@ class Boundary:
     """Number of samples that advanced, without padding."""
     finished: tuple[Finished, ...] = ()
     commits: tuple[Committed, ...] = ()
+    is_typical: bool = True
+    """False if its forward was compiled first, so that its seconds say nothing about others."""
 
 
 class Engine:
@@ -89,6 +92,10 @@ class Engine:
         self.run_seed = run_seed
         self.padded = padded
         self.in_buckets = in_buckets
+        self._shapes: set[tuple[object, ...]] = set()
+        """Shapes of the forwards so far."""
+        self.warms_up = False
+        """Whether the step in progress compiles its forward."""
         self.rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows
         self._live: dict[RequestId, LiveRow] = {}
         self._uncond: ConditionBatch | None = None
@@ -141,7 +148,8 @@ class Engine:
         # min returns the first of equals, and rows are in the order of admission.
         first = min(self._live.values(), key=lambda row: row.request.work.rank)
         batch = [row for row in self._live.values() if row.bucket == first.bucket]
-        with self.resident.use(first.bucket.weights, first.bucket.is_exact):
+        with self._warming_up(len(batch), first.bucket), self.resident.use(first.bucket.weights, first.bucket.is_exact):
+            is_typical = not self.warms_up
             advanced = self._advance(batch)
         last = [index for index, row in enumerate(batch) if row.is_last_step]
         if last:
@@ -154,7 +162,11 @@ class Engine:
         finished = [self._finish(row) for row in batch if row.is_finished]
         due = [row.request.id for row in batch if row.is_commit_due and not row.is_finished]
         return Boundary(
-            work=first.request.work, rows=len(batch), finished=tuple(finished), commits=tuple(self.commit(due))
+            work=first.request.work,
+            rows=len(batch),
+            finished=tuple(finished),
+            commits=tuple(self.commit(due)),
+            is_typical=is_typical,
         )
 
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
@@ -195,6 +207,17 @@ class Engine:
             self._unconditions(batch),
             rows=self._forward_rows(len(batch)),
         )
+
+    @contextmanager
+    def _warming_up(self, samples: int, bucket: Bucket) -> Iterator[None]:
+        """A new shape of a compiled model's forward is compiled first."""
+        shape = (self._forward_rows(samples), bucket.is_exact, bucket.size, bucket.guidance, bucket.text_width)
+        self.warms_up = self.in_buckets and shape not in self._shapes
+        try:
+            yield
+            self._shapes.add(shape)
+        finally:
+            self.warms_up = False
 
     def _forward_rows(self, samples: int) -> int:
         if self.padded:

@@ -27,5 +27,10 @@ def checksum(data: bytes) -> str:
     return f"{zlib.crc32(blank):08x}"
 
 
+def with_seal(data: bytes) -> bytes:
+    """The bytes with their seal set, after a header whose place for it is blank."""
+    return data[: SEAL.start] + checksum(data).encode() + data[SEAL.stop :]
+
+
 def is_intact(data: bytes) -> bool:
     return seal_of(data) == checksum(data)

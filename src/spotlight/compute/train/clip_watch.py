@@ -1,7 +1,4 @@
-"""Stale samples (of the previous version): which may be trained on, and when their clip range moves.
-
-Invariant: an iteration trains on samples of its own version and the previous one only
-(tests/unit/test_training_role.py, tests/unit/test_stale_samples.py).
+"""When the clip range of stale samples (of the previous version) moves (tests/unit/test_stale_samples.py).
 
 Clip ranges are so narrow that one version between rollout and training can put most stale rows outside, which silently
 ends their gradient. `ClipWatch` tracks the share of clipped rows among stale and fresh ones. The next update depends on
@@ -9,31 +6,16 @@ it, so it is part of a checkpoint. It changes only after an optimizer step, so a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
 from spotlight.control.pipeline.staleness import CLIPPED_FRESH, CLIPPED_STALE
-from spotlight.core.errors import Stopped
-from spotlight.core.types import Sample
 
 RUNNING_DECAY = 0.9
 """Decay of the running means, per optimizer step that had such rows."""
 TOO_OFTEN = 2.0
 """Largest accepted ratio of the clipped share of stale rows to that of fresh ones."""
-
-
-def check_versions(samples: Sequence[Sample], iteration: int, takes_stale: bool) -> None:
-    """Refuse samples that this iteration must not train on."""
-    oldest = iteration - 1 if takes_stale else iteration
-    for sample in samples:
-        if not oldest <= sample.version <= iteration:
-            allowed = f"{oldest} and {iteration}" if takes_stale else f"{iteration}"
-            raise Stopped(
-                f"the sample of prompt {sample.prompt}, seed {sample.seed} is of version {sample.version} but "
-                f"iteration {iteration} trains on version {allowed} only, because its loss is wrong for others; roll "
-                "it out again."
-            )
 
 
 class ClipWatch:

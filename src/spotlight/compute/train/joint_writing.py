@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from spotlight.compute.train.training_effects import CheckpointAbandoned
 from spotlight.compute.weights import shards
 from spotlight.compute.weights.index import IndexedTensor
 
@@ -31,10 +32,6 @@ SUFFIX = ".part"
 _SCRATCH = re.compile(r"\.(?P<gang>[^.]+)-(?P<number>[0-9]+)\.part$")
 
 Entries: TypeAlias = Mapping[str, IndexedTensor]
-
-
-class CheckpointAbandoned(Exception):
-    """The gang broke before all ranks had written their parts; its next checkpoint follows."""
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from spotlight.compute.parallel.gang_group import GangGroup, RankLost
+from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.parallel.group import CrewBroken, CrewGroup
 from spotlight.compute.parallel.links import ExchangeFailure
 from spotlight.compute.train.update_tally import UpdateTally
 from spotlight.control.pipeline.tsp import rank_shares, smoothed_speeds
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import RankLost, Stopped
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,9 @@ from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.parallel.links import ExchangeFailure, first_line
 from spotlight.compute.train.boxes import box_of
 from spotlight.compute.weights.digest import fingerprint_of, partial_totals
-from spotlight.core.errors import SpotlightError
 
 NORM_EPS = 1e-6
 """Added to the norm when gradients are clipped, as in torch."""
-
-
-class RestartNeeded(SpotlightError):
-    """This process holds a share of the weights for a gang that is gone; it must exit and start anew."""
 
 
 def shard(transformer: nn.Module, gang: GangGroup) -> None:

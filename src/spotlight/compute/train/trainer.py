@@ -26,7 +26,6 @@ from spotlight.compute.parallel.gang_group import GangGroup
 from spotlight.compute.parallel.group import CrewBroken
 from spotlight.compute.parallel.sharding import Sharding
 from spotlight.compute.train.batch_search import BatchSearch, FixedRows, RowsPerForward, sized_for
-from spotlight.compute.train.clip_watch import check_versions
 from spotlight.compute.train.config import AUTO, AlgorithmConfig, NftConfig, TrainConfig
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.lora import select_trainable
@@ -35,7 +34,6 @@ from spotlight.compute.train.part import PartPlan, RowBatch, SampleGroup, in_loc
 from spotlight.compute.train.ranks import GangSide, MeetingResult, RankReport
 from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.sharded import (
-    RestartNeeded,
     clip_sharded,
     exchanging,
     holds_shares,
@@ -45,8 +43,9 @@ from spotlight.compute.train.sharded import (
 from spotlight.compute.train.update_tally import UpdateTally
 from spotlight.compute.train.weight_sets import WeightSet, WeightSets
 from spotlight.control.pipeline.gap import groups_by_update
+from spotlight.control.pipeline.staleness import check_versions
 from spotlight.control.pipeline.tsp import Pair, runs_of
-from spotlight.core.errors import Diverged
+from spotlight.core.errors import Diverged, RestartNeeded
 from spotlight.core.types import Sample
 
 

@@ -11,7 +11,8 @@ of them are admitted at the first occasion.
 
 Invariant: never more than the share, each group once, none after the new version is published
 (tests/property/test_admission_property.py). So a sample is at most one version old when it is trained on, which the
-ledger checks at every optimizer step and the audit at every issue (tests/storm).
+ledger checks at every optimizer step, the trainer at every part and the audit at every issue (tests/storm,
+tests/unit/test_training_role.py).
 
 The names of the figures that an optimizer step reports for stale and fresh rows are here too.
 """
@@ -19,6 +20,9 @@ The names of the figures that an optimizer step reports for stale and fresh rows
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from math import floor
+
+from spotlight.core.errors import Stopped
+from spotlight.core.types import Sample
 
 ROUNDING = 1e-9
 """Tolerance for share times groups, which is not exact: a product this close below a whole number is whole."""
@@ -31,6 +35,19 @@ class GroupState(StrEnum):
     """Not yet decided."""
     STALE = "stale"
     FRESH = "fresh"
+
+
+def check_versions(samples: Sequence[Sample], iteration: int, takes_stale: bool) -> None:
+    """Refuse samples that this iteration must not train on."""
+    oldest = iteration - 1 if takes_stale else iteration
+    for sample in samples:
+        if not oldest <= sample.version <= iteration:
+            allowed = f"{oldest} and {iteration}" if takes_stale else f"{iteration}"
+            raise Stopped(
+                f"the sample of prompt {sample.prompt}, seed {sample.seed} is of version {sample.version} but "
+                f"iteration {iteration} trains on version {allowed} only, because its loss is wrong for others; roll "
+                "it out again."
+            )
 
 
 def most_stale(groups: int, share: float) -> int:

@@ -1,0 +1,324 @@
+"""What a node's agent decides, without sockets, processes or files; its process and the simulator both drive it.
+
+Messages, births and ends of workers, verdicts and copies come in as calls; `AgentEffects` go out. Messages are relayed
+unchanged, except that bytes give way to references (`node/unloading.py`), `Result` gets its verdict, and `Load` a path
+on this node; the worker that wrote those weights receives `Adopt` first. `WorkerSlots` has the states of slots,
+`NodeCrews` those of crews.
+
+Invariants (tests/unit/test_agent_core.py, tests/processes/test_pool.py, storms):
+- `Gone` of a worker follows all its messages and precedes those of its successor. Only verdicts that take longer than
+  VERDICTS_S come later, and do not count.
+- A worker that is silent for too long is killed.
+- A drained node starts no worker, and ends when its last one is gone.
+- A node that cannot copy weights reports why and ends.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from spotlight.compute.rewards.combination import Verdict
+from spotlight.core import crew_messages as cm
+from spotlight.core import messages as m
+from spotlight.core.clock import Timers
+from spotlight.core.errors import RewardError, SpotlightError, Stopped
+from spotlight.core.types import WorkerId
+from spotlight.core.work import NoticeKind, RequestId
+from spotlight.node.agent_effects import AgentEffects, NoEffects, Scoring
+from spotlight.node.announcements import Announced, Announcements, Written
+from spotlight.node.crews import CREWS_ONLY, NodeCrews, Rendezvous
+from spotlight.node.leases import Leases
+from spotlight.node.node_settings import NodeSettings
+from spotlight.node.slots import Send, WorkerSlots
+from spotlight.node.term_judge import unscored
+from spotlight.node.unloading import Store, flights_of, with_flight
+
+
+class AgentCore:
+    """One node: `begin`, then events in any order. Every method returns at once."""
+
+    def __init__(
+        self, settings: NodeSettings, effects: AgentEffects, rendezvous: Rendezvous, store: Store, timers: Timers
+    ) -> None:
+        self._settings = settings
+        self._effects = effects
+        self._store = store
+        self._timers = timers
+        self._leases = Leases()
+        self.crews = NodeCrews(settings, self, rendezvous, self._leases.of, timers)
+        self._can_share = settings.can_share
+        self._handlers = WITH_CREWS if settings.can_share else WITHOUT_CREWS
+        self._announcements = Announcements()
+        self._written = Written()
+        self._slots = WorkerSlots(settings, effects, timers, self._gone)
+        self._live = self._slots.live
+        self._watches = self._slots.watches
+        self._judging: dict[WorkerId, int] = {}
+        """Number of pending verdicts, by worker."""
+
+    def begin(self) -> None:
+        """Start the workers when the machine has booted; the node's NodeHello has been sent."""
+        self._slots.begin()
+
+    def leave(self) -> None:
+        """Do nothing more, and drop the references to the node, which is gone."""
+        self._effects = NoEffects()
+        self.crews.leave()
+        self._slots.leave()
+
+    def drain(self) -> None:
+        """Make the workers hand back their samples and exit; start no others; then end the node."""
+        self._slots.drain()
+
+    def warned(self, kind: NoticeKind, seconds: float) -> None:
+        """Apply a notice to the node."""
+        self.crews.warned(kind, seconds)
+        self._effects.report(None, m.Warned(kind=kind, seconds=seconds))
+
+    # -- the controller ------------------------------------------------------------------------------------------------
+
+    def from_controller(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        """Relay a message to one worker, or to all for None, unless it is for the agent."""
+        if type(message) not in FOR_AGENT:
+            self._relay(worker, message, blob)
+            return
+        match message:
+            case m.Load():
+                self._announce(Announced(message, worker))
+            case m.Grant():
+                self._relay_grant(worker, message)
+            case cm.Demand():
+                self.crews.demand(message)
+            case m.Drain() if worker is None:
+                self.drain()
+            case _:
+                self._relay(worker, message, blob)
+
+    def _relay_grant(self, worker: WorkerId | None, grant: m.Grant) -> None:
+        """Send flights along; a lease whose flight cannot be read has failed, so its sample is made again."""
+        if not any(lease.flight for lease in grant.leases):
+            self._relay(worker, grant, b"")
+            return
+        flights, unread = flights_of(grant, self._store)
+        for lease, problem in unread:
+            failed = m.Failed(problem=problem, request=lease.request.id, attempt=lease.attempt)
+            self._effects.report(worker, failed)
+        lost = {lease.request.id for lease, _ in unread}
+        leases = tuple(lease for lease in grant.leases if lease.request.id not in lost)
+        self._relay(worker, msgspec.structs.replace(grant, leases=leases), flights)
+
+    def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
+        """A worker that is gone is skipped."""
+        if worker is not None:
+            live = self._live.get(worker)
+            if live is None:
+                return
+            self._leases.observe(worker, message)
+            live.send(message, blob)
+        else:
+            for live in self._slots.in_order():
+                self._leases.observe(live.id, message)
+                live.send(message, blob)
+        if self._can_share:
+            self.crews.changed()
+
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    def is_wanted(self, load: m.Load) -> bool:
+        """Whether a copy under way is still needed."""
+        return self._announcements.is_wanted(load.weights)
+
+    def copied(self, load: m.Load, local: m.Load | SpotlightError | None) -> None:
+        """Relay an announcement with its path on this node; None: the copy was given up as not wanted."""
+        worker = self._announcements.done()
+        self._written.arrived(load)
+        if isinstance(local, SpotlightError):
+            self._effects.report(None, m.Failed(problem=str(local), exit_code=local.exit_code))
+            self._effects.end(str(local))
+            return
+        if local is not None:
+            self._delete(self._announcements.copied(load, local, self._live))
+            # Before the workers receive the Load: a crew would take a member that loads for hung.
+            self.crews.dropped((load.weights, *load.keep))
+            self._relay(worker, local, b"")
+        self._copy_next()
+
+    def _announce(self, announced: Announced) -> None:
+        at_once = self._written.announced(announced.load)
+        if at_once is not None:
+            self.send(*at_once)
+        self._announcements.add(announced)
+        self._copy_next()
+
+    def _copy_next(self) -> None:
+        load = self._announcements.next()
+        if load is None:
+            return
+        if not load.path:
+            self.copied(load, load)
+        elif self._announcements.is_wanted(load.weights):
+            self._effects.copy(load)
+        else:
+            self.copied(load, None)
+
+    def _delete(self, paths: list[str]) -> None:
+        for path in paths:
+            self._effects.delete(path)
+
+    # -- lives of workers ----------------------------------------------------------------------------------------------
+
+    def born(self, worker: WorkerId, send: Send) -> None:
+        """A worker runs and can receive messages."""
+        for load in self._announcements.current():
+            send(load, b"")
+        self._slots.born(worker, send)
+
+    def dying(self, worker: WorkerId, why: str) -> None:
+        """Report an end to the crews, which wait for the worker; `ended` follows when its messages have come."""
+        self.crews.died(worker, why)
+
+    def ended(self, worker: WorkerId, cause: str, was_killed: bool = False) -> None:
+        """A worker's process is gone and all its messages have come; its Gone follows its pending verdicts."""
+        cause = self._slots.ended(worker, cause, was_killed, is_judged=worker in self._judging)
+        self.crews.died(worker, cause)
+        self._leases.gone(worker)
+        if worker not in self._judging:
+            self._slots.no_verdict_is_pending(worker)
+
+    def _gone(self, worker: WorkerId, cause: str) -> None:
+        self._delete(self._announcements.gone(worker))
+        self._written.gone(worker)
+        self._effects.report(None, m.Gone(worker=worker, cause=cause))
+
+    # -- messages of workers -------------------------------------------------------------------------------------------
+
+    def from_worker(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        if self._watches and (live := self._live.get(worker)) is not None:
+            live.seen_at, live.doubted_until = self._timers.time(), None
+        handle = self._handlers.get(type(message))
+        if handle is None:
+            self._effects.report(worker, message)
+        else:
+            handle(self, worker, message, blob)
+
+    def _hello(self, worker: WorkerId, hello: m.Hello, blob: bytes) -> None:
+        self.crews.receive(worker, hello)
+        self._effects.report(worker, hello)
+        live = self._live.get(worker)
+        if live is not None:
+            live.has_started = True
+        if not self._slots.is_draining and self._slots.have_started:
+            self._effects.all_started()
+
+    def _to_crews(self, worker: WorkerId, message: m.AnyMessage, blob: bytes) -> None:
+        if not self.crews.receive(worker, message):
+            self._effects.report(worker, message)
+
+    def _holds(self, worker: WorkerId, held: m.Held, blob: bytes) -> None:
+        self.crews.receive(worker, held)
+        self._delete(self._announcements.caught_up(worker, held.weights))
+        self._effects.report(worker, held)
+
+    def _wrote(self, worker: WorkerId, published: m.PublishedWeights, blob: bytes) -> None:
+        self._written.wrote(worker, published)
+        self._effects.report(worker, published)
+
+    def _commits(self, worker: WorkerId, message: m.Commit | m.HandBack, blob: bytes) -> None:
+        """Report a commit when its flight is stored; otherwise the run stops."""
+        try:
+            self._effects.report(worker, with_flight(message, blob, self._store))
+        except Stopped as error:
+            self.cannot_store(error)
+
+    def _hands_back(self, worker: WorkerId, message: m.HandBack, blob: bytes) -> None:
+        self._end_lease(worker, message.request, message.attempt)
+        self._commits(worker, message, blob)
+
+    def cannot_store(self, error: Stopped) -> None:
+        """The store takes no more: the run stops before anything is lost."""
+        self._effects.report(None, m.StoreFailed(problem=str(error)))
+
+    def _asks(self, worker: WorkerId, asked: cm.AskNeighbour, blob: bytes) -> None:
+        """Pass a newcomer's request for weights on to a worker that holds them."""
+        holder = self.crews.holder(asked.weights, asked.newcomer)
+        if holder is not None:
+            self.send(holder, asked)
+        else:
+            self.send(asked.newcomer, cm.Offered(weights=asked.weights, newcomer=asked.newcomer))
+
+    def _offers(self, worker: WorkerId, offered: cm.Offered, blob: bytes) -> None:
+        self.send(offered.newcomer, offered, blob)
+
+    # -- scores --------------------------------------------------------------------------------------------------------
+
+    def judged(self, scoring: Scoring, verdict: Verdict) -> None:
+        """Send a result with its verdict; its tensors are stored."""
+        self._report_result(scoring, verdict)
+        worker = scoring.worker
+        left = self._judging[worker] - 1
+        if left:
+            self._judging[worker] = left
+            return
+        del self._judging[worker]
+        if worker not in self._live:
+            self._slots.no_verdict_is_pending(worker)
+
+    def _finished(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:
+        """Start scoring and storing."""
+        granted, problem, tensors = self._end_lease(worker, result.request, result.attempt), "", b""
+        try:
+            picture, tensors = self._effects.open(blob)
+        except RewardError as error:
+            problem = str(error)
+        if granted is None:
+            problem = problem or f"node {self._settings.node} holds no lease of this sample, so its prompt is unknown."
+        if granted is None or problem:
+            self._report_result(Scoring(worker, result, tensors), unscored(problem))
+        else:
+            self._judging[worker] = self._judging.get(worker, 0) + 1
+            self._effects.score(Scoring(worker, result, tensors), granted, picture)
+
+    def _report_result(self, scoring: Scoring, verdict: Verdict) -> None:
+        worker, result, _ = scoring
+        problem = verdict.problem
+        if result.problem:
+            problem = "; ".join(filter(None, (result.problem, problem)))
+        self._effects.report(worker, msgspec.structs.replace(result, score=verdict.score, problem=problem))
+
+    def _end_lease(self, worker: WorkerId, request: RequestId, attempt: int) -> m.Granted | None:
+        granted = self._leases.ended(worker, request, attempt)
+        if self._can_share:
+            self.crews.changed()
+        return granted
+
+    # -- actions of crews ----------------------------------------------------------------------------------------------
+
+    def send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+        live = self._live.get(worker)
+        if live is not None:
+            live.send(message, blob)
+
+    def kill_worker(self, worker: WorkerId, why: str) -> None:
+        self._slots.kill(worker, f"killed, because it {why}")
+
+    def report(self, crewed: cm.Crewed) -> None:
+        self._effects.report(None, crewed)
+
+
+Handler: TypeAlias = Callable[[AgentCore, WorkerId, Any, bytes], None]
+FOR_AGENT = frozenset({m.Load, m.Grant, cm.Demand, m.Drain})
+"""Messages of the controller that are not only relayed."""
+WITHOUT_CREWS: Mapping[type, Handler] = {
+    m.Hello: AgentCore._hello,
+    m.Held: AgentCore._holds,
+    m.PublishedWeights: AgentCore._wrote,
+    m.Commit: AgentCore._commits,
+    m.HandBack: AgentCore._hands_back,
+    m.Result: AgentCore._finished,
+    cm.AskNeighbour: AgentCore._asks,
+    cm.Offered: AgentCore._offers,
+}
+"""Messages of workers that are not only relayed; the table is a quick way for all others."""
+FOR_CREWS = (m.Pull, m.Alive, *CREWS_ONLY)
+WITH_CREWS: Mapping[type, Handler] = {**WITHOUT_CREWS, **dict.fromkeys(FOR_CREWS, AgentCore._to_crews)}

@@ -1,0 +1,158 @@
+"""A node's announced weights, without files: which to copy next, which a new worker needs, which files to delete.
+
+    Load --> queued --> copying --copied--> current --a later announcement drops the set--> retired --> file deleted
+                |           `--failed--> the node ends
+                `--a later announcement drops the set--> skipped
+
+Invariants (tests/unit/test_announcements.py):
+- Announcements are applied in the order of their arrival, because each lists the sets to keep. One whose set a later
+  announcement no longer keeps is skipped.
+- A file is deleted only when every worker that received its path has loaded a later set, so no worker finds it missing.
+
+`Written` records which worker wrote which weights, so that it applies its own copy before the file is in the store:
+
+    PublishedWeights --> written --Load arrives, no other set is pending--> Adopt, to the worker that wrote them
+                            `--a newer version is written, or its writer is gone--> forgotten
+
+Invariant (tests/unit/test_announcements.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to
+keep, so a late one would make the worker drop a set that it has just applied and reported.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spotlight.core.crew_messages import Adopt
+from spotlight.core.messages import Load, PublishedWeights
+from spotlight.core.types import WorkerId
+from spotlight.core.work import WeightsId
+
+
+class Written:
+    """The writers of published weights, and the announcements whose file is not here yet."""
+
+    def __init__(self) -> None:
+        self._by: dict[WeightsId, WorkerId] = {}
+        """Writers of the newest version's sets, until those are announced."""
+        self._pending: list[Load] = []
+        """Announcements that are not relayed to the workers yet."""
+
+    def wrote(self, worker: WorkerId, published: PublishedWeights) -> None:
+        version = published.weights.version
+        self._by = {weights: writer for weights, writer in self._by.items() if weights.version == version}
+        self._by[published.weights] = worker
+
+    def gone(self, worker: WorkerId) -> None:
+        self._by = {weights: writer for weights, writer in self._by.items() if writer != worker}
+
+    def announced(self, load: Load) -> tuple[WorkerId, Adopt] | None:
+        """The writer and its Adopt, to send at once; None if there is none. All workers get the Load after the copy."""
+        overtakes = any(_kept(other) != _kept(load) for other in self._pending)
+        self._pending.append(load)
+        writer = None if overtakes else self._by.pop(load.weights, None)
+        return None if writer is None else (writer, Adopt(weights=load.weights, digest=load.digest, keep=load.keep))
+
+    def arrived(self, load: Load) -> None:
+        """Remove an announcement whose file is copied, or cannot be."""
+        self._pending.remove(load)
+
+
+def _kept(load: Load) -> set[WeightsId]:
+    return {load.weights, *load.keep}
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A Load of the controller, for one worker or for all."""
+
+    load: Load
+    worker: WorkerId | None = None
+
+
+@dataclass
+class _Retired:
+    """A file to delete once each of these workers holds a set announced `after` it, or is gone."""
+
+    path: str
+    after: int
+    waits_for: set[WorkerId]
+
+
+class Announcements:
+    """One copy at a time: `next`, `done` and, unless it was given up, `copied`."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Announced] = deque()
+        self._copying: Announced | None = None
+        self._wanted: set[WeightsId] = set()
+        """Sets that the newest announcement keeps, copied or not."""
+        self._loads: dict[WeightsId, Load] = {}
+        self._files: dict[WeightsId, str] = {}
+        """Paths of the copies; a publisher's own file is none."""
+        self._numbers: dict[WeightsId, int] = {}
+        """Number of each set's first announcement."""
+        self._count = 0
+        self._retired: list[_Retired] = []
+
+    def current(self) -> Sequence[Load]:
+        """Announcements for a worker that starts now."""
+        return tuple(self._loads.values())
+
+    def is_wanted(self, weights: WeightsId) -> bool:
+        """Whether the newest announcement keeps this set."""
+        return weights in self._wanted
+
+    def add(self, announced: Announced) -> None:
+        self._wanted = _kept(announced.load)
+        self._queue.append(announced)
+
+    def next(self) -> Load | None:
+        """The next announcement, to be copied; None while another is being copied, or if there is none."""
+        if self._copying is not None or not self._queue:
+            return None
+        self._copying = self._queue.popleft()
+        return self._copying.load
+
+    def done(self) -> WorkerId | None:
+        """End a copy; return the worker that it was announced to, None for all."""
+        assert self._copying is not None
+        worker, self._copying = self._copying.worker, None
+        return worker
+
+    def copied(self, load: Load, local: Load, workers: Iterable[WorkerId]) -> list[str]:
+        """Record that `load` has a path on this node as `local`; return files to delete."""
+        self._count += 1
+        # The first announcement counts: a worker's reply to it does not cover later ones.
+        self._numbers.setdefault(load.weights, self._count)
+        self._loads.pop(load.weights, None)
+        self._loads[load.weights] = local
+        if local.path != load.path:
+            self._files[load.weights] = local.path
+            self._retired = [retired for retired in self._retired if retired.path != local.path]
+        for weights in sorted(self._loads.keys() - _kept(load)):
+            del self._loads[weights], self._numbers[weights]
+            path = self._files.pop(weights, None)
+            if path is not None:
+                self._retired.append(_Retired(path, self._count, set(workers)))
+        return self._sweep()
+
+    def caught_up(self, worker: WorkerId, weights: WeightsId) -> list[str]:
+        """Record that the worker holds this set, and so needs no file retired before it; return files to delete."""
+        number = self._numbers.get(weights, 0)
+        for retired in self._retired:
+            if retired.after <= number:
+                retired.waits_for.discard(worker)
+        return self._sweep()
+
+    def gone(self, worker: WorkerId) -> list[str]:
+        """Record the end of a worker; return files to delete."""
+        for retired in self._retired:
+            retired.waits_for.discard(worker)
+        return self._sweep()
+
+    def _sweep(self) -> list[str]:
+        if not self._retired:
+            return []
+        free = [retired.path for retired in self._retired if not retired.waits_for]
+        self._retired = [retired for retired in self._retired if retired.waits_for]
+        return free

@@ -1,0 +1,100 @@
+"""The store of a reserved node: files in the run's folder.
+
+Agents on the same machine write and read its files themselves, so that no byte is copied twice. A finished sample is a
+file of its own. Flights are many and short-lived, so each agent appends its workers' to one file after the other: to
+create and delete a file for each would cost more than everything else about a commit.
+
+Invariant (tests/unit/test_blob_store.py): `put` and `append` return after the bytes are in the file; `get` returns
+exactly as many bytes as were stored there, or raises BlobError. Seals inside the bytes show whether they are damaged.
+"""
+
+import os
+from pathlib import Path
+
+from spotlight.compute.rollout.seal import seal_of
+from spotlight.core.blobs import BlobKind, BlobRef, content_digest
+from spotlight.core.errors import Stopped
+from spotlight.node.unloading import BlobError
+
+FLIGHT_FILE_BYTES = 16 << 20
+"""A file of flights takes no more parts when it has grown to this size."""
+
+
+class BlobStore:
+    """Writes under one folder; `writer` names the files of flights, and differs from that of every other process."""
+
+    def __init__(self, folder: Path, writer: str = "") -> None:
+        self._folder = folder
+        self._writer = writer
+        self._files = 0
+        """Files of flights begun."""
+        self._file: int | None = None
+        self._size = 0
+        self._parts = 0
+
+    def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
+        """Store these bytes in a file; raises Stopped if the disk takes no more."""
+        path = f"{kind.value}/{name}"
+        try:
+            file = self._created(path)
+            try:
+                _write(file, data)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._full(path, data, error) from error
+        digest = content_digest(data) if kind is BlobKind.PICTURE else seal_of(data)
+        return BlobRef(kind=kind, path=path, digest=digest, size=len(data))
+
+    def append(self, data: bytes) -> BlobRef:
+        """Store a part of a flight; raises Stopped if the disk takes no more."""
+        path = f"{BlobKind.FLIGHT.value}/{self._writer}-{self._files}"
+        try:
+            if self._file is None:
+                self._file, self._size, self._parts = self._created(path), 0, 0
+            _write(self._file, data)
+        except OSError as error:
+            raise self._full(path, data, error) from error
+        offset, self._size, self._parts = self._size, self._size + len(data), self._parts + 1
+        is_last, number = self._size >= FLIGHT_FILE_BYTES, self._parts
+        if is_last:
+            os.close(self._file)
+            self._file, self._files = None, self._files + 1
+        return BlobRef(
+            kind=BlobKind.FLIGHT, path=path, digest=seal_of(data), size=len(data), offset=offset, number=number,
+            is_last=is_last,
+        )  # fmt: skip
+
+    def get(self, ref: BlobRef) -> bytes:
+        try:
+            file = os.open(f"{self._folder}/{ref.path}", os.O_RDONLY)
+            try:
+                data = os.pread(file, ref.size, ref.offset)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise BlobError(f"{ref.path} cannot be read ({error.strerror}); the sample is made again.") from error
+        if len(data) != ref.size:
+            raise BlobError(f"{ref.path} has lost bytes from {ref.offset} on; the sample is made again.")
+        return data
+
+    def _created(self, path: str) -> int:
+        whole, flags = f"{self._folder}/{path}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            return os.open(whole, flags, 0o644)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            return os.open(whole, flags, 0o644)
+
+    def _full(self, path: str, data: bytes, error: OSError) -> Stopped:
+        return Stopped(
+            f"{len(data)} bytes cannot be written to {self._folder}/{path} ({error.strerror}), so the run stops before "
+            "anything is lost; free some space there, then `spotlight resume` goes on."
+        )
+
+
+def _write(file: int, data: bytes) -> None:
+    """Only a reference leads to the bytes, and it is sent afterwards, so they need not be written aside and renamed."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

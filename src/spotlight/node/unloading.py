@@ -1,0 +1,71 @@
+"""Takes the bytes out of a worker's messages, stores them, and puts references in their place; and the reverse.
+
+The process agent uses it over the store of the reserved node, the simulator over its simulated disk.
+
+Invariant (tests/unit/test_unloading.py): a message leaves the node only after its bytes are stored, and without them.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from spotlight.core import messages as m
+from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.errors import SpotlightError
+from spotlight.core.work import Work, place_of
+
+PICTURES = 24
+"""Pictures kept per evaluation, always of the same prompts: enough to see what changes."""
+
+
+class BlobError(SpotlightError):
+    """A blob is missing or damaged."""
+
+
+class Store(Protocol):
+    """Where the bytes lie."""
+
+    def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
+        """Store these bytes; raises Stopped if the disk takes no more."""
+
+    def append(self, data: bytes) -> BlobRef:
+        """Store a part of a flight; raises Stopped if the disk takes no more."""
+
+    def get(self, ref: BlobRef) -> bytes:
+        """Raises BlobError if the bytes are missing or damaged."""
+
+
+def with_flight(message: m.AnyMessage, blob: bytes, store: Store) -> m.AnyMessage:
+    """Store the flight that the worker sent along with a commit or a hand-back; other messages have none."""
+    if not blob or not isinstance(message, m.Commit | m.HandBack):
+        return message
+    return msgspec.structs.replace(message, flight=store.append(blob))
+
+
+def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Store) -> BlobRef | None:
+    """Store a rollout's tensors, or the PNG of one of the first held-out prompts; nothing else outlives its score.
+
+    Each attempt has a file of its own: a late one must not replace what was accepted.
+    """
+    work, iteration, group, seed = place_of(result.request)
+    name = f"{iteration:06d}/{group:04d}-{seed}-{result.attempt}"
+    if work is Work.ROLLOUT:
+        return store.put(BlobKind.PAYLOAD, f"{name}.safetensors", tensors)
+    if work is Work.EVALUATION and group < PICTURES:
+        return store.put(BlobKind.PICTURE, f"{name}.png", picture())
+    return None
+
+
+def flights_of(grant: m.Grant, store: Store) -> tuple[bytes, list[tuple[m.Granted, str]]]:
+    """Bytes of all flights of a grant, by request, as the worker reads them; and the leases whose flight cannot be
+    read, each with the reason."""
+    flights: dict[str, bytes] = {}
+    unread = []
+    for lease in grant.leases:
+        try:
+            if lease.flight:
+                flights[lease.request.id] = b"".join([store.get(ref) for ref in lease.flight])
+        except BlobError as error:
+            unread.append((lease, str(error)))
+    return msgspec.msgpack.encode(flights), unread

@@ -1,0 +1,171 @@
+"""Each bug planted here into the worker's shipped decisions is caught by the storm of a seed in a small range."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from storm_bugs import Bugs
+
+from spotlight.control.flights import Flights
+from spotlight.controller.hub import Hub
+from spotlight.core import messages as m
+from spotlight.core.link import Link
+from spotlight.node.crews import NodeCrews
+from spotlight.node.loading_core import LoadingCore
+from spotlight.node.worker_core import StepDone, WorkerCore
+
+FIRST = (0, 1, 2, 4, 7, 54, 61)
+"""Seeds that are tried first: most bugs are caught by one of them."""
+SEEDS = (*FIRST, *(seed for seed in range(100) if seed not in FIRST))
+BUGS = Bugs()
+bug = BUGS.add
+
+
+def _ignoring(patch: pytest.MonkeyPatch, *kinds: type) -> None:
+    """Drop messages of these kinds instead of applying them."""
+    apply = WorkerCore._apply
+
+    def partly(self: Any, message: Any, blob: bytes) -> Any:
+        return iter(()) if isinstance(message, kinds) else apply(self, message, blob)
+
+    patch.setattr(WorkerCore, "_apply", partly)
+
+
+@bug
+def recall_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A recalled sample stays where it is."""
+    _ignoring(patch, m.Recall)
+
+
+@bug
+def weights_never_loaded(patch: pytest.MonkeyPatch) -> None:
+    """A worker does not load what is published."""
+    _ignoring(patch, m.Load)
+
+
+@bug
+def hand_back_forgotten_before_training(patch: pytest.MonkeyPatch) -> None:
+    """A trainer keeps its samples while it trains."""
+    patch.setattr(WorkerCore, "_hand_back_all", lambda self: None)
+
+
+@bug
+def commit_one_step_off(patch: pytest.MonkeyPatch) -> None:
+    """A commit claims one step more than its flight has."""
+    stepped = WorkerCore._stepped
+
+    def ahead(self: Any, done: StepDone) -> None:
+        stepped(self, done._replace(commits=[row._replace(step=row.step + 1) for row in done.commits]))
+
+    patch.setattr(WorkerCore, "_stepped", ahead)
+
+
+@bug
+def commit_builds_on_the_wrong_one(patch: pytest.MonkeyPatch) -> None:
+    """A commit that continues another claims to be whole."""
+    stepped = WorkerCore._stepped
+
+    def whole(self: Any, done: StepDone) -> None:
+        stepped(self, done._replace(commits=[row._replace(since=0) for row in done.commits]))
+
+    patch.setattr(WorkerCore, "_stepped", whole)
+
+
+@bug
+def results_lost(patch: pytest.MonkeyPatch) -> None:
+    """A finished sample is not sent."""
+    stepped = WorkerCore._stepped
+    patch.setattr(WorkerCore, "_stepped", lambda self, done: stepped(self, done._replace(finished=())))
+
+
+@bug
+def failure_not_reported(patch: pytest.MonkeyPatch) -> None:
+    """A sample that the engine dropped is never mentioned."""
+    stepped = WorkerCore._stepped
+    patch.setattr(WorkerCore, "_stepped", lambda self, done: stepped(self, done._replace(failed=())))
+
+
+@bug
+def all_rows_offered(patch: pytest.MonkeyPatch) -> None:
+    """Rows that are in flight are offered too."""
+    pull = WorkerCore._pull
+
+    def more(self: Any) -> None:
+        engine = self._engine
+        self._engine = type("All", (), {"free_rows": engine.rows, "rows": engine.rows})()
+        try:
+            pull(self)
+        finally:
+            self._engine = engine
+
+    patch.setattr(WorkerCore, "_pull", more)
+
+
+@bug
+def discarded_previews_continued(patch: pytest.MonkeyPatch) -> None:
+    """Previews that are no longer wanted take further steps."""
+    _ignoring(patch, m.Discard)
+
+
+@bug
+def weights_reported_as_announced(patch: pytest.MonkeyPatch) -> None:
+    """A worker reports the digest that was announced instead of the one that it read back."""
+    apply = LoadingCore.apply
+
+    def trusting(self: Any, message: Any, blob: bytes) -> Any:
+        if isinstance(message, m.Load):
+            self._announced = getattr(self, "_announced", {}) | {message.weights: message.digest}
+        return apply(self, message, blob)
+
+    send = LoadingCore._report_held
+
+    def announced(self: Any, weights: Any, digest: str) -> Any:
+        return send(self, weights, self._announced.get(weights, digest))
+
+    patch.setattr(LoadingCore, "apply", trusting)
+    patch.setattr(LoadingCore, "_report_held", announced)
+
+
+@bug
+def dead_member_not_reported(patch: pytest.MonkeyPatch) -> None:
+    """Crews keep a member whose process is gone, and are formed with it."""
+    patch.setattr(NodeCrews, "died", lambda self, worker, why: None)
+
+
+@bug
+def flight_released_while_it_is_needed(patch: pytest.MonkeyPatch) -> None:
+    """The part that a commit builds on is deleted."""
+    keep = Flights.keep
+
+    def wasteful(self: Any, request: Any, step: int, ref: Any, since: int = 0) -> None:
+        keep(self, request, step, ref, since)
+        self._release([part.ref for part in self._flights[request][:-1]])
+
+    patch.setattr(Flights, "keep", wasteful)
+
+
+@bug
+def unacknowledged_frames_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """After a reconnection, what was lost in transit is not sent again."""
+    resume = Link.resume
+
+    def forgetful(self: Any, received: int, now: float) -> list[Any]:
+        resume(self, received, now)
+        self._sent = received
+        self._kept.clear()
+        return []
+
+    patch.setattr(Link, "resume", forgetful)
+
+
+@bug
+def broken_connection_counted_as_silence(patch: pytest.MonkeyPatch) -> None:
+    """Workers behind a connection that is down for a moment are fenced."""
+    patch.setattr(Hub, "_excuse", lambda self, node, now: None)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_bug_planted_in_the_worker_is_caught_by_some_seed(
+    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("caught by", BUGS.caught(name, monkeypatch, SEEDS))

@@ -1,0 +1,60 @@
+"""The store of a reserved node returns exactly what was put, or says what is wrong."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from spotlight.core.blobs import BlobKind
+from spotlight.core.errors import Stopped
+from spotlight.node import blob_store
+from spotlight.node.blob_store import BlobError, BlobStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path)
+
+
+def test_file_comes_back_through_another_process_s_view_of_the_folder(store: BlobStore, tmp_path: Path) -> None:
+    ref = store.put(BlobKind.PICTURE, "000003/0001.png", b"a picture")
+    assert (ref.path, ref.size) == ("images/000003/0001.png", 9)
+    assert BlobStore(tmp_path).get(ref) == b"a picture"
+
+
+def test_flights_of_two_writers_share_no_file_and_each_part_comes_back(tmp_path: Path) -> None:
+    one, other = BlobStore(tmp_path, "spot-1.1"), BlobStore(tmp_path, "spot-2.1")
+    parts = [(writer.append(data), data) for data in (b"one", b"and", b"two") for writer in (one, other)]
+    assert len({ref.path for ref, _ in parts}) == 2
+    for ref, data in parts:
+        assert BlobStore(tmp_path).get(ref) == data
+
+
+def test_file_of_flights_ends_at_its_size_and_the_last_part_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(blob_store, "FLIGHT_FILE_BYTES", 10)
+    store = BlobStore(tmp_path, "spot-1.1")
+    refs = [store.append(b"123456") for _ in range(4)]
+    assert [(ref.number, ref.is_last) for ref in refs] == [(1, False), (2, True), (1, False), (2, True)]
+    assert refs[0].path == refs[1].path != refs[2].path == refs[3].path
+    assert [store.get(ref) for ref in refs] == [b"123456"] * 4
+
+
+def test_missing_or_shortened_bytes_are_refused(store: BlobStore, tmp_path: Path) -> None:
+    ref = store.append(b"a flight")
+    (tmp_path / ref.path).write_bytes(b"a fl")
+    with pytest.raises(BlobError, match="lost bytes"):
+        store.get(ref)
+    (tmp_path / ref.path).unlink()
+    with pytest.raises(BlobError, match="No such file"):
+        store.get(ref)
+
+
+@pytest.mark.parametrize("store_it", [BlobStore.append, lambda store, data: store.put(BlobKind.PAYLOAD, "0/x", data)])
+def test_full_disk_is_a_reason_to_stop_resumably(store: BlobStore, monkeypatch, store_it) -> None:
+    def full(file: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(Stopped, match=r"No space left on device.*free some space.*resume"):
+        store_it(store, b"flight")
