@@ -31,7 +31,7 @@ from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version,
 from spotlight.core.wire import Connection
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.node.blob_store import BlobStore
-from spotlight.node.unloading import stored_sample, with_flight
+from spotlight.node.unloading import stored_sample
 
 NODE, WORKER = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
 ROWS = 16
@@ -94,12 +94,13 @@ class OneWorker:
             received = self.there.recv()
             assert received is not None
             message, arrived = received[0].message, received[1]
-            message = with_flight(message, arrived, self.store)
+            if isinstance(message, m.Commit | m.HandBack) and arrived:
+                message = msgspec.structs.replace(message, flight=self.store.append(arrived))
             if isinstance(message, m.Result):
                 ref = stored_sample(message, arrived, lambda: b"", self.store)
                 message = msgspec.structs.replace(message, payload=ref)
         with self.watch.on("control"):
-            self.dispatcher.handle(NODE, m.Envelope(WORKER, message), b"", self.clock.now())
+            self.dispatcher.handle(NODE, m.Envelope(WORKER, message), self.clock.now())
 
     def begin(self) -> int:
         """Register the worker and issue the work; return the number of samples."""

@@ -71,10 +71,10 @@ class WatchingHub(Hub):
 
     seen: Seen
 
-    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
+    def receive(self, node: NodeId, envelope: m.Envelope) -> None:
         if isinstance(envelope.message, m.Commit):
             self.seen.commits.append((time.monotonic(), envelope.message.step))
-        super().receive(node, envelope, blob)
+        super().receive(node, envelope)
 
 
 class Bench:

@@ -280,6 +280,6 @@ class _ListeningHub(Hub):
 
     listener: Callable[[m.AnyMessage], None]
 
-    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
-        super().receive(node, envelope, blob)
+    def receive(self, node: NodeId, envelope: m.Envelope) -> None:
+        super().receive(node, envelope)
         self.listener(envelope.message)

@@ -17,6 +17,7 @@ from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.unloading import FlightStore, NearStore
 
 NODE = NodeId("spot-1.1")
 FIRST, SECOND, NEXT = (WorkerId(f"spot-1.1/{name}") for name in ("0.1", "1.1", "0.2"))
@@ -74,7 +75,13 @@ class Node:
     """Records effects; workers are born when they are started, unless `is_slow`."""
 
     def __init__(
-        self, slots: int = 1, is_slow: bool = False, boot_s: float = 0.0, begins: bool = True, **settings: Any
+        self,
+        slots: int = 1,
+        is_slow: bool = False,
+        boot_s: float = 0.0,
+        begins: bool = True,
+        far: FlightStore | None = None,
+        **settings: Any,
     ) -> None:
         spec = NodeSpec(name="spot-1", slot_class=SlotClass.SPOT, slots=slots, boot_s=boot_s)
         usual = {"elastic": ElasticConfig(), "heads": 1, "token_pixels": 64, "drain_s": 20.0}
@@ -95,7 +102,7 @@ class Node:
         self.relaying: set[WorkerId] = set()
         self.store = MemoryStore()
         made = NodeSettings(node=NODE, spec=spec, **usual | settings)
-        self.core = AgentCore(made, self, Rendezvous(), self.store, self.timers)
+        self.core = AgentCore(made, self, Rendezvous(), NearStore(self.store) if far is None else far, self.timers)
         if begins:
             self.core.begin()
 

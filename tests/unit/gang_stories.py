@@ -38,7 +38,7 @@ class Node:
         self.gang = Gang(self.hub, GangSettings(timeout_s=TIMEOUT_S, slots=slots, start_s=start_s, elastic=elastic))
 
     def receive(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
-        self.hub.receive(self._node, m.Envelope(worker, message), b"")
+        self.hub.receive(self._node, m.Envelope(worker, message))
 
     def join(self, worker: WorkerId, kind: str = "") -> None:
         reserved = SlotClass.RESERVED

@@ -7,6 +7,7 @@ from agent_stories import FIRST, Node, lease
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.errors import Stopped
+from spotlight.node.unloading import Fetched
 
 
 @pytest.mark.parametrize("kind", [m.Commit, m.HandBack])
@@ -47,3 +48,88 @@ def test_full_store_is_reported_and_the_commit_does_not_count(monkeypatch):
     node.core.from_worker(FIRST, m.Commit(request=lease(1).request.id, attempt=1, step=2), b"flight")
     assert node.sent[-1] == (None, m.StoreFailed(problem="no space left; free some"))
     assert not node.reported(m.Commit)
+
+
+class FarStore:
+    """Answers when the test says so."""
+
+    def __init__(self):
+        self.parts, self.reads = [], []
+
+    def append(self, data, done):
+        self.parts.append((data, done))
+
+    def fetch(self, grant, done):
+        self.reads.append((grant, done))
+
+    def stored(self, number):
+        data, done = self.parts[number]
+        done(BlobRef(kind=BlobKind.FLIGHT, path=data.decode(), digest="", size=len(data)))
+
+
+def commit(step, request=None):
+    return m.Commit(request=request or lease(1).request.id, attempt=1, step=step)
+
+
+def steps(node):
+    return [message.step for _, message in node.sent if isinstance(message, m.Commit | m.HandBack)]
+
+
+def test_commit_leaves_the_node_only_after_another_machine_has_stored_its_flight():
+    store = FarStore()
+    node = Node(far=store)
+    node.core.from_worker(FIRST, commit(2), b"two")
+    node.core.from_worker(FIRST, m.Alive())
+    assert steps(node) == []
+    assert node.reported(m.Alive), "other messages do not wait"
+    store.stored(0)
+    assert node.reported(m.Commit)[0].flight.path == "two"
+
+
+def test_commits_and_hand_backs_of_a_worker_stay_in_order():
+    store = FarStore()
+    node = Node(far=store)
+    node.core.from_worker(FIRST, commit(2), b"two")
+    node.core.from_worker(FIRST, commit(4), b"four")
+    node.core.from_worker(FIRST, m.HandBack(request=lease(1).request.id, attempt=1, step=5))
+    store.stored(1)
+    assert steps(node) == []
+    store.stored(0)
+    assert steps(node) == [2, 4, 5]
+
+
+def test_end_of_a_worker_is_reported_after_its_last_flight_is_stored():
+    store = FarStore()
+    node = Node(far=store)
+    node.hello(FIRST)
+    node.core.from_worker(FIRST, commit(2), b"two")
+    node.core.ended(FIRST, "killed", was_killed=True)
+    assert not node.reported(m.Gone)
+    store.stored(0)
+    assert [type(message) for _, message in node.sent[-2:]] == [m.Commit, m.Gone]
+
+
+def test_messages_behind_a_grant_wait_for_its_flights_and_stay_in_order():
+    store = FarStore()
+    node = Node(far=store)
+    part = BlobRef(kind=BlobKind.FLIGHT, path="two", digest="", size=3)
+    resumed = msgspec.structs.replace(lease(1), step=2, flight=(part,))
+    node.grant(FIRST, resumed)
+    node.core.from_controller(FIRST, m.Recall(requests=(resumed.request.id,)), b"")
+    assert node.inbox[FIRST] == []
+    (_, done) = store.reads[0]
+    done(Fetched(b"flights", ()))
+    assert [type(message) for message in node.inbox[FIRST]] == [m.Grant, m.Recall]
+    assert node.blobs[FIRST][0] == b"flights"
+
+
+def test_flights_that_arrive_for_a_worker_that_is_gone_are_dropped():
+    store = FarStore()
+    node = Node(far=store)
+    node.hello(FIRST)
+    part = BlobRef(kind=BlobKind.FLIGHT, path="two", digest="", size=3)
+    node.grant(FIRST, msgspec.structs.replace(lease(1), step=2, flight=(part,)))
+    node.core.ended(FIRST, "killed", was_killed=True)
+    sent = len(node.sent)
+    store.reads[0][1](Fetched(b"", [(lease(1), "lost")]))
+    assert len(node.sent) == sent, "the loss of the worker has ended its leases already"

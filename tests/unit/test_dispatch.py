@@ -21,7 +21,7 @@ def test_nodes_that_repeatedly_report_failure_end_the_run_with_their_reason(slot
         # Before its Hello, as a worker that cannot load its model does.
         worker = WorkerId(f"{node}/0.{life + 1}")
         failed = m.Failed(problem="the weights file is truncated", fatal=True)
-        dispatcher.handle(node, m.Envelope(worker, failed), b"", now=float(life))
+        dispatcher.handle(node, m.Envelope(worker, failed), now=float(life))
     assert "the weights file is truncated" in str(dispatcher.failure)
 
 
@@ -30,15 +30,15 @@ def test_run_that_nodes_end_has_the_exit_code_of_their_error(code):
     dispatcher, node = dispatcher_with(SlotClass.RESERVED)
     while dispatcher.failure is None:
         failed = m.Failed(problem="no CUDA device", fatal=True, exit_code=code)
-        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.1"), failed), b"", now=0.0)
+        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.1"), failed), now=0.0)
     assert dispatcher.failure.exit_code == code
 
 
 def test_problem_of_a_node_is_journaled_with_its_source():
     events = []
     dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
-    dispatcher.handle(node, m.Envelope(None, m.Failed(problem="no room in shared memory")), b"", now=0.0)
-    dispatcher.handle(node, m.Envelope(None, m.Noted(problem="weights go to the disk")), b"", now=0.0)
+    dispatcher.handle(node, m.Envelope(None, m.Failed(problem="no room in shared memory")), now=0.0)
+    dispatcher.handle(node, m.Envelope(None, m.Noted(problem="weights go to the disk")), now=0.0)
     assert [event for event in events if isinstance(event, ProblemNoted)] == [
         ProblemNoted(source=node, problem="no room in shared memory"),
         ProblemNoted(source=node, problem="weights go to the disk"),
@@ -51,7 +51,7 @@ def test_remark_that_every_incarnation_of_a_node_makes_is_journaled_once():
     dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
     for incarnation in ("1", "2", "3"):
         named = NodeId(f"{node.rpartition('.')[0]}.{incarnation}")
-        dispatcher.handle(named, m.Envelope(None, m.Noted(problem="weights go to the disk")), b"", now=0.0)
+        dispatcher.handle(named, m.Envelope(None, m.Noted(problem="weights go to the disk")), now=0.0)
     assert [event.source for event in events if isinstance(event, ProblemNoted)] == [node]
 
 
@@ -70,7 +70,7 @@ def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is
 
     def receive(worker: WorkerId, message: m.AnyMessage) -> list[m.AnyMessage]:
         dispatcher.take_outbox()
-        dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+        dispatcher.handle(node, m.Envelope(worker, message), now=1.0)
         return [out.message for out in dispatcher.take_outbox()]
 
     def join(worker: WorkerId) -> m.Grant:
@@ -86,7 +86,7 @@ def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is
     join(first)
     assert receive(first, commit(2)) == []
     assert receive(first, commit(6, since=4)) == [m.Recall(requests=(request.id,))]
-    dispatcher.handle(node, m.Envelope(None, m.Gone(worker=first, cause="killed")), b"", now=2.0)
+    dispatcher.handle(node, m.Envelope(None, m.Gone(worker=first, cause="killed")), now=2.0)
     (lease,) = join(second).leases
     assert (lease.attempt, lease.step, lease.flight) == (2, 2, (flight(2),))
     receive(second, m.HandBack(request=request.id, attempt=2, step=7, flight=flight(7)))
@@ -111,9 +111,9 @@ def test_sample_that_is_repeatedly_made_with_other_weights_is_given_up():
         result = m.Result(request=request.id, attempt=attempts, digest="other", steps=10)
         for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1), result):
             dispatcher.take_outbox()
-            dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+            dispatcher.handle(node, m.Envelope(worker, message), now=1.0)
         assert m.Drain() in [out.message for out in dispatcher.take_outbox()]
-        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="drained")), b"", now=2.0)
+        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="drained")), now=2.0)
     assert attempts > 1
 
 
@@ -126,7 +126,7 @@ def test_worker_with_other_kernels_than_the_first_is_refused_and_reported():
             schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=number, kernels=kernels
         )
         dispatcher.take_outbox()
-        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.{number}"), hello), b"", now=1.0)
+        dispatcher.handle(node, m.Envelope(WorkerId(f"{node}/0.{number}"), hello), now=1.0)
         return [out.message for out in dispatcher.take_outbox()]
 
     join(1, "compiled, cudnn attention")
@@ -152,9 +152,9 @@ def test_sample_with_which_workers_always_die_is_given_up_and_recorded(work):
         worker = WorkerId(f"{node}/0.{attempt}")
         hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
         for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1)):
-            dispatcher.handle(node, m.Envelope(worker, message), b"", now=1.0)
+            dispatcher.handle(node, m.Envelope(worker, message), now=1.0)
         assert dispatcher.ledger.holder(request.id) == worker
-        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), b"", now=2.0)
+        dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), now=2.0)
     assert dispatcher.ledger.state(request.id) is SampleState.DROPPED
     noted = [event.problem for event in events if isinstance(event, ProblemNoted)]
     given_up = f"the sample {request.id} is given up and not ranked: {LOSSES_ALLOWED} workers died while making it"
@@ -174,11 +174,11 @@ def test_worker_that_compiles_its_forward_is_no_hung_one(warms_up):
     for worker in (slow, idle):
         hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
         for message in (hello, m.Held(weights=weights, digest="base"), m.Pull(free_rows=1, row_steps_per_s=1.0)):
-            dispatcher.handle(node, m.Envelope(worker, message), b"", now=0.0)
+            dispatcher.handle(node, m.Envelope(worker, message), now=0.0)
     beat = m.Alive(progress=(m.Progress(request.id, 1, 0),), warms_up=warms_up)
     for second in range(1, 60):
         if slow in dispatcher.directory.workers:
-            dispatcher.handle(node, m.Envelope(slow, beat), b"", now=float(second))
-        dispatcher.handle(node, m.Envelope(idle, m.Alive()), b"", now=float(second))
+            dispatcher.handle(node, m.Envelope(slow, beat), now=float(second))
+        dispatcher.handle(node, m.Envelope(idle, m.Alive()), now=float(second))
         dispatcher.tick(float(second))
     assert (slow in dispatcher.directory.workers) is warms_up

@@ -36,9 +36,9 @@ class House:
         self.received: list[m.AnyMessage] = []
         handle = dispatcher.handle
 
-        def recorded(node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
+        def recorded(node: NodeId, envelope: m.Envelope, now: float) -> None:
             self.received.append(envelope.message)
-            handle(node, envelope, blob, now)
+            handle(node, envelope, now)
 
         dispatcher.handle = recorded  # type: ignore[method-assign]
 

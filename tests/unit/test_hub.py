@@ -28,10 +28,10 @@ class HubNode:
 
     def join(self, worker: WorkerId) -> None:
         hello = m.Hello(schema=SCHEMA, code="", node=self._node, slot_class=SlotClass.RESERVED, rows=1, pid=1)
-        self.hub.receive(self._node, m.Envelope(worker, hello), b"")
+        self.hub.receive(self._node, m.Envelope(worker, hello))
 
     def leave(self, worker: WorkerId) -> None:
-        self.hub.receive(self._node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), b"")
+        self.hub.receive(self._node, m.Envelope(None, m.Gone(worker=worker, cause="killed")))
 
     def is_here(self, worker: WorkerId) -> Callable[[], bool]:
         return lambda: worker in self.hub.dispatcher.directory.workers

@@ -160,7 +160,7 @@ def test_controller_says_what_it_waits_for_and_notes_outages_without_filling_the
 
     def report(pictures: int, problem: str = "") -> None:
         awaited = m.RewardAwaited(reward="far", pictures=pictures, problem=problem)
-        hub.receive(NodeId(node), m.Envelope(None, awaited), b"")
+        hub.receive(NodeId(node), m.Envelope(None, awaited))
 
     report(1, "no route")
     report(7, "no route")

@@ -6,7 +6,7 @@ from blob_stories import MemoryStore
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind
 from spotlight.core.work import RequestId
-from spotlight.node.unloading import PICTURES, stored_sample, with_flight
+from spotlight.node.unloading import PICTURES, stored_sample
 
 ROLLOUT = RequestId("rollout/3/1/7")
 
@@ -17,16 +17,6 @@ def result(request: str, attempt: int) -> m.Result:
 
 def picture() -> bytes:
     return b"PNG"
-
-
-def test_only_commits_and_hand_backs_with_bytes_have_a_flight() -> None:
-    store = MemoryStore()
-    commit = with_flight(m.Commit(request=ROLLOUT, attempt=1, step=2), b"flight", store)
-    assert isinstance(commit, m.Commit)
-    assert commit.flight is not None
-    assert (commit.flight.kind, store.get(commit.flight)) == (BlobKind.FLIGHT, b"flight")
-    for plain, blob in ((m.HandBack(request=ROLLOUT, attempt=1, step=0), b""), (m.Pull(free_rows=1), b"bytes")):
-        assert with_flight(plain, blob, store) is plain
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     node: NodeId
     worker: WorkerId | None
     message: m.AnyMessage
-    blob: bytes = b""
 
 
 class Dispatcher:
@@ -91,7 +90,7 @@ class Dispatcher:
         self._signs = 0
         self.to_gang: list[tuple[WorkerId, m.AnyMessage]] = []
         """Messages of training workers, for the gang."""
-        self._by_kind: Mapping[type[Message], Callable[[WorkerId, Any, bytes, float], None]] = {
+        self._by_kind: Mapping[type[Message], Callable[[WorkerId, Any, float], None]] = {
             m.Pull: self._pull,
             m.Alive: self._alive,
             m.Commit: self._commit,
@@ -170,12 +169,12 @@ class Dispatcher:
                 self.scheduler.drop(request, given_up)
         self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
 
-    def handle(self, node: NodeId, envelope: m.Envelope, blob: bytes, now: float) -> None:
+    def handle(self, node: NodeId, envelope: m.Envelope, now: float) -> None:
         """Handle one message of a worker or of the node's agent, then serve waiting workers."""
         worker, message = envelope.worker, envelope.message
         handler = self._by_kind.get(type(message))
         if handler is not None and worker is not None and worker in self.directory.workers:
-            handler(worker, message, blob, now)
+            handler(worker, message, now)
         else:
             self._handle_rare(node, worker, message, now)
         self.serve(now)
@@ -272,22 +271,22 @@ class Dispatcher:
         if self.failure is None and (known := self.directory.nodes.get(node)) is not None:
             self.failure = self.setbacks.trouble(node, known.slot_class, failure)
 
-    def _pull(self, worker: WorkerId, pull: m.Pull, blob: bytes, now: float) -> None:
+    def _pull(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
         self.assist.pull(worker, pull, now)
 
-    def _alive(self, worker: WorkerId, alive: m.Alive, blob: bytes, now: float) -> None:
+    def _alive(self, worker: WorkerId, alive: m.Alive, now: float) -> None:
         self.scheduler.heartbeat(worker, () if alive.warms_up else alive.progress, now)
         self._accounts.add_spans(worker, alive.spans, now)
         self._recall_doomed(worker, now)
 
-    def _hand_back(self, worker: WorkerId, given: m.HandBack, blob: bytes, now: float) -> None:
+    def _hand_back(self, worker: WorkerId, given: m.HandBack, now: float) -> None:
         step = 0
         if given.flight is not None:
             step, is_live = given.step, self.ledger.is_live(given.request, given.attempt)
             (self._flights.keep if is_live else self._flights.refuse)(given.request, step, given.flight)
         self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
-    def _commit(self, worker: WorkerId, commit: m.Commit, blob: bytes, now: float) -> None:
+    def _commit(self, worker: WorkerId, commit: m.Commit, now: float) -> None:
         """Keep the commit of a live attempt; if the part that it builds on is missing, recall the complete flight."""
         fits = self._flights.fits(commit.request, commit.since)
         if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
@@ -298,9 +297,10 @@ class Dispatcher:
             self.setbacks.committed(commit.request)
             self._signs += 1
         else:
+            self._flights.refuse(commit.request, commit.step, commit.flight)
             self.send(worker, m.Recall(requests=(commit.request,)))
 
-    def _result(self, worker: WorkerId, result: m.Result, blob: bytes, now: float) -> None:
+    def _result(self, worker: WorkerId, result: m.Result, now: float) -> None:
         """Accept a result once, after a second attempt also without a score; the ledger refuses all others."""
         live = self.ledger.is_live(result.request, result.attempt)
         expected, payload = None, None
@@ -344,7 +344,7 @@ class Dispatcher:
             if given_up := self.setbacks.misused(result.request):
                 self.scheduler.drop(result.request, given_up)
 
-    def _held(self, worker: WorkerId, held: m.Held, blob: bytes, now: float) -> None:
+    def _held(self, worker: WorkerId, held: m.Held, now: float) -> None:
         self._emit(Holding(worker=worker, weights=held.weights, digest=held.digest))
         published = self.directory.weights.get(held.weights)
         if published is None:
@@ -393,8 +393,8 @@ class Dispatcher:
             load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
             self.outbox.append(Outgoing(node, None, load))
 
-    def send(self, worker: WorkerId, message: m.AnyMessage, blob: bytes = b"") -> None:
+    def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         """Send a message to a worker; a no-op if it is gone."""
         known = self.directory.workers.get(worker)
         if known is not None:
-            self.outbox.append(Outgoing(known.node, worker, message, blob))
+            self.outbox.append(Outgoing(known.node, worker, message))

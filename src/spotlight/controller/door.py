@@ -78,7 +78,7 @@ class Door:
         guest = self._guests.get(outgoing.node)
         if guest is None:
             return
-        guest.stream.send(m.Envelope(outgoing.worker, outgoing.message), outgoing.blob)
+        guest.stream.send(m.Envelope(outgoing.worker, outgoing.message))
         if guest.stream.link.is_overfull:
             self._lose(outgoing.node, "its agent does not read what it is sent")
 
@@ -120,7 +120,7 @@ class Door:
         guest = self._welcomed(hub, hello, reader, writer)
         try:
             while (received := await guest.stream.read(reader)) is not None:
-                hub.receive(hello.node, *received)
+                hub.receive(hello.node, received[0])
         finally:
             if guest.stream.broke(reader) and self._guests.get(hello.node) is guest:
                 hub.unreachable.add(hello.node)

@@ -47,9 +47,9 @@ class Hub:
         self._waiters: list[_Waiter] = []
         self._failure: BaseException | None = None
 
-    def receive(self, node: NodeId, envelope: m.Envelope, blob: bytes) -> None:
+    def receive(self, node: NodeId, envelope: m.Envelope) -> None:
         if self._failure is None:
-            self.dispatcher.handle(node, envelope, blob, self.clock.now())
+            self.dispatcher.handle(node, envelope, self.clock.now())
             self._send_and_wake()
 
     def node_joined(self, hello: m.NodeHello) -> None:

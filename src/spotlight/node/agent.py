@@ -40,7 +40,7 @@ from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWo
 from spotlight.node.newborn import die_with_parent
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
-from spotlight.node.unloading import stored_sample
+from spotlight.node.unloading import NearStore, stored_sample
 from spotlight.node.weight_cache import WeightCache
 from spotlight.node.worker_process import WorkerProcess
 
@@ -69,7 +69,7 @@ class Agent:
         self._end: asyncio.Future[str] = self._loop.create_future()
         self._blobs = BlobStore(Path(launch.home), launch.node)
         settings = launch.node_settings(str(self._store.path))
-        self._core = AgentCore(settings, self, self._store, self._blobs, self._loop)
+        self._core = AgentCore(settings, self, self._store, NearStore(self._blobs), self._loop)
 
     async def serve(self, orders: asyncio.StreamReader) -> str:
         """Run until the node is drained; return '', or the reason why the node cannot continue."""

@@ -28,22 +28,22 @@ from spotlight.core.work import NoticeKind, RequestId
 from spotlight.node.agent_effects import AgentEffects, NoEffects, Scoring
 from spotlight.node.announcements import Announced, Announcements, Written
 from spotlight.node.crews import CREWS_ONLY, NodeCrews, Rendezvous
+from spotlight.node.flight_relay import FlightRelay, Frame
 from spotlight.node.leases import Leases
 from spotlight.node.node_settings import NodeSettings
 from spotlight.node.slots import Send, WorkerSlots
 from spotlight.node.term_judge import unscored
-from spotlight.node.unloading import Store, flights_of, with_flight
+from spotlight.node.unloading import FlightStore
 
 
 class AgentCore:
     """One node: `begin`, then events in any order. Every method returns at once."""
 
     def __init__(
-        self, settings: NodeSettings, effects: AgentEffects, rendezvous: Rendezvous, store: Store, timers: Timers
+        self, settings: NodeSettings, effects: AgentEffects, rendezvous: Rendezvous, store: FlightStore, timers: Timers
     ) -> None:
         self._settings = settings
         self._effects = effects
-        self._store = store
         self._timers = timers
         self._leases = Leases()
         self.crews = NodeCrews(settings, self, rendezvous, self._leases.of, timers)
@@ -56,6 +56,7 @@ class AgentCore:
         self._watches = self._slots.watches
         self._judging: dict[WorkerId, int] = {}
         """Number of pending verdicts, by worker."""
+        self._relayed = FlightRelay(store, self)
 
     def begin(self) -> None:
         """Start the workers when the machine has booted; the node's NodeHello has been sent."""
@@ -96,30 +97,22 @@ class AgentCore:
                 self._relay(worker, message, blob)
 
     def _relay_grant(self, worker: WorkerId | None, grant: m.Grant) -> None:
-        """Send flights along; a lease whose flight cannot be read has failed, so its sample is made again."""
-        if not any(lease.flight for lease in grant.leases):
+        if worker is not None and any(lease.flight for lease in grant.leases):
+            self._relayed.grant(worker, grant)
+        else:
             self._relay(worker, grant, b"")
-            return
-        flights, unread = flights_of(grant, self._store)
-        for lease, problem in unread:
-            failed = m.Failed(problem=problem, request=lease.request.id, attempt=lease.attempt)
-            self._effects.report(worker, failed)
-        lost = {lease.request.id for lease, _ in unread}
-        leases = tuple(lease for lease in grant.leases if lease.request.id not in lost)
-        self._relay(worker, msgspec.structs.replace(grant, leases=leases), flights)
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
-        """A worker that is gone is skipped."""
-        if worker is not None:
-            live = self._live.get(worker)
-            if live is None:
-                return
-            self._leases.observe(worker, message)
-            live.send(message, blob)
-        else:
-            for live in self._slots.in_order():
-                self._leases.observe(live.id, message)
-                live.send(message, blob)
+        for each in [worker] if worker is not None else [live.id for live in self._slots.in_order()]:
+            self._relayed.to_worker(each, (message, blob))
+
+    def deliver(self, worker: WorkerId, frame: Frame) -> None:
+        """Send a message to a worker; one that is gone is skipped."""
+        live = self._live.get(worker)
+        if live is None:
+            return
+        self._leases.observe(worker, frame[0])
+        live.send(*frame)
         if self._can_share:
             self.crews.changed()
 
@@ -180,11 +173,13 @@ class AgentCore:
 
     def ended(self, worker: WorkerId, cause: str, was_killed: bool = False) -> None:
         """A worker's process is gone and all its messages have come; its Gone follows its pending verdicts."""
-        cause = self._slots.ended(worker, cause, was_killed, is_judged=worker in self._judging)
+        is_awaited = worker in self._judging or self._relayed.is_storing(worker)
+        cause = self._slots.ended(worker, cause, was_killed, is_awaited)
         self.crews.died(worker, cause)
         self._leases.gone(worker)
-        if worker not in self._judging:
-            self._slots.no_verdict_is_pending(worker)
+        self._relayed.gone(worker)
+        if not is_awaited:
+            self._slots.nothing_is_pending(worker)
 
     def _gone(self, worker: WorkerId, cause: str) -> None:
         self._delete(self._announcements.gone(worker))
@@ -224,16 +219,18 @@ class AgentCore:
         self._written.wrote(worker, published)
         self._effects.report(worker, published)
 
-    def _commits(self, worker: WorkerId, message: m.Commit | m.HandBack, blob: bytes) -> None:
-        """Report a commit when its flight is stored; otherwise the run stops."""
-        try:
-            self._effects.report(worker, with_flight(message, blob, self._store))
-        except Stopped as error:
-            self.cannot_store(error)
-
     def _hands_back(self, worker: WorkerId, message: m.HandBack, blob: bytes) -> None:
         self._end_lease(worker, message.request, message.attempt)
-        self._commits(worker, message, blob)
+        self._relayed.commit(worker, message, blob)
+
+    def _commits(self, worker: WorkerId, message: m.Commit, blob: bytes) -> None:
+        self._relayed.commit(worker, message, blob)
+
+    def report_of(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        self._effects.report(worker, message)
+
+    def all_stored(self, worker: WorkerId) -> None:
+        self._ended_if_done(worker)
 
     def cannot_store(self, error: Stopped) -> None:
         """The store takes no more: the run stops before anything is lost."""
@@ -261,8 +258,12 @@ class AgentCore:
             self._judging[worker] = left
             return
         del self._judging[worker]
-        if worker not in self._live:
-            self._slots.no_verdict_is_pending(worker)
+        self._ended_if_done(worker)
+
+    def _ended_if_done(self, worker: WorkerId) -> None:
+        """Report the end of a worker, if it has ended, once no verdict and no flight of it is pending."""
+        if worker not in self._live and worker not in self._judging and not self._relayed.is_storing(worker):
+            self._slots.nothing_is_pending(worker)
 
     def _finished(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:
         """Start scoring and storing."""

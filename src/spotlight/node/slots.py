@@ -146,8 +146,8 @@ class WorkerSlots:
             live.kill_cause = live.kill_cause or cause
             self._effects.kill_worker(worker)
 
-    def ended(self, worker: WorkerId, cause: str, was_killed: bool, is_judged: bool) -> str:
-        """The process is gone; `gone` follows at once, or for `is_judged` after the pending verdicts. Return the cause.
+    def ended(self, worker: WorkerId, cause: str, was_killed: bool, is_awaited: bool) -> str:
+        """The process is gone; `gone` follows at once, or for `is_awaited` after pending verdicts and flights. Return the cause.
 
         `was_killed`: not by its own fault, so that it did not fail to start.
         """
@@ -157,10 +157,10 @@ class WorkerSlots:
         first_s = self._settings.first_pause_s
         longer_s = min(2 * slot.pause_s, self._settings.longest_pause_s)
         slot.pause_s = first_s if has_worked else max(first_s, longer_s)
-        slot.timer = self._timers.call_at(now + VERDICTS_S, partial(self._is_gone, slot)) if is_judged else None
+        slot.timer = self._timers.call_at(now + VERDICTS_S, partial(self._is_gone, slot)) if is_awaited else None
         return slot.cause
 
-    def no_verdict_is_pending(self, worker: WorkerId) -> None:
+    def nothing_is_pending(self, worker: WorkerId) -> None:
         """Report the end of a worker that has ended, and start its successor after a pause."""
         slot = self._slot_of(worker)
         if slot.worker == worker and slot.state is SlotState.ENDED:

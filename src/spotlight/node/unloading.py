@@ -1,18 +1,19 @@
 """Takes the bytes out of a worker's messages, stores them, and puts references in their place; and the reverse.
 
-The process agent uses it over the store of the reserved node, the simulator over its simulated disk.
+The process agent uses it over the store of the reserved node, on its own machine or another, the simulator over its
+simulated disk.
 
 Invariant (tests/unit/test_unloading.py): a message leaves the node only after its bytes are stored, and without them.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
-from spotlight.core.errors import SpotlightError
+from spotlight.core.errors import SpotlightError, Stopped
 from spotlight.core.work import Work, place_of
 
 PICTURES = 24
@@ -36,11 +37,40 @@ class Store(Protocol):
         """Raises BlobError if the bytes are missing or damaged."""
 
 
-def with_flight(message: m.AnyMessage, blob: bytes, store: Store) -> m.AnyMessage:
-    """Store the flight that the worker sent along with a commit or a hand-back; other messages have none."""
-    if not blob or not isinstance(message, m.Commit | m.HandBack):
-        return message
-    return msgspec.structs.replace(message, flight=store.append(blob))
+class Fetched(NamedTuple):
+    """Flights of a grant."""
+
+    flights: bytes
+    """Bytes of all flights, by request, as the worker reads them."""
+    unread: Sequence[tuple[m.Granted, str]]
+    """Leases whose flight cannot be read, each with the reason."""
+
+
+class FlightStore(Protocol):
+    """Where an agent stores and reads flights: at once on the run's own machine, later from another one."""
+
+    def append(self, data: bytes, done: Callable[[BlobRef | Stopped], None]) -> None:
+        """Store a part of a flight; `done` is called once, in the order of these calls. Stopped: the disk is full."""
+
+    def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
+        """Read the flights of a grant; `done` is called once."""
+
+
+class NearStore:
+    """A `FlightStore` on the agent's own machine."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def append(self, data: bytes, done: Callable[[BlobRef | Stopped], None]) -> None:
+        try:
+            found: BlobRef | Stopped = self._store.append(data)
+        except Stopped as error:
+            found = error
+        done(found)
+
+    def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
+        done(flights_of(grant, self._store))
 
 
 def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Store) -> BlobRef | None:
@@ -57,9 +87,7 @@ def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes]
     return None
 
 
-def flights_of(grant: m.Grant, store: Store) -> tuple[bytes, list[tuple[m.Granted, str]]]:
-    """Bytes of all flights of a grant, by request, as the worker reads them; and the leases whose flight cannot be
-    read, each with the reason."""
+def flights_of(grant: m.Grant, store: Store) -> Fetched:
     flights: dict[str, bytes] = {}
     unread = []
     for lease in grant.leases:
@@ -68,4 +96,4 @@ def flights_of(grant: m.Grant, store: Store) -> tuple[bytes, list[tuple[m.Grante
                 flights[lease.request.id] = b"".join([store.get(ref) for ref in lease.flight])
         except BlobError as error:
             unread.append((lease, str(error)))
-    return msgspec.msgpack.encode(flights), unread
+    return Fetched(msgspec.msgpack.encode(flights), unread)

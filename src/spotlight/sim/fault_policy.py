@@ -50,6 +50,10 @@ class NoFaults:
         """Latency of the next message on this node's connection; messages stay in order."""
         return self.tempo.latency_s
 
+    def store_s(self, node: NodeId) -> float:
+        """Seconds until the reserved node's store has answered this spot node."""
+        return 2 * self.tempo.latency_s
+
     def score_s(self, request: Request, node: NodeId) -> float:
         """Seconds until the node's judges have scored the sample."""
         return self.tempo.score_s

@@ -50,6 +50,7 @@ class Fault(StrEnum):
     PARTED = "connection cut for longer than the grace"
     REWARD_KILLED = "reward process killed"
     REWARD_DOWN = "reward unavailable for a while"
+    STORE_SLOW = "store slow to answer"
     DOUBLED = "message doubled"
     REPLAYED = "message replayed late"
     LATE_RESULT = "result of an attempt that had ended"
@@ -163,6 +164,10 @@ class Storm(NoFaults):
 
     def latency_s(self, node: NodeId) -> float:
         return self.tempo.latency_s * self._streams["latency"].uniform(0.2, 2.0)
+
+    def store_s(self, node: NodeId) -> float:
+        trip_s = super().store_s(node) * self._streams["store"].uniform(0.2, 2.0)
+        return trip_s + self._streams["slow store"].uniform(0.1, 8.0) if self.happens(Fault.STORE_SLOW, 0.1) else trip_s
 
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)

@@ -19,14 +19,15 @@ from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request
+from spotlight.core.work import Request, SlotClass
 from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
-from spotlight.node.unloading import stored_sample
+from spotlight.node.unloading import FlightStore, NearStore, stored_sample
 from spotlight.sim.crash_points import CrashPoint
+from spotlight.sim.far_store import SimFarStore
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
 from spotlight.sim.numerics import Numerics
@@ -134,10 +135,17 @@ class SimNode:
         self._ended = asyncio.Event()
         self._rendezvous = world.rendezvous()
         settings = self._settings()
-        self._core = AgentCore(settings, self, self._rendezvous, world.storage, self._loop)
+        self._core = AgentCore(settings, self, self._rendezvous, self._flight_store(), self._loop)
         self.report(None, settings.hello())
         self.send_from = self._core.from_worker
         self._core.begin()
+
+    def _flight_store(self) -> FlightStore:
+        """Reserved nodes share the run's machine; spot nodes are elsewhere."""
+        storage = self._world.storage
+        if self._policy.never_faults or self.spec.slot_class is SlotClass.RESERVED:
+            return NearStore(storage)
+        return SimFarStore(storage, partial(self._policy.store_s, self.id))
 
     def _linked(self, latency_s: Callable[[], float]) -> SimLink:
         return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)
@@ -307,7 +315,10 @@ class SimNode:
 
     async def _score(self, scoring: Scoring, picture: SimPicture) -> None:
         assert self._judge is not None
-        self._judged(scoring, await self._judge.judge(picture))
+        verdict = await self._judge.judge(picture)
+        if self.spec.slot_class is SlotClass.SPOT:
+            await asyncio.sleep(self._policy.store_s(self.id))
+        self._judged(scoring, verdict)
 
     def _judged(self, scoring: Scoring, verdict: Verdict) -> None:
         result, tensors = scoring.result, scoring.tensors

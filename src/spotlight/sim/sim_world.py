@@ -109,7 +109,7 @@ class SimWorld:
         self.discards += isinstance(outgoing.message, m.Discard)
         if node is not None:
             envelope = m.Envelope(outgoing.worker, outgoing.message)
-            node.down.put(envelope if self.carry is None else self.carry(envelope), outgoing.blob)
+            node.down.put(envelope if self.carry is None else self.carry(envelope), b"")
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
         """Pass one frame of a node, or the end of its connection, to the hub."""
@@ -130,7 +130,7 @@ class SimWorld:
                 else:
                     if isinstance(message, Crewed):
                         self.crews += len(message.crews)
-                    hub.receive(node, frame, blob)
+                    hub.receive(node, frame)
         except BaseException as error:
             self._hub = None
             self.failed(error)
