@@ -146,7 +146,12 @@ class Dispatcher:
         self.directory.add_node(hello)
         self._emit(
             NodeJoined(
-                node=hello.node, slot_class=hello.slot_class, slots=hello.slots, zone=hello.zone, price=hello.price
+                node=hello.node,
+                slot_class=hello.slot_class,
+                slots=hello.slots,
+                zone=hello.zone,
+                price=hello.price,
+                is_far=hello.is_far,
             )
         )
         self._send_weights(hello.node)
@@ -208,6 +213,8 @@ class Dispatcher:
             case _ if worker is not None and worker not in self.directory.workers:
                 # Fenced for silence, or without a Hello: it has no valid lease.
                 self.outbox.append(Outgoing(node, worker, m.Drain()))
+                if isinstance(message, m.Commit | m.HandBack):
+                    self._flights.refuse(message.request, message.step, message.flight)
             case m.Failed() if worker is not None and message.request is not None:
                 self._attempt_failed(worker, message.request, message, now)
             case _ if worker is not None:

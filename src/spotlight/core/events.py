@@ -316,6 +316,8 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     zone: str = ""
     price: str = ""
     """Row of the price table that bills the node."""
+    is_far: bool = False
+    """Whether it is on another machine than the run's folder, so that its commits count some time later."""
 
 
 class NodeLost(Event, frozen=True, kw_only=True):

@@ -210,6 +210,8 @@ class NodeHello(Message, frozen=True, kw_only=True):
     zone: str = ""
     price: str = ""
     token: str = ""
+    is_far: bool = False
+    """Whether the run's folder is on another machine."""
     received: int | None = None
     """Frames that it has received on this link before the connection broke; None: the link is new."""
 

@@ -3,8 +3,8 @@
     worker --Commit, HandBack--> the flight is stored --> controller
     controller --Grant--> its flights are read --> worker; what follows for that worker waits behind the grant
 
-Invariants (tests/unit/test_agent_flights.py, storms): a commit leaves the node after its flight is stored, and a worker's
-commits and hand-backs stay in order; so do all messages to a worker. On the run's own machine nothing waits.
+Invariants (tests/unit/test_agent_flights.py, storms): a commit leaves the node after its flight is stored, and a
+worker's commits and hand-backs stay in order; so do all messages to a worker. On the run's own machine nothing waits.
 """
 
 from functools import partial

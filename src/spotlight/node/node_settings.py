@@ -22,6 +22,8 @@ class NodeSettings:
     """Attention heads of the model: no crew is larger."""
     token_pixels: int
     """Pixels of a picture per token of the model."""
+    is_far: bool = False
+    """Whether the run's folder is on another machine."""
     token: str = ""
     """Proof that the controller's pool started this node."""
     group_store: str = ""
@@ -50,6 +52,7 @@ class NodeSettings:
             zone=spec.zone,
             price=spec.price,
             token=self.token,
+            is_far=self.is_far,
         )
 
     @property

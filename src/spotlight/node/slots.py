@@ -147,7 +147,7 @@ class WorkerSlots:
             self._effects.kill_worker(worker)
 
     def ended(self, worker: WorkerId, cause: str, was_killed: bool, is_awaited: bool) -> str:
-        """The process is gone; `gone` follows at once, or for `is_awaited` after pending verdicts and flights. Return the cause.
+        """The process is gone; `gone` follows at once, or for `is_awaited` after what is pending. Return the cause.
 
         `was_killed`: not by its own fault, so that it did not fail to start.
         """

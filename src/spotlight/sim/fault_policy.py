@@ -50,6 +50,10 @@ class NoFaults:
         """Latency of the next message on this node's connection; messages stay in order."""
         return self.tempo.latency_s
 
+    def is_far(self, node: NodeId) -> bool:
+        """Whether this spot node is on another machine than the run's folder."""
+        return False
+
     def store_s(self, node: NodeId) -> float:
         """Seconds until the reserved node's store has answered this spot node."""
         return 2 * self.tempo.latency_s

@@ -165,6 +165,9 @@ class Storm(NoFaults):
     def latency_s(self, node: NodeId) -> float:
         return self.tempo.latency_s * self._streams["latency"].uniform(0.2, 2.0)
 
+    def is_far(self, node: NodeId) -> bool:
+        return bool(self._rates[Fault.STORE_SLOW])
+
     def store_s(self, node: NodeId) -> float:
         trip_s = super().store_s(node) * self._streams["store"].uniform(0.2, 2.0)
         return trip_s + self._streams["slow store"].uniform(0.1, 8.0) if self.happens(Fault.STORE_SLOW, 0.1) else trip_s

@@ -112,6 +112,7 @@ class SimNode:
         self.spec = spec
         self._world = world
         self._policy = policy = world.policy
+        self._is_far = spec.slot_class is SlotClass.SPOT and policy.is_far(node)
         self._loop = asyncio.get_running_loop()
         # Constant without faults; `repeat` avoids a Python call per message.
         latency_s = repeat(policy.tempo.latency_s).__next__ if policy.never_faults else partial(policy.latency_s, node)
@@ -141,11 +142,8 @@ class SimNode:
         self._core.begin()
 
     def _flight_store(self) -> FlightStore:
-        """Reserved nodes share the run's machine; spot nodes are elsewhere."""
         storage = self._world.storage
-        if self._policy.never_faults or self.spec.slot_class is SlotClass.RESERVED:
-            return NearStore(storage)
-        return SimFarStore(storage, partial(self._policy.store_s, self.id))
+        return SimFarStore(storage, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(storage)
 
     def _linked(self, latency_s: Callable[[], float]) -> SimLink:
         return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)
@@ -174,6 +172,7 @@ class SimNode:
             silence_s=inf if policy.never_faults else machines.silence_s,
             start_s=machines.start_s,
             drain_s=machines.drain_s,
+            is_far=self._is_far,
             first_pause_s=policy.tempo.restart_s,
         )
 
@@ -316,7 +315,7 @@ class SimNode:
     async def _score(self, scoring: Scoring, picture: SimPicture) -> None:
         assert self._judge is not None
         verdict = await self._judge.judge(picture)
-        if self.spec.slot_class is SlotClass.SPOT:
+        if self._is_far:
             await asyncio.sleep(self._policy.store_s(self.id))
         self._judged(scoring, verdict)
 

@@ -12,6 +12,7 @@ from spotlight.core.events import (
     Dropped,
     Issued,
     Leased,
+    NodeJoined,
     NoticeGiven,
     Published,
     Record,
@@ -25,7 +26,7 @@ from spotlight.core.events import (
     Worked,
     WorkerLost,
 )
-from spotlight.core.types import WorkerId
+from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Policy, Request, RequestId, WeightsId, Work
 
 
@@ -89,6 +90,8 @@ class History:
     deadlines: dict[WorkerId, float] = field(default_factory=dict)
     """Deadlines of imminent notices, in run seconds."""
     lost: set[WorkerId] = field(default_factory=set)
+    far: set[NodeId] = field(default_factory=set)
+    """Nodes on other machines than the run's folder."""
     leased: dict[RequestId, SampleHistory] = field(default_factory=dict)
     spans: dict[WorkerId, WorkerTime] = field(default_factory=dict)
     progress_at: float = 0.0
@@ -124,6 +127,8 @@ class History:
                 sample = self.samples.get(event.request)
                 if sample is not None:
                     self._update_sample(sample, event)
+            case NodeJoined(node=node, is_far=True):
+                self.far.add(node)
             case StepCommitted() as event:
                 self._commit(event, record.at)
             case Restored() as event:
