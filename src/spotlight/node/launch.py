@@ -73,25 +73,30 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     node: NodeId
     spec: NodeSpec
     controller: str
-    """Unix socket of the controller."""
-    nursery: str
+    """Unix socket of the controller, or host:port."""
+    fingerprint: str = ""
+    """Of the controller's certificate, with TLS; empty over a unix socket."""
+    blobs: str = ""
+    """host:port of the run's blob server; empty where `home` is the run's folder itself."""
     token: str
-    store: str
-    spill: str
+    nursery: str = ""
+    """This and the next four paths are the machine's own; `pools/machine.py` adds them to the controller's template."""
+    store: str = ""
+    spill: str = ""
     """Folder on disk for weights that do not fit the store."""
-    shared: str
+    shared: str = ""
     """See WorkerLaunch."""
-    logs: str
+    logs: str = ""
     rewards: tuple[Term, ...]
     judge: SecondJudge | None = None
     """Second judge of held-out pictures, which runs in the processes of the first reward; None: there is none."""
     threads: int
     heartbeat_s: float
     silence_s: float
+    """Seconds of silence after which a worker is killed as hung."""
     grace_s: float
     home: str
-    """Folder of the reserved node's store, which is the run's."""
-    """Seconds of silence after which a worker is killed as hung."""
+    """The run's folder, or this machine's mirror of it."""
     start_s: float
     """Seconds until a worker's first message, which follows the load of the model; then it is killed as hung."""
     drain_s: float
@@ -105,8 +110,14 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Pixels of a picture per token of the model."""
     gang_port: int
     """See WorkerLaunch."""
-    devices: tuple[SlotDevice, ...]
+    devices: tuple[SlotDevice, ...] = ()
     """Devices of the node's slots, by slot number."""
+
+    def at_home(self, home: str) -> "AgentLaunch":
+        """The launch on a machine where the run's folder, or its mirror, is `home`."""
+        if home == self.home:
+            return self
+        return msgspec.structs.replace(self, home=home, settings=_moved(self.settings, self.home, home))
 
     def is_judged(self, request: Request) -> bool:
         """Whether the second judge scores this picture too."""
@@ -148,6 +159,16 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             device=self.devices[slot],
             shared=self.shared,
         )
+
+
+def _moved(settings: bytes, old: str, new: str) -> bytes:
+    """WorkerSettings whose paths in the folder `old` are in `new`."""
+    content = msgspec.json.decode(settings)
+    content["run_folder"] = new
+    model = content["model"]
+    if model["name"].startswith(f"{old}/"):
+        model["name"] = new + model["name"].removeprefix(old)
+    return msgspec.json.encode(content)
 
 
 class AgentOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
