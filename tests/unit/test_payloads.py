@@ -80,7 +80,7 @@ def test_only_wanted_weights_stay(storage: PayloadFolder, tmp_path: Path) -> Non
     sets = [WeightsId(Version(version), policy) for version in (1, 2) for policy in Policy]
     (tmp_path / "weights").mkdir()
     for weights in sets:
-        Path(storage.weights_path(weights)).write_bytes(save({}, metadata={"fingerprint": str(weights)}))
+        (tmp_path / storage.weights_path(weights)).write_bytes(save({}, metadata={"fingerprint": str(weights)}))
     storage.keep_weights(sets[2:3])
     assert [weights for weights in sets if storage.has_weights(weights, str(weights))] == sets[2:3]
 
@@ -89,7 +89,7 @@ def test_weights_of_other_bytes_do_not_count_as_there(storage: PayloadFolder, tm
     weights = WeightsId(Version(1))
     assert not storage.has_weights(weights, "ours")
     (tmp_path / "weights").mkdir()
-    Path(storage.weights_path(weights)).write_bytes(save({}, metadata={"fingerprint": "another gang's"}))
+    (tmp_path / storage.weights_path(weights)).write_bytes(save({}, metadata={"fingerprint": "another gang's"}))
     assert not storage.has_weights(weights, "ours")
-    Path(storage.weights_path(weights)).write_bytes(b"half a file")
+    (tmp_path / storage.weights_path(weights)).write_bytes(b"half a file")
     assert not storage.has_weights(weights, "ours")

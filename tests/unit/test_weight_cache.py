@@ -13,7 +13,7 @@ from spotlight.core.messages import Load
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 from spotlight.node import weight_cache
-from spotlight.node.weight_cache import HEADROOM, WeightCache
+from spotlight.node.weight_cache import HEADROOM, NearFiles, WeightCache
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def announced(tmp_path):
 
 
 def cache_in(folder, warn=lambda problem: None) -> WeightCache:
-    return WeightCache(folder, folder.parent / "disk", warn)
+    return WeightCache(folder, folder.parent / "disk", NearFiles(folder.parent), warn)
 
 
 def copied(cache: WeightCache, load: Load) -> Load | None:
@@ -67,12 +67,6 @@ def test_file_of_another_digest_or_one_that_was_deleted_is_copied_again(tmp_path
     assert files(tmp_path / "node") == []
     copied(cache, msgspec.structs.replace(load, digest="other"))
     assert files(tmp_path / "node") == ["behaviour-1.safetensors"]
-
-
-def test_publishers_own_file_is_not_copied(tmp_path, announced):
-    load = announced(1)
-    assert copied(cache_in(tmp_path / "publisher"), load) == load
-    assert files(tmp_path / "publisher") == ["behaviour-1.safetensors"]
 
 
 def test_missing_file_is_reported_and_leaves_nothing_behind(tmp_path, announced):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobSource
 from spotlight.core.types import NodeId, Prompt, PromptId, WorkerId
 from spotlight.core.work import WeightsId
 
@@ -57,6 +58,22 @@ class Directory:
         """Remove a node; return whether it was known."""
         self.changed_nodes.append(node)
         return self.nodes.pop(node, None) is not None
+
+    def sources_for(self, node: NodeId) -> tuple[BlobSource, ...]:
+        """The node that this one reads weights from before it asks the run's own server: its predecessor in a chain.
+
+        The chain passes through all nodes of other machines, zone by zone, so the run's server sends each file once,
+        and a zone receives it once. Where the predecessor is gone or slow, the run's server sends the rest.
+        """
+        here = self.nodes[node]
+        if not here.is_far:
+            return ()
+        chain = sorted(
+            (hello for hello in self.nodes.values() if hello.serves is not None),
+            key=lambda hello: (hello.zone, hello.node),
+        )
+        before = [hello.serves for hello in chain if (hello.zone, hello.node) < (here.zone, node)]
+        return tuple(source for source in before[-1:] if source is not None)
 
     def introduce(self, worker: WorkerId, known: KnownWorker) -> None:
         self.forget(worker)

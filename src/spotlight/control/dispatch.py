@@ -395,9 +395,9 @@ class Dispatcher:
         self.scheduler.holds(worker, sorted(holds))
 
     def _send_weights(self, node: NodeId) -> None:
-        keep = tuple(sorted(self.directory.weights))
+        keep, sources = tuple(sorted(self.directory.weights)), self.directory.sources_for(node)
         for weights, published in sorted(self.directory.weights.items()):
-            load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep)
+            load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep, sources=sources)
             self.outbox.append(Outgoing(node, None, load))
 
     def send(self, worker: WorkerId, message: m.AnyMessage) -> None:

@@ -34,7 +34,8 @@ class Storage(Protocol):
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         """Whether the set is there with these bytes; another gang may have left others under its name."""
 
-    def weights_path(self, weights: WeightsId) -> str: ...
+    def weights_path(self, weights: WeightsId) -> str:
+        """Path in the run's folder."""
 
     def keep_weights(self, wanted: Collection[WeightsId]) -> None:
         """Delete all published weights but these."""
@@ -79,13 +80,13 @@ class PayloadFolder:
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         try:
-            with safe_open(self.weights_path(weights), framework="np") as file:
+            with safe_open(self._run_folder / self.weights_path(weights), framework="np") as file:
                 return (file.metadata() or {}).get("fingerprint") == digest
         except (OSError, SafetensorError):
             return False
 
     def weights_path(self, weights: WeightsId) -> str:
-        return str(self._run_folder / "weights" / f"{weights}.safetensors")
+        return f"weights/{weights}.safetensors"
 
     def keep_weights(self, wanted: Collection[WeightsId]) -> None:
         names = {str(weights) for weights in wanted}

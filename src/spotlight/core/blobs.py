@@ -39,5 +39,14 @@ class BlobRef(msgspec.Struct, frozen=True, gc=False):
     """Whether no part follows in its file."""
 
 
+class BlobSource(msgspec.Struct, frozen=True):
+    """A node that serves its copies of weights to others."""
+
+    address: str
+    """host:port"""
+    fingerprint: str
+    """Of its certificate."""
+
+
 def content_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -10,6 +10,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
     within a node          the messages of `core/crew_messages.py`
+    agent <-> blob server  the messages of `core/blob_messages.py`
 
 An agent relays its workers' messages with their id (`Envelope`). It changes `Result` alone, to which it adds the score.
 """
@@ -18,8 +19,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from spotlight.core import blob_messages as blobs
 from spotlight.core import crew_messages as crews
-from spotlight.core.blobs import BlobRef
+from spotlight.core.blobs import BlobRef, BlobSource
 from spotlight.core.gang_messages import AwaitsRanks as AwaitsRanks
 from spotlight.core.gang_messages import GangBroken as GangBroken
 from spotlight.core.gang_messages import GangFormed as GangFormed
@@ -212,6 +214,8 @@ class NodeHello(Message, frozen=True, kw_only=True):
     token: str = ""
     is_far: bool = False
     """Whether the run's folder is on another machine."""
+    serves: BlobSource | None = None
+    """Where other machines can read this node's copies of weights."""
     received: int | None = None
     """Frames that it has received on this link before the connection broke; None: the link is new."""
 
@@ -296,9 +300,11 @@ class Load(Message, frozen=True, kw_only=True):
     weights: WeightsId
     digest: str
     path: str
-    """Path in the publisher's store; the node copies the file once."""
+    """Path in the run's folder; the node copies the file once."""
     keep: tuple[WeightsId, ...] = ()
     """Older weights that requests may still need."""
+    sources: tuple[BlobSource, ...] = ()
+    """For a node on another machine: nodes to read the file from, before the run's own server."""
 
 
 class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -387,6 +393,8 @@ AnyMessage: TypeAlias = (
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | crews.Adopt
+    | blobs.OpenBlobs | blobs.BlobsOpen | blobs.PutBlob | blobs.AppendBlob | blobs.ReadBlob | blobs.ReadFile
+    | blobs.ListFiles | blobs.FilesListed | blobs.BlobStored | blobs.BlobBytes | blobs.BlobRefused
     | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
 )  # fmt: skip
 

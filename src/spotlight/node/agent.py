@@ -34,14 +34,15 @@ from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.blob_store import BlobStore
 from spotlight.node.controller_link import ControllerLink
+from spotlight.node.far_node import FarNode
 from spotlight.node.group_store import GroupStore
 from spotlight.node.judge import Judge, Picture, unpack
 from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker, spare_device
 from spotlight.node.newborn import die_with_parent
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
-from spotlight.node.unloading import NearStore, stored_sample
-from spotlight.node.weight_cache import WeightCache
+from spotlight.node.unloading import NearStore, Puts, stored_sample
+from spotlight.node.weight_cache import NearFiles, WeightCache
 from spotlight.node.worker_process import WorkerProcess
 
 log = logging.getLogger("spotlight.agent")
@@ -51,7 +52,10 @@ _ORDER = msgspec.json.Decoder(AnyAgentOrder)
 class Agent:
     """Drives an `AgentCore`; waits for the controller, the workers, the pool's orders and its judges, in one loop."""
 
-    def __init__(self, launch: AgentLaunch, nursery: NurseryClient, controller: ControllerLink) -> None:
+    def __init__(
+        self, launch: AgentLaunch, nursery: NurseryClient, controller: ControllerLink, far: FarNode | None = None
+    ) -> None:
+        """`far` is set where the run's folder is on another machine."""
         self._launch = launch
         self._nursery = nursery
         self._controller = controller
@@ -61,19 +65,29 @@ class Agent:
             RewardLog(f"{launch.logs}/{launch.node}.log"),
             partial(self.report, None),
         )
-        self._weights = WeightCache(Path(launch.store), Path(launch.spill), self._warn)
+        self._weights = WeightCache(
+            Path(launch.store),
+            Path(launch.spill),
+            NearFiles(Path(launch.home)) if far is None else far.files,
+            self._warn,
+        )
         self._processes: dict[WorkerId, WorkerProcess] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Beside the nursery's socket, because a unix socket's path must be short and the store's may be long.
         self._store = GroupStore(Path(launch.nursery).with_name(f"{launch.spec.name}.groups"))
         self._end: asyncio.Future[str] = self._loop.create_future()
-        self._blobs = BlobStore(Path(launch.home), launch.node)
+        self._far = far
+        near = BlobStore(Path(launch.home), launch.node)
+        self._blobs: Puts = near if far is None else far.store
         settings = launch.node_settings(str(self._store.path))
-        self._core = AgentCore(settings, self, self._store, NearStore(self._blobs), self._loop)
+        flights = NearStore(near) if far is None else far.store
+        self._core = AgentCore(settings, self, self._store, flights, self._loop)
 
     async def serve(self, orders: asyncio.StreamReader) -> str:
         """Run until the node is drained; return '', or the reason why the node cannot continue."""
         await self._store.start()
+        if self._far is not None:
+            await self._far.prepare()
         self._core.begin()
         ends: list[asyncio.Future[str]] = [
             asyncio.create_task(self._read_controller()),
@@ -210,7 +224,8 @@ def _png(image: Image) -> bytes:
 
 
 async def _run(launch: AgentLaunch) -> NoReturn:
-    hello = launch.node_settings("").hello()
+    far = await FarNode.open(launch) if launch.blobs else None
+    hello = launch.node_settings("", None if far is None else far.serves).hello()
     controller = ControllerLink(launch.controller, hello, launch.grace_s)
     try:
         nursery = await NurseryClient.connect(Path(launch.nursery))
@@ -223,7 +238,7 @@ async def _run(launch: AgentLaunch) -> NoReturn:
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    agent = Agent(launch, nursery, controller)
+    agent = Agent(launch, nursery, controller, far)
     loop.add_signal_handler(signal.SIGTERM, agent.drain)
     end = await agent.serve(orders)
     if end:

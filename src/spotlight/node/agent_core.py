@@ -87,20 +87,14 @@ class AgentCore:
         match message:
             case m.Load():
                 self._announce(Announced(message, worker))
-            case m.Grant():
-                self._relay_grant(worker, message)
+            case m.Grant() if worker is not None:
+                self._relayed.grant(worker, message)
             case cm.Demand():
                 self.crews.demand(message)
             case m.Drain() if worker is None:
                 self.drain()
             case _:
                 self._relay(worker, message, blob)
-
-    def _relay_grant(self, worker: WorkerId | None, grant: m.Grant) -> None:
-        if worker is not None and any(lease.flight for lease in grant.leases):
-            self._relayed.grant(worker, grant)
-        else:
-            self._relay(worker, grant, b"")
 
     def _relay(self, worker: WorkerId | None, message: m.AnyMessage, blob: bytes) -> None:
         for each in [worker] if worker is not None else [live.id for live in self._slots.in_order()]:

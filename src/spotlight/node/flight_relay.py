@@ -69,6 +69,9 @@ class FlightRelay:
 
     def grant(self, worker: WorkerId, grant: m.Grant) -> None:
         """Deliver the grant with its flights; a lease whose flight cannot be read has failed: it is made again."""
+        if not self._store.needs_fetch(grant):
+            self.to_worker(worker, (grant, b""))
+            return
         queue = self._fetching.setdefault(worker, InOrder(partial(self._ends.deliver, worker)))
         self._store.fetch(grant, partial(self._fetched, worker, queue.reserve(), grant))
 

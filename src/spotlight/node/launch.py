@@ -6,6 +6,7 @@ import msgspec
 
 from spotlight.compute.rewards.config import SecondJudge, Term
 from spotlight.control.elastic.config import ElasticConfig
+from spotlight.core.blobs import BlobSource
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass, Work
@@ -78,6 +79,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of the controller's certificate, with TLS; empty over a unix socket."""
     blobs: str = ""
     """host:port of the run's blob server; empty where `home` is the run's folder itself."""
+    blob_token: str = ""
+    """Proof for blob servers that the node belongs to the run."""
     token: str
     nursery: str = ""
     """This and the next four paths are the machine's own; `pools/machine.py` adds them to the controller's template."""
@@ -123,7 +126,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Whether the second judge scores this picture too."""
         return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
 
-    def node_settings(self, group_store: str) -> NodeSettings:
+    def node_settings(self, group_store: str, serves: BlobSource | None = None) -> NodeSettings:
         """Settings of the agent's decisions."""
         return NodeSettings(
             node=self.node,
@@ -132,6 +135,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             heads=self.heads,
             token_pixels=self.token_pixels,
             token=self.token,
+            is_far=bool(self.blobs),
+            serves=serves,
             group_store=group_store,
             heartbeat_s=self.heartbeat_s,
             silence_s=self.silence_s,

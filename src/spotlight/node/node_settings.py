@@ -6,6 +6,7 @@ from math import inf
 from spotlight import __version__
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobSource
 from spotlight.core.events import SCHEMA
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId
@@ -24,6 +25,8 @@ class NodeSettings:
     """Pixels of a picture per token of the model."""
     is_far: bool = False
     """Whether the run's folder is on another machine."""
+    serves: BlobSource | None = None
+    """Where other machines can read this node's copies of weights."""
     token: str = ""
     """Proof that the controller's pool started this node."""
     group_store: str = ""
@@ -53,6 +56,7 @@ class NodeSettings:
             price=spec.price,
             token=self.token,
             is_far=self.is_far,
+            serves=self.serves,
         )
 
     @property

@@ -24,17 +24,21 @@ class BlobError(SpotlightError):
     """A blob is missing or damaged."""
 
 
-class Store(Protocol):
-    """Where the bytes lie."""
+class Reads(Protocol):
+    def get(self, ref: BlobRef) -> bytes:
+        """Raises BlobError if the bytes are missing or damaged."""
 
+
+class Puts(Protocol):
     def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
         """Store these bytes; raises Stopped if the disk takes no more."""
 
+
+class Store(Reads, Puts, Protocol):
+    """Where the bytes lie."""
+
     def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the disk takes no more."""
-
-    def get(self, ref: BlobRef) -> bytes:
-        """Raises BlobError if the bytes are missing or damaged."""
 
 
 class Fetched(NamedTuple):
@@ -51,6 +55,9 @@ class FlightStore(Protocol):
 
     def append(self, data: bytes, done: Callable[[BlobRef | Stopped], None]) -> None:
         """Store a part of a flight; `done` is called once, in the order of these calls. Stopped: the disk is full."""
+
+    def needs_fetch(self, grant: m.Grant) -> bool:
+        """Whether something must be read before a worker can use the grant."""
 
     def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
         """Read the flights of a grant; `done` is called once."""
@@ -69,11 +76,14 @@ class NearStore:
             found = error
         done(found)
 
+    def needs_fetch(self, grant: m.Grant) -> bool:
+        return any(lease.flight for lease in grant.leases)
+
     def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
         done(flights_of(grant, self._store))
 
 
-def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Store) -> BlobRef | None:
+def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Puts) -> BlobRef | None:
     """Store a rollout's tensors, or the PNG of one of the first held-out prompts; nothing else outlives its score.
 
     Each attempt has a file of its own: a late one must not replace what was accepted.
@@ -87,7 +97,7 @@ def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes]
     return None
 
 
-def flights_of(grant: m.Grant, store: Store) -> Fetched:
+def flights_of(grant: m.Grant, store: Reads) -> Fetched:
     flights: dict[str, bytes] = {}
     unread = []
     for lease in grant.leases:

@@ -13,11 +13,13 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from spotlight.core.blobs import BlobSource
 from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.file_copy import copy_file
 from spotlight.core.messages import Load
@@ -32,11 +34,41 @@ PAUSES_S = (0.5, 2.0)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class Files(Protocol):
+    """The files of the run's folder, by their path in it; called by threads."""
+
+    def size(self, path: str) -> int:
+        """Raises OSError or EnvironmentProblem if the file is not there."""
+
+    def copy(self, path: str, target: Path, sources: Sequence[BlobSource]) -> None:
+        """Copy the whole file over `target`."""
+
+    def drop(self, path: str) -> None:
+        """The copy of this file is deleted."""
+
+
+class NearFiles:
+    """The run's folder is on this machine."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def size(self, path: str) -> int:
+        return (self._home / path).stat().st_size
+
+    def copy(self, path: str, target: Path, sources: Sequence[BlobSource]) -> None:
+        copy_file(self._home / path, target)
+
+    def drop(self, path: str) -> None:
+        pass
+
+
 class WeightCache:
     """The node's store folder, and its copies by set of weights."""
 
-    def __init__(self, folder: Path, spill: Path, warn: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, spill: Path, files: Files, warn: Callable[[str], None]) -> None:
         """`spill` is the folder on disk; `warn` is called once, when it is used for the first time."""
+        self._files = files
         self._folder = folder
         self._spill = spill
         self._warn = warn
@@ -44,6 +76,8 @@ class WeightCache:
         folder.mkdir(parents=True, exist_ok=True)
         self._copies: dict[WeightsId, tuple[str, Path]] = {}
         """Digest and path of each set's newest copy, which may be deleted."""
+        self._paths: dict[str, str] = {}
+        """Path in the run's folder, by that of the copy."""
 
     async def copy(self, load: Load, is_wanted: Callable[[], bool]) -> Load | None:
         """Copy the file; return the announcement with a path on this node, or None if the set is no longer wanted."""
@@ -62,67 +96,66 @@ class WeightCache:
     def delete(self, path: str) -> None:
         # The pages stay for workers that have the file mapped.
         Path(path).unlink(missing_ok=True)
+        if (source := self._paths.pop(path, None)) is not None:
+            self._files.drop(source)
 
     async def _copy_here(self, load: Load) -> Load:
-        source = Path(load.path)
-        if source.parent == self._folder:
-            return load
-        digest, target = self._copies.get(load.weights, ("", source))
-        if digest != load.digest or not target.exists():
-            target = await asyncio.to_thread(self._copy, source)
+        digest, target = self._copies.get(load.weights, ("", self._folder))
+        if digest != load.digest or not target.is_file():
+            target = await asyncio.to_thread(self._copy, load)
             self._copies[load.weights] = (load.digest, target)
+            self._paths[str(target)] = load.path
         return msgspec.structs.replace(load, path=str(target))
 
-    def _copy(self, source: Path) -> Path:
+    def _copy(self, load: Load) -> Path:
         """Copy into the store if that leaves HEADROOM free, else to disk; return the path of the copy."""
         try:
-            if source.stat().st_size + HEADROOM <= shutil.disk_usage(self._folder).free:
+            size = self._files.size(load.path)
+            if size + HEADROOM <= shutil.disk_usage(self._folder).free:
                 try:
-                    return _copy_into(source, self._folder)
+                    return self._copy_into(load, size, self._folder)
                 except OSError as error:
                     # Another node on this machine has filled the store meanwhile.
                     if error.errno not in FULL:
                         raise
-            self._warn_of_spill(source)
+            self._warn_of_spill(load.path, size)
             self._spill.mkdir(parents=True, exist_ok=True)
-            return _copy_into(source, self._spill)
+            return self._copy_into(load, size, self._spill)
         except FileNotFoundError as error:
             raise EnvironmentProblem(
-                f"the published weights {source} are gone ({error}), but the run still needs them, so this node's "
+                f"the published weights {load.path} are gone ({error}), but the run still needs them, so this node's "
                 "workers cannot load them; check whether another process deletes files of the run folder."
             ) from error
         except (OSError, RuntimeError) as error:
             raise EnvironmentProblem(
-                f"the weights {source} could not be copied to this node ({error}), so its workers cannot load them; "
+                f"the weights {load.path} could not be copied to this node ({error}), so its workers cannot load them; "
                 f"{_free(self._folder)} and {_free(self._spill)}; free some space, or set cluster.store."
             ) from error
 
-    def _warn_of_spill(self, source: Path) -> None:
+    def _copy_into(self, load: Load, size: int, folder: Path) -> Path:
+        target = folder / Path(load.path).name
+        # A hidden name that the store's sweep of half-written files does not match.
+        incoming = folder / f".{target.name}.incoming"
+        try:
+            self._files.copy(load.path, incoming, load.sources)
+            if incoming.stat().st_size != size:
+                raise WeightsError(
+                    f"{load.path} has {size} bytes, but {incoming.stat().st_size} arrived, so it changed during the "
+                    "copy; publish under a new name and rename."
+                )
+            os.replace(incoming, target)
+        finally:
+            incoming.unlink(missing_ok=True)
+        return target
+
+    def _warn_of_spill(self, path: str, size: int) -> None:
         if not self._is_warned:
             self._is_warned = True
             self._warn(
-                f"{source.name} ({_megabytes(source.stat().st_size)}) would leave less than {_megabytes(HEADROOM)} "
+                f"{Path(path).name} ({_megabytes(size)}) would leave less than {_megabytes(HEADROOM)} "
                 f"free in the store ({_free(self._folder)}), so weights go to {self._spill} on disk, which is slower; "
                 "enlarge shared memory (docker run --shm-size), or set cluster.store."
             )
-
-
-def _copy_into(source: Path, folder: Path) -> Path:
-    target = folder / source.name
-    # A hidden name that the store's sweep of half-written files does not match.
-    incoming = folder / f".{source.name}.incoming"
-    try:
-        size = source.stat().st_size
-        copy_file(source, incoming)
-        if incoming.stat().st_size != size:
-            raise WeightsError(
-                f"{source} has {size} bytes, but {incoming.stat().st_size} arrived, so it changed during the copy; "
-                "publish under a new name and rename."
-            )
-        os.replace(incoming, target)
-    finally:
-        incoming.unlink(missing_ok=True)
-    return target
 
 
 def _free(folder: Path) -> str:

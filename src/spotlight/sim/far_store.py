@@ -20,6 +20,9 @@ class SimFarStore:
         self._last = 0.0
         """Arrival of the newest part."""
 
+    def needs_fetch(self, grant: m.Grant) -> bool:
+        return True
+
     def append(self, data: bytes, done: Callable[[BlobRef | Stopped], None]) -> None:
         self._last = max(self._last, self._loop.time() + self._trip_s())
         self._loop.call_at(self._last, self._near.append, data, done)
