@@ -50,7 +50,8 @@ from spotlight.node.paced.paced_reward import name_of as paced_reward
 from spotlight.node.worker_settings import MemorySettings, PaceSettings, RowsSettings, WorkerSettings
 from spotlight.orders import Done, DrainRun, DrillRun, RunOrder, listen
 from spotlight.pools.devices import DeviceTable, table_for
-from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
+from spotlight.pools.local import LocalPool, LocalPoolSettings
+from spotlight.pools.machine import sockets
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown
 from spotlight.presence import Presence

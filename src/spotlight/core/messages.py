@@ -9,6 +9,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
     agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited, StoreFailed, Ping
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
+    machines that join     the messages of `core/join_messages.py`
     within a node          the messages of `core/crew_messages.py`
 
 An agent relays its workers' messages with their id (`Envelope`). It changes `Result` alone, to which it adds the score.
@@ -19,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from spotlight.core import crew_messages as crews
+from spotlight.core import join_messages as joins
 from spotlight.core.blobs import BlobRef
 from spotlight.core.gang_messages import AwaitsRanks as AwaitsRanks
 from spotlight.core.gang_messages import GangBroken as GangBroken
@@ -386,6 +388,7 @@ AnyMessage: TypeAlias = (
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
     | crews.Adopt
     | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
+    | joins.Join | joins.Joined | joins.JoinRefused | joins.KillOrder | joins.NoticeOrder | joins.Leave
 )  # fmt: skip
 
 

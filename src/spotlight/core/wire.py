@@ -78,16 +78,26 @@ def write_numbered(writer: asyncio.StreamWriter, message: bytes, blob: Blob, num
         writer.write(view)
 
 
-async def read(reader: asyncio.StreamReader) -> tuple[Envelope, bytes] | None:
+class Limits(NamedTuple):
+    """Largest message and largest blob in bytes."""
+
+    message: int = MESSAGE_LIMIT
+    blob: int = BLOB_LIMIT
+
+
+LIMITS = Limits()
+
+
+async def read(reader: asyncio.StreamReader, limits: Limits = LIMITS) -> tuple[Envelope, bytes] | None:
     """Return the next frame; None once the peer is gone."""
-    frame = await read_numbered(reader)
+    frame = await read_numbered(reader, limits)
     return None if frame is None else (frame.envelope, frame.blob)
 
 
-async def read_numbered(reader: asyncio.StreamReader) -> Numbered | None:
+async def read_numbered(reader: asyncio.StreamReader, limits: Limits = LIMITS) -> Numbered | None:
     """Return the next frame with its numbers; None once the peer is gone."""
     try:
-        header = _parsed(await reader.readexactly(_HEADER.size))
+        header = _parsed(await reader.readexactly(_HEADER.size), limits)
         message = await reader.readexactly(header.message)
         blob = await reader.readexactly(header.blob) if header.blob else b""
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -159,11 +169,11 @@ def _send_all(sock: socket.socket, parts: list[memoryview]) -> None:
 
 
 def _header(message: int, blob: int, number: int = 0, received: int = 0) -> bytes:
-    _check_limits(message, blob)
+    _check_limits(message, blob, LIMITS)
     return _HEADER.pack(MAGIC, SCHEMA, message, blob, number, received)
 
 
-def _parsed(header: bytes) -> _Header:
+def _parsed(header: bytes, limits: Limits = LIMITS) -> _Header:
     magic, schema, message, blob, number, received = _HEADER.unpack(header)
     if magic != MAGIC:
         raise WireError(
@@ -175,15 +185,15 @@ def _parsed(header: bytes) -> _Header:
             f"a frame has message schema {schema}, but this process uses {SCHEMA}, and mixed versions could disagree "
             "silently; install the same version of spotlight on both sides."
         )
-    _check_limits(message, blob)
+    _check_limits(message, blob, limits)
     return _Header(message, blob, number, received)
 
 
-def _check_limits(message: int, blob: int) -> None:
-    if message > MESSAGE_LIMIT or blob > BLOB_LIMIT:
+def _check_limits(message: int, blob: int, limits: Limits) -> None:
+    if message > limits.message or blob > limits.blob:
         raise WireError(
-            f"a frame has a message of {message} bytes and a blob of {blob}, but the limits are {MESSAGE_LIMIT} and "
-            f"{BLOB_LIMIT}, so that a damaged length cannot take all memory; send it in parts or as a file."
+            f"a frame has a message of {message} bytes and a blob of {blob}, but the limits are {limits.message} and "
+            f"{limits.blob}, so that a damaged length cannot take all memory; send it in parts or as a file."
         )
 
 

@@ -22,7 +22,7 @@ from spotlight.compute.memory.memory_plan import gib
 from spotlight.compute.models.config import GPU_DRIVERS
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.pools.devices import Devices, query
-from spotlight.pools.local import SHARED_MEMORY, sockets
+from spotlight.pools.machine import SHARED_MEMORY, sockets
 from spotlight.preflight.memory_check import host_memory
 from spotlight.preflight.this_machine import SOCKET_PATH_BYTES, nearest_folder
 
