@@ -121,6 +121,10 @@ class Door:
         """The node is gone: its token is no longer valid."""
         self._expected.pop(node, None)
 
+    def has(self, node: NodeId) -> bool:
+        """Whether the node has a link."""
+        return node in self._guests
+
     def drop(self, node: NodeId, cause: str) -> None:
         """Lose a node at once, if it is connected."""
         if node in self._guests:

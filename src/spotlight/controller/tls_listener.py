@@ -104,5 +104,5 @@ class TlsListener:
         except (OSError, ssl.SSLError) as error:
             self._failed(visitor, f"no TLS handshake ({type(error).__name__})")
         finally:
+            # The transport closes the socket: closed here, its number could be another's before the loop forgets it.
             visitor.left()
-            connection.close()
