@@ -14,6 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Tiny random models are made once per checkout, not in the home folder.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "caches")
+# Secrets of runs that listen neither.
+os.environ["XDG_STATE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "state")
 # Without bytecode every interpreter that a test starts compiles torch anew, which takes 7 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The modules that tests import make half a million objects that all stay: collections meanwhile take seconds.

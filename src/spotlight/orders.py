@@ -1,6 +1,7 @@
 """Orders to a live run from another terminal: one line of JSON in, one out, on a socket in the run's private folder.
 
-`spotlight drain RUN` finishes the iteration, saves and stops; `spotlight drill RUN` kills workers.
+`spotlight drain RUN` finishes the iteration, saves and stops; `spotlight drill RUN` kills workers; `spotlight token RUN
+--new` revokes the token.
 """
 
 import asyncio
@@ -28,6 +29,10 @@ class DrillRun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     reserved: bool = False
 
 
+class RenewToken(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Revoke the run's token and make a new one; machines that are connected stay."""
+
+
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reply to an order, with the workers concerned."""
 
@@ -37,7 +42,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of the next journal record when the order arrived; its effects follow from there."""
 
 
-RunOrder = DrainRun | DrillRun
+RunOrder = DrainRun | DrillRun | RenewToken
 _ORDER = msgspec.json.Decoder(RunOrder)
 _DONE = msgspec.json.Decoder(Done)
 

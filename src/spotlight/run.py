@@ -18,20 +18,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from spotlight.budget import Budget
 from spotlight.compute.models.base_copy import copy_base
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.encoder_process import encode
 from spotlight.compute.models.fetched import RANDOM_TINY
 from spotlight.compute.models.sources import SourceKind, is_shipped, resolve
-from spotlight.compute.profiling.pace import NEEDED, TrainingCost
-from spotlight.compute.rewards.config import Term
-from spotlight.compute.train.config import AUTO
+from spotlight.compute.profiling.pace import NEEDED
 from spotlight.compute.weights.index import read_index
 from spotlight.config import RunConfig, check_model
-from spotlight.control.explore.config import Precision
 from spotlight.control.market.bill import settle
 from spotlight.control.market.capacity import is_stand_in
 from spotlight.control.market.prices import PriceTable
@@ -44,18 +39,23 @@ from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, S
 from spotlight.core.events import RunStopped
 from spotlight.core.journal import JournalUnwritable
 from spotlight.core.run_files import run_around
+from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
-from spotlight.node.paced.paced_reward import name_of as paced_reward
-from spotlight.node.worker_settings import MemorySettings, PaceSettings, RowsSettings, WorkerSettings
-from spotlight.orders import Done, DrainRun, DrillRun, RunOrder, listen
+from spotlight.orders import Done, DrainRun, DrillRun, RenewToken, RunOrder, listen
+from spotlight.pools.blob_home import BlobHome, BlobHomeSettings
+from spotlight.pools.config import PoolKind
 from spotlight.pools.devices import DeviceTable, table_for
-from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
+from spotlight.pools.join import JoinPool, JoinSettings, joining_lines, reachable
+from spotlight.pools.local import LocalPool, LocalPoolSettings
+from spotlight.pools.machine import sockets
 from spotlight.pools.market import StandIns, bring_spot
-from spotlight.pools.pool import Departure, NodeDown
+from spotlight.pools.pool import Departure, NodeDown, Pool
+from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
-from spotlight.speed_check import check_speed, compiles
+from spotlight.run_settings import pool_settings
+from spotlight.speed_check import check_speed
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
 
@@ -71,6 +71,10 @@ class Run:
         self.prices = prices
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
         self._is_end_recorded = False
+        self._secrets: RunSecrets | None = None
+        self._farewell = JoinPool.STOPPED
+        self.announce: Callable[[str], None] = lambda line: None
+        """Shows a line to the user, while the run lives."""
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
@@ -79,6 +83,7 @@ class Run:
         _check_pace(config, recipe)
         devices = devices or devices_of(config)
         folder = RunFolder.create(config.output, recipe)
+        RunSecrets.forget(folder.path)
         try:
             config = _with_own_base(config, folder)
         except BaseException:
@@ -147,7 +152,7 @@ class Run:
         """Twice the longest iteration plus the start of a worker."""
         return self.config.cluster.start_s + 2 * self.run_log.state.longest_iteration_s
 
-    async def _work(self, wired: Wired, pool: LocalPool, stopping: Stopping) -> None:
+    async def _work(self, wired: Wired, pool: Pool, stopping: Stopping) -> None:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
         stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
@@ -155,7 +160,7 @@ class Run:
         jobs = (
             hub.tick_forever(),
             self.run_log.sync_forever(),
-            bring_spot(cluster, market, pool, haste=market.speed),
+            *(() if cluster.pool is PoolKind.JOIN else (bring_spot(cluster, market, pool, haste=market.speed),)),
             stand_ins.keep(),
             _watch(pool, hub),
             self._orders(pool, hub, stopping),
@@ -182,18 +187,24 @@ class Run:
             return
         self._is_end_recorded = True
         stopped = RunStopped(reason="all iterations are done", finished=True)
-        if error is not None:
+        if error is None:
+            self._farewell = JoinPool.FINISHED
+        else:
             reason = str(error) if isinstance(error, SpotlightError) else f"{type(error).__name__}: {error}"
             stopped = RunStopped(reason=reason, failed=exit_code_of(error) != Stopped.exit_code)
         with suppress(JournalUnwritable):
             self.run_log.emit(stopped)
 
     @asynccontextmanager
-    async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[LocalPool]:
+    async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[Pool]:
         """The pool with its reserved nodes; all processes end with it."""
         settings = self.pool_settings(door.token)
-        pool = LocalPool(settings)
+        local = LocalPool(settings)
+        home: BlobHome | None = None
+        pool: Pool = local
         try:
+            if self.config.cluster.listen is not None:
+                pool, home = await self._joinable(local, settings, door, hub)
             await pool.start()
             await door.open(settings.controller, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
@@ -202,30 +213,49 @@ class Run:
         finally:
             await pool.stop()
             await door.close()
+            if home is not None:
+                await home.stop()
+
+    async def _joinable(
+        self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub
+    ) -> tuple[JoinPool, BlobHome]:
+        """Listen for other machines, and print how they join."""
+        assert self.config.cluster.listen is not None
+        host, port = split_address(self.config.cluster.listen)
+        self._secrets = RunSecrets(self.folder.path)
+        port = door.listen_tls(host, port, hub, self._secrets.identity)
+        address = reachable(host, port)
+        secret = secrets.token_hex(32)
+        home = BlobHome(
+            BlobHomeSettings(
+                folder=self.folder.path,
+                host=host,
+                port=port + 1 if split_address(self.config.cluster.listen)[1] else 0,
+                identity=self._secrets.folder,
+                secret=secret,
+            )
+        )
+        blobs = reachable(host, await home.start())
+        token_file = self._secrets.listens_at(address)
+        for line in joining_lines(address, self.folder.name, token_file):
+            self.announce(line)
+        offered = JoinSettings(
+            pool=settings,
+            market=self.config.market,
+            device=self.config.model.device,
+            address=address,
+            blobs=blobs,
+            blob_secret=secret,
+        )
+        pool = JoinPool(local, door, offered, self._secrets)
+        pool.farewell = lambda: self._farewell
+        return pool, home
 
     def pool_settings(self, token: str) -> LocalPoolSettings:
         """Settings of the run's agents and workers."""
-        config, facts = self.config, self.run_log.facts
-        worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.paced_worker"
-        return LocalPoolSettings(
-            run=self.folder.path,
-            controller=sockets(self.folder.path) / "hub.sock",
-            token=token,
-            entry=f"{worker}:entry",
-            preload=(worker,),
-            # Builds of torch with CUDA start threads when imported; to find that out takes the whole import.
-            is_bare=bool(self.devices.slots),
-            warm="spotlight.node.equipment:open_device",
-            worker_settings=self._worker_settings(),
-            rewards=self._rewards(),
-            judge=config.second_judge(facts.judge),
-            cluster=config.cluster,
-            heads=facts.heads,
-            token_pixels=facts.token_pixels,
-            devices=self.devices,
-        )
+        return pool_settings(self.run_log, self.devices, token)
 
-    async def _orders(self, pool: LocalPool, hub: Hub, stopping: Stopping) -> None:
+    async def _orders(self, pool: Pool, hub: Hub, stopping: Stopping) -> None:
         """Serve orders from other terminals."""
 
         async def carry_out(order: RunOrder) -> Done:
@@ -235,10 +265,18 @@ class Run:
                     return Done(f"the run stops when its iteration is done, at the latest in {seconds:.0f} s")
                 case DrillRun():
                     return await self._drill(order, pool, hub)
+                case RenewToken():
+                    return self._renew_token()
 
         await listen(sockets(self.folder.path), carry_out)
 
-    async def _drill(self, order: DrillRun, pool: LocalPool, hub: Hub) -> Done:
+    def _renew_token(self) -> Done:
+        if self._secrets is None:
+            return Done("the run does not listen, so it has no token; resume it with --set cluster.listen=HOST:PORT")
+        self._secrets.renew()
+        return Done("the earlier token is revoked; machines that are connected stay")
+
+    async def _drill(self, order: DrillRun, pool: Pool, hub: Hub) -> Done:
         directory = hub.dispatcher.directory
         candidates = sorted(directory.workers) if order.reserved else directory.rolling()
         count = min(len(candidates), max(1, round(order.share * len(candidates))))
@@ -246,65 +284,6 @@ class Run:
         seq = self.run_log.next_seq
         await asyncio.gather(*(pool.kill_worker(worker) for worker in chosen))
         return Done(f"killed {count} of {len(candidates)} workers", tuple(chosen), seq)
-
-    def _worker_settings(self) -> bytes:
-        config = self.config
-        settings = WorkerSettings(
-            run_seed=config.seed,
-            run_folder=str(self.folder.path),
-            deterministic=config.deterministic,
-            model=config.model.model_copy(update={"compile": compiles(config, self.run_log.facts)}),
-            train=config.train,
-            algorithm=config.algorithm,
-            fp8_previews=config.explores and config.explore.precision is Precision.FP8,
-            takes_stale=config.pipeline.asynchrony,
-            pace=self._pace(),
-            rows=self._rows(),
-            memory=self._memory(),
-        )
-        return settings.model_dump_json().encode()
-
-    def _rewards(self) -> tuple[Term, ...]:
-        cluster, rewards = self.config.cluster, self.run_log.rewards
-        if cluster.pace is None:
-            return rewards
-        paced = paced_reward(Profile.load(cluster.pace).seconds(Operation.REWARD) / cluster.pace_speed)
-        return tuple(msgspec.structs.replace(term, name=paced, options={}, device="cpu") for term in rewards)
-
-    def _pace(self) -> PaceSettings | None:
-        cluster = self.config.cluster
-        if cluster.pace is None:
-            return None
-        cost = TrainingCost.of(self.config.algorithm, self.config.rollout, self.config.train.batches_over)
-        return PaceSettings(
-            profile=cluster.pace,
-            speed=cluster.pace_speed,
-            timesteps=cost.timesteps,
-            forwards=cost.forwards,
-            passes=cost.passes,
-            over=cost.over,
-            spot_speed=cluster.spot_speed,
-        )
-
-    def _rows(self) -> RowsSettings | None:
-        """The samples with which workers measure their rows; None if the rows are fixed."""
-        if self.config.cluster.rows != AUTO:
-            return None
-        rollout, size = self.config.rollout, self.run_log.size
-        return RowsSettings(
-            most=self.config.samples_per_slot,
-            height=size.height,
-            width=size.width,
-            guidance=rollout.guidance,
-            window=rollout.window_size,
-            prompt=self.run_log.prompts.longest.text,
-        )
-
-    def _memory(self) -> MemorySettings | None:
-        if self.config.cluster.pace is not None:
-            return None
-        work = self.config.workload(self.run_log.facts, self.run_log.prompts.longest.text)
-        return MemorySettings.of(work.rollouts, self.config.shards)
 
     def _hours(self) -> float:
         return self.run_log.run_time() / 3600
@@ -374,7 +353,7 @@ def _check_pace(config: RunConfig, recipe: str) -> None:
         profile.seconds(Operation.OPTIMIZER_STEP, degree=config.cluster.gang)
 
 
-async def _watch(pool: LocalPool, hub: Hub) -> None:
+async def _watch(pool: Pool, hub: Hub) -> None:
     """End the run if a reserved node is given up, because the gang needs it; note a spot node."""
     async for event in pool.events():
         if not isinstance(event, NodeDown):

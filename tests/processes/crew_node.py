@@ -49,7 +49,8 @@ from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version,
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.node.worker_settings import WorkerSettings
 from spotlight.pools.config import ClusterConfig
-from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
+from spotlight.pools.local import LocalPool, LocalPoolSettings
+from spotlight.pools.machine import sockets
 
 WEIGHTS = WeightsId(Version(0))
 FACTS = facts_of("words")

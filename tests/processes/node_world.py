@@ -16,7 +16,8 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, WorkerId
 from spotlight.core.work import Request, SlotClass, Work
 from spotlight.pools.config import ClusterConfig
-from spotlight.pools.local import LocalPool, LocalPoolSettings, sockets
+from spotlight.pools.local import LocalPool, LocalPoolSettings
+from spotlight.pools.machine import sockets
 
 PATIENCE_S = 20.0
 """Time limit of every wait; reached only when a test fails."""

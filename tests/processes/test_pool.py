@@ -39,7 +39,8 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, Version, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass, WeightsId, Work
 from spotlight.node.blob_store import BlobStore
-from spotlight.pools.local import LocalPool, sockets
+from spotlight.pools.local import LocalPool
+from spotlight.pools.machine import sockets
 from spotlight.pools.pool import Departure, NodeDown
 
 HERE = Path(__file__).parent

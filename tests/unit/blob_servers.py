@@ -8,7 +8,7 @@ from spotlight.core.blobs import BlobSource
 from spotlight.core.tls import Identity
 from spotlight.core.types import NodeId
 from spotlight.node.blob_client import BlobAddress, BlobClient
-from spotlight.node.blob_server import BlobServer, HomeFiles, Serves
+from spotlight.node.blob_server import BlobServer, HomeFiles, Serves, knows
 
 TOKEN = "secret"
 NODE = NodeId("spot-1.1")
@@ -16,9 +16,9 @@ NODE = NodeId("spot-1.1")
 
 @asynccontextmanager
 async def serving(files: Serves, folder: Path) -> AsyncIterator[BlobAddress]:
-    """A server over TLS."""
+    """A server over TLS, for clients with the common token."""
     identity = Identity.make(folder / "tls")
-    server = BlobServer(files, TOKEN, identity.server_context())
+    server = BlobServer(files, knows(TOKEN), identity.server_context())
     port = await server.listen("127.0.0.1")
     try:
         yield BlobAddress(f"127.0.0.1:{port}", identity.fingerprint, TOKEN)

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from agent_stories import lease
-from blob_servers import NODE, home
+from blob_servers import NODE, TOKEN, home
 
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
@@ -43,7 +43,7 @@ def test_flights_are_stored_in_order_and_read_with_their_grant(tmp_path):
 def test_threads_store_samples_and_copy_files(tmp_path):
     async def story():
         async with home(tmp_path) as (address, run):
-            store, files = FarStore(address, NODE, nothing), FarFiles(address, NODE, SharedFiles())
+            store, files = FarStore(address, NODE, nothing), FarFiles(address, NODE, SharedFiles(), TOKEN)
             ref = await asyncio.to_thread(store.put, BlobKind.PAYLOAD, "000001/x", b"tensors")
             assert await asyncio.to_thread(store.get, ref) == b"tensors"
             (run / "weights").mkdir()

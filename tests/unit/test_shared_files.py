@@ -5,7 +5,7 @@ import os
 from contextlib import AsyncExitStack
 
 import pytest
-from blob_servers import client_of, home, serving, source_of
+from blob_servers import TOKEN, client_of, home, serving, source_of
 
 from spotlight.core.types import NodeId
 from spotlight.node import blob_client, shared_files
@@ -49,7 +49,7 @@ def test_chain_of_nodes_receives_a_file_that_the_run_sends_once(tmp_path):
             sources, copies = (), []
             for number in range(4):
                 shared = SharedFiles()
-                node = FarFiles(server, NodeId(f"spot-{number}.1"), shared)
+                node = FarFiles(server, NodeId(f"spot-{number}.1"), shared, TOKEN)
                 target = tmp_path / f"copy-{number}"
                 copies.append((target, asyncio.create_task(node.bring(PATH, target, sources))))
                 address = await stack.enter_async_context(serving(shared, tmp_path / f"node-{number}"))
@@ -73,7 +73,7 @@ def test_rest_of_a_file_comes_from_the_run_when_the_node_before_is_lost(tmp_path
             stuck.has(PATH, 20_000)
             before = await stack.enter_async_context(serving(stuck, tmp_path / "node"))
             target = tmp_path / "copy"
-            node = FarFiles(server, NodeId("spot-2.1"), SharedFiles())
+            node = FarFiles(server, NodeId("spot-2.1"), SharedFiles(), TOKEN)
             await node.bring(PATH, target, (source_of(before),))
             assert target.read_bytes() == content
             assert files.sent == len(content) - 20_000
@@ -88,7 +88,7 @@ def test_unreachable_node_before_costs_nothing_but_the_attempt(tmp_path):
             async with serving(SharedFiles(), tmp_path / "node") as gone:
                 pass
             target = tmp_path / "copy"
-            await FarFiles(server, NodeId("spot-2.1"), SharedFiles()).bring(PATH, target, (source_of(gone),))
+            await FarFiles(server, NodeId("spot-2.1"), SharedFiles(), TOKEN).bring(PATH, target, (source_of(gone),))
             assert target.read_bytes() == content
 
     asyncio.run(story())

@@ -289,7 +289,7 @@ class Dispatcher:
     def _hand_back(self, worker: WorkerId, given: m.HandBack, now: float) -> None:
         step = 0
         if given.flight is not None:
-            step, is_live = given.step, self.ledger.is_live(given.request, given.attempt)
+            step, is_live = given.step, self.ledger.is_live(given.request, given.attempt, worker)
             (self._flights.keep if is_live else self._flights.refuse)(given.request, step, given.flight)
         self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
@@ -309,7 +309,7 @@ class Dispatcher:
 
     def _result(self, worker: WorkerId, result: m.Result, now: float) -> None:
         """Accept a result once, after a second attempt also without a score; the ledger refuses all others."""
-        live = self.ledger.is_live(result.request, result.attempt)
+        live = self.ledger.is_live(result.request, result.attempt, worker)
         expected, payload = None, None
         score = result.score or m.Score(reward=math.nan)
         if live:
@@ -365,7 +365,7 @@ class Dispatcher:
         self._update_holdings(worker)
 
     def _attempt_failed(self, worker: WorkerId, request: RequestId, failed: m.Failed, now: float) -> None:
-        if not self.ledger.is_live(request, failed.attempt):
+        if not self.ledger.is_live(request, failed.attempt, worker):
             return
         given_up = self.setbacks.failed(request, Failure(failed.problem, failed.exit_code))
         self._flights.forget(request)

@@ -3,28 +3,49 @@
 A node is lost when its link is: when the pool reports that its processes have ended, or after the grace. Until then
 its workers keep their leases, and what is sent to them waits.
 
-Invariant (tests/processes/test_broken_links.py): a connection that breaks for less than the grace costs no worker, no
-message and no step; a node that returns after the grace is refused, and ends itself.
+Agents on this machine connect to a unix socket with the run's own token. Agents on other machines connect over TLS,
+each with a token that `expect` names for its node; machines join over the same port (`pools/join.py`).
+
+Invariants: a connection that breaks for less than the grace costs no worker, no message and no step; a node that
+returns after the grace is refused, and ends itself (tests/processes/test_broken_links.py). What comes from another
+machine without the right token, or outside of its node's scope, changes nothing (tests/unit/test_join_security.py).
 """
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
 
 from spotlight import __version__
 from spotlight.control.dispatch import Outgoing
+from spotlight.controller.gate import Gate
 from spotlight.controller.hub import Hub
+from spotlight.controller.scope import belongs, outside
+from spotlight.controller.tls_listener import TlsListener, Visitor
+from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core import wire
 from spotlight.core.events import SCHEMA
 from spotlight.core.link import GRACE_S, Link, LinkError
 from spotlight.core.link_stream import LinkStream
+from spotlight.core.node_spec import NodeSpec
+from spotlight.core.tls import Identity
 from spotlight.core.types import NodeId
 
 HANDSHAKE_S = 10.0
 """A client that has not introduced itself by then is dropped."""
+HANDSHAKE_LIMITS = wire.Limits(message=64 << 10, blob=0)
+"""Largest first frame of a client."""
+REMOTE_LIMITS = wire.Limits(message=4 << 20, blob=0)
+"""Largest frame of a node on another machine: its bytes travel by reference."""
+NOTE_LIMIT = 400
+"""Characters of a stranger's problem that are recorded."""
 
 
 @dataclass(eq=False)
@@ -33,18 +54,39 @@ class _Guest:
 
     stream: LinkStream
     watching: asyncio.Task[None]
+    spec: NodeSpec | None = None
+    """Of a node on another machine; None: its agent is a process of this one."""
     has_ended: bool = False
     """The pool has seen the end of its processes: nothing comes after what is on the way."""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """A node on another machine, whose agent may connect with this token."""
+
+    token: str
+    spec: NodeSpec
+
+
+class _Serve(Protocol):
+    def __call__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visitor: Visitor | None = None, /
+    ) -> Awaitable[None]: ...
 
 
 class Door:
     """Accepts agents, delivers their frames to the hub, and sends the controller's."""
 
-    def __init__(self, token: str, grace_s: float = GRACE_S) -> None:
+    def __init__(self, token: str, grace_s: float = GRACE_S, gate: Gate | None = None) -> None:
         self.token = token
         self._grace_s = grace_s
+        self._gate = gate or Gate()
+        self._expected: dict[NodeId, Expected] = {}
+        self.joins: Callable[[joins.Join], joins.Joined | joins.JoinRefused | None] = _no_joins
+        """Decides about a machine that wants to join; set by the pool of such machines."""
+        self.lost: Callable[[NodeId], None] = _ignore
+        """A node is lost; set by the same pool."""
         self._guests: dict[NodeId, _Guest] = {}
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | TlsListener] = []
         self._hub: Hub | None = None
 
     async def open(self, path: Path, hub: Hub) -> None:
@@ -56,11 +98,37 @@ class Door:
         path.chmod(0o600)
 
     async def listen(self, host: str, port: int, hub: Hub) -> int:
-        """Listen at a TCP port too; returns the port, which is free to choose for 0."""
+        """Listen at a TCP port of the loopback device, without TLS; returns the port, which is free to choose for 0."""
+        if not ipaddress.ip_address(host).is_loopback:
+            raise ValueError(f"{host} is not a loopback address: other machines connect over TLS alone")
         self._serve_for(hub)
         server = await asyncio.start_server(self._guarded(hub), host, port, limit=wire.STREAM_LIMIT)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    def listen_tls(self, host: str, port: int, hub: Hub, identity: Identity) -> int:
+        """Listen for other machines; returns the port, which is free to choose for 0."""
+        self._serve_for(hub)
+        listener = TlsListener(identity, self._gate, self._guarded(hub), self._stranger_failed)
+        self._servers.append(listener)
+        return listener.start(host, port)
+
+    def expect(self, node: NodeId, expected: Expected) -> None:
+        """The agent of this node may connect from another machine."""
+        self._expected[node] = expected
+
+    def forget(self, node: NodeId) -> None:
+        """The node is gone: its token is no longer valid."""
+        self._expected.pop(node, None)
+
+    def has(self, node: NodeId) -> bool:
+        """Whether the node has a link."""
+        return node in self._guests
+
+    def drop(self, node: NodeId, cause: str) -> None:
+        """Lose a node at once, if it is connected."""
+        if node in self._guests:
+            self._lose(node, cause)
 
     def _serve_for(self, hub: Hub) -> None:
         self._hub = hub
@@ -91,15 +159,21 @@ class Door:
         if self._hub is not None and node in self._hub.unreachable:
             self._lose(node, "connection lost")
 
-    def _guarded(self, hub: Hub) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _guarded(self, hub: Hub) -> _Serve:
+        async def serve(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visitor: Visitor | None = None
+        ) -> None:
             try:
-                await self._serve(hub, reader, writer)
+                await self._serve(hub, reader, writer, visitor)
             except (ConnectionError, asyncio.CancelledError):
                 pass
             except (wire.WireError, LinkError, TimeoutError) as error:
                 # An unknown client or a damaged agent: the connection is closed, the run continues.
-                hub.dispatcher.setbacks.note("controller", str(error) or "a client did not introduce itself")
+                problem = str(error) or "a client did not introduce itself"
+                if visitor is None:
+                    hub.dispatcher.setbacks.note("controller", problem)
+                elif not visitor.is_proved:
+                    self._stranger_failed(visitor, problem)
             except Exception as error:
                 hub.fail(error)
             finally:
@@ -107,26 +181,61 @@ class Door:
 
         return serve
 
-    async def _serve(self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await asyncio.wait_for(wire.read(reader), HANDSHAKE_S)
-        if first is None or not isinstance(first[0].message, m.NodeHello):
+    def _stranger_failed(self, visitor: Visitor, problem: str) -> None:
+        """Count it, and record the first failure of an address."""
+        if visitor.failed() and self._hub is not None:
+            shown = "".join(character if character.isprintable() else "?" for character in problem[:NOTE_LIMIT])
+            self._hub.dispatcher.setbacks.note(
+                "controller", f"a machine at {visitor.source} was refused, now and whenever it fails again: {shown}"
+            )
+
+    async def _serve(
+        self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visitor: Visitor | None
+    ) -> None:
+        first = await asyncio.wait_for(wire.read(reader, HANDSHAKE_LIMITS), HANDSHAKE_S)
+        message = first[0].message if first is not None else None
+        if isinstance(message, joins.Join) and visitor is not None:
+            await self._answer(message, writer, visitor)
             return
-        hello = first[0].message
-        problem = self._problem(hello)
+        if not isinstance(message, m.NodeHello):
+            if visitor is not None:
+                self._stranger_failed(visitor, "it did not introduce itself")
+            return
+        problem = self._problem(message, visitor is not None)
         if problem:
+            if visitor is not None:
+                self._stranger_failed(visitor, problem)
             wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)))
             await writer.drain()
             return
-        guest = self._welcomed(hub, hello, reader, writer)
+        if visitor is not None:
+            visitor.proved()
+        await self._relay(hub, self._welcomed(hub, message, reader, writer), message.node, reader)
+
+    async def _answer(self, join: joins.Join, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
+        """Reply to a machine that wants to join; its connection has no other purpose."""
+        reply = self.joins(join)
+        if isinstance(reply, joins.JoinRefused) and not reply.is_passing:
+            self._stranger_failed(visitor, reply.reason)
+        if reply is not None:
+            wire.write(writer, m.Envelope(None, reply))
+            await writer.drain()
+
+    async def _relay(self, hub: Hub, guest: _Guest, node: NodeId, reader: asyncio.StreamReader) -> None:
+        """Deliver what the node sends on this connection, except what it may not send."""
         try:
             while (received := await guest.stream.read(reader)) is not None:
-                hub.receive(hello.node, received[0])
+                envelope = received[0]
+                if guest.spec is not None and (problem := outside(node, guest.spec, envelope)):
+                    hub.dispatcher.setbacks.note_once(node, f"the node sent {problem}; such messages are dropped.")
+                elif belongs(node, envelope.worker):
+                    hub.receive(node, envelope)
         finally:
-            if guest.stream.broke(reader) and self._guests.get(hello.node) is guest:
-                hub.unreachable.add(hello.node)
+            if guest.stream.broke(reader) and self._guests.get(node) is guest:
+                hub.unreachable.add(node)
                 if guest.has_ended:
                     with contextlib.suppress(RuntimeError):
-                        self._lose(hello.node, "connection lost")
+                        self._lose(node, "connection lost")
 
     def _welcomed(
         self, hub: Hub, hello: m.NodeHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -141,9 +250,16 @@ class Door:
             hub.unreachable.discard(hello.node)
             return known
         clock = asyncio.get_running_loop().time
-        stream = LinkStream(Link(clock(), self._grace_s), clock)
+        expected = self._expected.get(hello.node)
+        spec = expected.spec if expected is not None else None
+        stream = LinkStream(Link(clock(), self._grace_s), clock, wire.LIMITS if spec is None else REMOTE_LIMITS)
         stream.attach(reader, writer, 0)
-        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)))
+        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)), spec)
+        if spec is not None:
+            # What the pool has granted, not what the agent claims: the bill depends on it.
+            hello = msgspec.structs.replace(
+                hello, slot_class=spec.slot_class, slots=spec.slots, zone=spec.zone, price=spec.price
+            )
         hub.node_joined(hello)
         return guest
 
@@ -165,18 +281,30 @@ class Door:
         guest.stream.lose()
         self._hub.node_lost(node, cause)
         guest.watching.cancel()
+        self.lost(node)
 
-    def _problem(self, hello: m.NodeHello) -> str:
+    def _problem(self, hello: m.NodeHello, is_remote: bool) -> str:
+        """Reason to refuse a node; a stranger learns nothing before its token is right."""
+        expected = self._expected.get(hello.node)
+        token = (expected.token if expected is not None else "") if is_remote else self.token
+        if not token or not hmac.compare_digest(hello.token.encode(), token.encode()):
+            return f"node {hello.node[:64]} sent a wrong token, so it is not of this run; join it again."
         if hello.schema != SCHEMA or hello.code != __version__:
             return (
                 f"node {hello.node} runs spotlight {hello.code} (messages {hello.schema}), but this run is on "
                 f"{__version__} (messages {SCHEMA}), and mixed versions could disagree silently; install the same one."
             )
-        if hello.token != self.token:
-            return f"node {hello.node} sent a wrong token, so it is not of this run; start it with this run's token."
         is_known = hello.node in self._guests
         if hello.received is not None and not is_known:
             return f"node {hello.node} was away for longer than its grace, so its leases are given to others; it ends."
         if hello.received is None and is_known:
             return f"a node named {hello.node} is connected already; give each node a name of its own."
         return ""
+
+
+def _no_joins(join: joins.Join) -> joins.JoinRefused:
+    return joins.JoinRefused(reason="this run takes no machines; start it with cluster.listen.")
+
+
+def _ignore(node: NodeId) -> None:
+    """Default: no pool has nodes on other machines."""

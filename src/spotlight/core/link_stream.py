@@ -12,8 +12,11 @@ from spotlight.core.link import PING_S, Link, LinkState
 class LinkStream:
     """Writes and reads numbered frames. What is sent while the link is broken is written when it is resumed."""
 
-    def __init__(self, link: Link[tuple[bytes, bytes]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, link: Link[tuple[bytes, bytes]], clock: Callable[[], float], limits: wire.Limits = wire.LIMITS
+    ) -> None:
         self.link = link
+        self._limits = limits
         self._clock = clock
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -50,7 +53,7 @@ class LinkStream:
 
         Raises LinkError or WireError if the peer sends what does not belong here.
         """
-        while (frame := await wire.read_numbered(reader)) is not None:
+        while (frame := await wire.read_numbered(reader, self._limits)) is not None:
             if reader is not self._reader:
                 return None
             is_next = self.link.accept(frame.number, frame.received, self._clock())

@@ -9,6 +9,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
     agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited, StoreFailed, Ping
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
+    machines that join     the messages of `core/join_messages.py`
     within a node          the messages of `core/crew_messages.py`
     agent <-> blob server  the messages of `core/blob_messages.py`
 
@@ -21,6 +22,7 @@ import msgspec
 
 from spotlight.core import blob_messages as blobs
 from spotlight.core import crew_messages as crews
+from spotlight.core import join_messages as joins
 from spotlight.core.blobs import BlobRef, BlobSource
 from spotlight.core.gang_messages import AwaitsRanks as AwaitsRanks
 from spotlight.core.gang_messages import GangBroken as GangBroken
@@ -396,6 +398,7 @@ AnyMessage: TypeAlias = (
     | blobs.OpenBlobs | blobs.BlobsOpen | blobs.PutBlob | blobs.AppendBlob | blobs.ReadBlob | blobs.ReadFile
     | blobs.ListFiles | blobs.FilesListed | blobs.BlobStored | blobs.BlobBytes | blobs.BlobRefused
     | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
+    | joins.Join | joins.Joined | joins.JoinRefused | joins.KillOrder | joins.NoticeOrder | joins.Leave
 )  # fmt: skip
 
 

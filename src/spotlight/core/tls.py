@@ -14,7 +14,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from spotlight.core.errors import EnvironmentProblem, InputError
+from spotlight.core.errors import InputError
 
 IDENTITY = "identity.pem"
 """The private key and the certificate, in one file that only its owner can read."""
@@ -24,7 +24,7 @@ VALID_UNTIL = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 HANDSHAKE_S = 10.0
 
 
-class WrongFingerprint(EnvironmentProblem):
+class WrongFingerprint(InputError):
     """The peer has another certificate than the run."""
 
 
@@ -104,6 +104,14 @@ def connect_pinned(host: str, port: int, fingerprint: str, timeout_s: float) -> 
         tls.close()
         raise
     return tls
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of host:port; an IPv6 host is in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise InputError(f"the address '{address}' is not HOST:PORT; write it like 10.0.0.5:7700, or [fd00::5]:7700.")
+    return host.strip("[]"), int(port)
 
 
 def write_private(path: Path, content: bytes) -> None:

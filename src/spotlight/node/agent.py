@@ -27,6 +27,7 @@ from PIL import Image as PilImage
 
 from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.protocol import Image
+from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem, SpotlightError, Stopped
 from spotlight.core.types import NodeId, WorkerId
@@ -146,7 +147,16 @@ class Agent:
 
     async def _read_controller(self) -> str:
         async for envelope, blob in self._controller.frames():
-            self._core.from_controller(envelope.worker, envelope.message, blob)
+            match envelope.message:
+                case joins.KillOrder(worker=worker):
+                    self.kill_worker(worker)
+                case joins.NoticeOrder(kind=kind, seconds=seconds):
+                    self._core.warned(kind, seconds)
+                case joins.Leave() as leave:
+                    self._launch.farewell.write_bytes(msgspec.json.encode(leave))
+                    return leave.reason
+                case message:
+                    self._core.from_controller(envelope.worker, message, blob)
         return self._controller.end
 
     async def _read_orders(self, orders: asyncio.StreamReader) -> str:
@@ -226,7 +236,7 @@ def _png(image: Image) -> bytes:
 async def _run(launch: AgentLaunch) -> NoReturn:
     far = await FarNode.open(launch) if launch.blobs else None
     hello = launch.node_settings("", None if far is None else far.serves).hello()
-    controller = ControllerLink(launch.controller, hello, launch.grace_s)
+    controller = ControllerLink(launch.controller, hello, launch.grace_s, launch.fingerprint)
     try:
         nursery = await NurseryClient.connect(Path(launch.nursery))
         await controller.connect()

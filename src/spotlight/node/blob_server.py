@@ -20,7 +20,7 @@ import sys
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from spotlight import __version__
 from spotlight.core import blob_messages as b
@@ -72,7 +72,7 @@ class HomeFiles:
         match request:
             case b.PutBlob(kind=kind, name=name, crc=crc):
                 _check(blob, crc)
-                return b.BlobStored(ref=self._store_of(node).put(kind, _checked_name(kind, name), blob)), b""
+                return b.BlobStored(ref=self._put(node, kind, _checked_name(kind, name), blob)), b""
             case b.AppendBlob(crc=crc):
                 _check(blob, crc)
                 return b.BlobStored(ref=self._store_of(node).append(blob)), b""
@@ -86,6 +86,19 @@ class HomeFiles:
             case _:
                 raise BlobError(f"{type(request).__name__} is not for a blob server; send requests for blobs alone.")
 
+    def _put(self, node: NodeId, kind: BlobKind, name: str, blob: bytes) -> BlobRef:
+        """Store a new file; a repeated request finds its own, and nothing replaces another one."""
+        store = self._store_of(node)
+        try:
+            earlier = (self._folder / kind.value / name).read_bytes()
+        except OSError:
+            return store.put(kind, name, blob)
+        if earlier != blob:
+            raise BlobError(
+                f"{kind.value}/{name} is stored already, with other bytes; samples do not change."
+            )
+        return store.ref(kind, name, blob)
+
     def _listed(self, path: str) -> tuple[str, ...]:
         place = self._folder / path
         files = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
@@ -97,13 +110,31 @@ class HomeFiles:
         return self._stores[node]
 
 
-class BlobServer:
-    """Accepts clients with the token, and answers their requests one after the other."""
+Accepts: TypeAlias = Callable[[NodeId, str], bool]
+"""Whether a client that says to be this node has the right token."""
 
-    def __init__(self, files: Serves, token: str, tls: ssl.SSLContext | None) -> None:
+
+def token_of(secret: str, node: NodeId) -> str:
+    """The token with which a node proves itself to the run's server, which knows the secret."""
+    return hmac.new(secret.encode(), node.encode(), "sha256").hexdigest()
+
+
+def proves_itself(secret: str) -> Accepts:
+    return lambda node, token: hmac.compare_digest(token.encode(), token_of(secret, node).encode())
+
+
+def knows(secret: str) -> Accepts:
+    """All nodes of a run share the secret."""
+    return lambda node, token: hmac.compare_digest(token.encode(), secret.encode())
+
+
+class BlobServer:
+    """Accepts clients with a token, and answers their requests one after the other."""
+
+    def __init__(self, files: Serves, accepts: Accepts, tls: ssl.SSLContext | None) -> None:
         """Without `tls` it may listen on loopback only."""
         self._files = files
-        self._token = token
+        self._accepts = accepts
         self._tls = tls
         self._server: asyncio.AbstractServer | None = None
         self._count = 0
@@ -160,9 +191,7 @@ class BlobServer:
             return b.BlobRefused(problem=str(error)), b""
 
     def _problem(self, opening: m.AnyMessage) -> str:
-        if not isinstance(opening, b.OpenBlobs) or not hmac.compare_digest(
-            opening.token.encode(), self._token.encode()
-        ):
+        if not isinstance(opening, b.OpenBlobs) or not self._accepts(opening.node, opening.token):
             return "a client of the blob server has a wrong token, so it is not of this run; join the run first."
         if (opening.schema, opening.code) != (SCHEMA, __version__):
             return (
@@ -227,7 +256,7 @@ def _checked_part(part: str) -> str:
 async def serve_home(settings: dict[str, str], ready: Callable[[int], Awaitable[None]]) -> None:
     """Serve a run's folder until cancelled."""
     tls = Identity.load(Path(settings["identity"])).server_context() if settings["identity"] else None
-    server = BlobServer(HomeFiles(Path(settings["folder"])), settings["token"], tls)
+    server = BlobServer(HomeFiles(Path(settings["folder"])), proves_itself(settings["secret"]), tls)
     await ready(await server.listen(settings["host"], int(settings["port"])))
     await asyncio.Event().wait()
 

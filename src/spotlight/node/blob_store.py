@@ -43,8 +43,12 @@ class BlobStore:
                 os.close(file)
         except OSError as error:
             raise self._full(path, data, error) from error
+        return self.ref(kind, name, data)
+
+    def ref(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
+        """The reference to these bytes in a file of their own."""
         digest = content_digest(data) if kind is BlobKind.PICTURE else seal_of(data)
-        return BlobRef(kind=kind, path=path, digest=digest, size=len(data))
+        return BlobRef(kind=kind, path=f"{kind.value}/{name}", digest=digest, size=len(data))
 
     def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the disk takes no more."""

@@ -14,6 +14,7 @@ from spotlight.core import wire
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.link import Link, LinkError
 from spotlight.core.link_stream import LinkStream
+from spotlight.core.tls import WrongFingerprint, open_pinned, split_address
 from spotlight.core.types import WorkerId
 
 CONNECT_S = 5.0
@@ -30,9 +31,10 @@ class Refused(EnvironmentProblem):
 class ControllerLink:
     """`connect`, then `frames` until the link is lost; `send` at any time between."""
 
-    def __init__(self, address: str, hello: m.NodeHello, grace_s: float) -> None:
-        """`address` is the path of a unix socket, or host:port."""
+    def __init__(self, address: str, hello: m.NodeHello, grace_s: float, fingerprint: str = "") -> None:
+        """`address` is the path of a unix socket, or host:port; with a `fingerprint` the connection is TLS."""
         self._address = address
+        self._fingerprint = fingerprint
         self._hello = hello
         self._grace_s = grace_s
         self._clock = asyncio.get_running_loop().time
@@ -88,7 +90,7 @@ class ControllerLink:
             except (OSError, TimeoutError, wire.WireError):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MOST_S)
-            except (Refused, LinkError) as error:
+            except (Refused, LinkError, WrongFingerprint) as error:
                 self.end = str(error)
                 break
         self.end = self.end or f"the controller could not be reached for {self._grace_s:g} s"
@@ -96,7 +98,7 @@ class ControllerLink:
         return False
 
     async def _connect(self, received: int | None) -> None:
-        reader, writer = await asyncio.wait_for(_opened(self._address), CONNECT_S)
+        reader, writer = await asyncio.wait_for(_opened(self._address, self._fingerprint), CONNECT_S)
         try:
             wire.write(writer, m.Envelope(None, msgspec.structs.replace(self._hello, received=received)))
             reply = await asyncio.wait_for(wire.read(reader), CONNECT_S)
@@ -113,8 +115,10 @@ class ControllerLink:
             raise
 
 
-async def _opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _opened(address: str, fingerprint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if address.startswith("/"):
         return await asyncio.open_unix_connection(address, limit=wire.STREAM_LIMIT)
-    host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host, int(port), limit=wire.STREAM_LIMIT)
+    host, port = split_address(address)
+    if fingerprint:
+        return await open_pinned(host, port, fingerprint, limit=wire.STREAM_LIMIT)
+    return await asyncio.open_connection(host, port, limit=wire.STREAM_LIMIT)

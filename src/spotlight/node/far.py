@@ -114,8 +114,9 @@ class _Known:
 class FarFiles:
     """Brings files of the run's folder to this machine; `shared` passes weights on to the next node."""
 
-    def __init__(self, server: BlobAddress, node: NodeId, shared: SharedFiles) -> None:
-        self._server = server
+    def __init__(self, server: BlobAddress, node: NodeId, shared: SharedFiles, peer_token: str) -> None:
+        """`peer_token` is the proof for servers of other nodes."""
+        self._peer_token = peer_token
         self._node = node
         self._shared = shared
         self._loop = asyncio.get_running_loop()
@@ -162,7 +163,7 @@ class FarFiles:
         total = await self._home.size(path)
         target.touch()
         self._shared.begin(path, target, total)
-        servers = [BlobAddress(source.address, source.fingerprint, self._server.token) for source in sources]
+        servers = [BlobAddress(source.address, source.fingerprint, self._peer_token) for source in sources]
         try:
             for server in servers:
                 client = BlobClient(server, self._node, SOURCE_S)

@@ -20,7 +20,7 @@ from spotlight.core.blobs import BlobSource
 from spotlight.core.run_files import EMBEDDINGS
 from spotlight.core.tls import Identity
 from spotlight.node.blob_client import BlobAddress
-from spotlight.node.blob_server import BlobServer
+from spotlight.node.blob_server import BlobServer, knows
 from spotlight.node.far import FarFiles, FarStore
 from spotlight.node.launch import AgentLaunch
 from spotlight.node.shared_files import SharedFiles
@@ -38,7 +38,7 @@ class FarNode:
         """None before `prepare`, and for models without embeddings on disk."""
         self._always: tuple[str, ...] = ()
         """Texts whose embeddings any sample may need."""
-        self.files = FarFiles(server, launch.node, shared)
+        self.files = FarFiles(server, launch.node, shared, launch.peer_token)
         self.store = FarStore(server, launch.node, self._ensure)
         self.serves: BlobSource | None = None
 
@@ -49,7 +49,7 @@ class FarNode:
         node = cls(launch, shared)
         identity = Identity.make(Path(launch.shared) / f"{launch.spec.name}-tls")
         host = _own_address(launch.blobs)
-        server = BlobServer(shared, launch.blob_token, identity.server_context())
+        server = BlobServer(shared, knows(launch.peer_token), identity.server_context())
         port = await server.listen(host)
         node.serves = BlobSource(f"{host}:{port}", identity.fingerprint)
         return node

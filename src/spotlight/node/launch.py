@@ -1,6 +1,7 @@
 """Launch settings of agents and workers: typed, and passed as bytes, never as pickle."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -80,7 +81,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     blobs: str = ""
     """host:port of the run's blob server; empty where `home` is the run's folder itself."""
     blob_token: str = ""
-    """Proof for blob servers that the node belongs to the run."""
+    """Proof for the run's blob server that this is the node."""
+    peer_token: str = ""
+    """Proof for blob servers of other nodes that the node belongs to the run."""
     token: str
     nursery: str = ""
     """This and the next four paths are the machine's own; `pools/machine.py` adds them to the controller's template."""
@@ -115,6 +118,11 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """See WorkerLaunch."""
     devices: tuple[SlotDevice, ...] = ()
     """Devices of the node's slots, by slot number."""
+
+    @property
+    def farewell(self) -> Path:
+        """File in which the agent leaves the controller's order to leave, for the owner of the machine."""
+        return Path(self.shared) / f"{self.spec.name}.left"
 
     def at_home(self, home: str) -> "AgentLaunch":
         """The launch on a machine where the run's folder, or its mirror, is `home`."""
@@ -164,6 +172,27 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             device=self.devices[slot],
             shared=self.shared,
         )
+
+
+class MachineLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a machine receives when it joins: the launch of its agent, and the settings of its nursery."""
+
+    agent: AgentLaunch
+    """Without the paths and devices of the machine."""
+    entry: str
+    """`package.module:function` that a worker runs."""
+    preload: tuple[str, ...]
+    warm: str
+    device: str
+    """Device of the workers: cpu, cuda, or one GPU."""
+    shares_devices: bool
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "MachineLaunch":
+        return msgspec.json.decode(data, type=cls)
 
 
 def _moved(settings: bytes, old: str, new: str) -> bytes:

@@ -1,7 +1,9 @@
 """Sections `cluster` and `market` of a recipe; free of torch."""
 
+from enum import StrEnum
 from typing import Self
 
+import msgspec
 from pydantic import Field, model_validator
 
 from spotlight.compute.train.config import AUTO, RowCount
@@ -12,10 +14,22 @@ from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.section import Section
+from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 
 DETERMINISTIC_ROWS = 8
 """Rows of `rows: auto` in a deterministic run; `compute/rollout/engine.py` needs a multiple of 4."""
+
+
+class PoolKind(StrEnum):
+    """Where the spot nodes of a run come from."""
+
+    LOCAL = "local"
+    """Processes on the controller's machine."""
+    RAY = "ray"
+    """Machines of a Ray cluster."""
+    JOIN = "join"
+    """Machines that join by themselves, with `spotlight join`."""
 
 
 class ClusterConfig(Section):
@@ -30,7 +44,13 @@ class ClusterConfig(Section):
     gang_port: int = Field(default=0, ge=0, le=65535)
     """TCP port on which rank 0 waits for the other ranks; 0: any free port."""
     spot: int = Field(default=2, ge=0)
-    """Spot nodes, which come and go by the market's trace; 0 is a reserved-only run."""
+    """Spot nodes, which come and go by the market's trace; 0 is a reserved-only run. With `pool: join`, the number that
+    is expected to join."""
+    pool: PoolKind = PoolKind.LOCAL
+    """Where the spot nodes come from; the reserved nodes are always on the controller's machine."""
+    listen: str | None = None
+    """HOST:PORT at which other machines can join the run, over TLS and with its token; port 0 is any free one. None:
+    the run is reachable from this machine alone."""
     spot_speed: float = Field(default=1.0, gt=0)
     """Speed of a spot slot relative to the profile: below 1 if rollouts run on cheaper GPUs than training. Applies to
     simulations and paced runs only."""
@@ -74,6 +94,19 @@ class ClusterConfig(Section):
             raise ConfigError(
                 f"cluster.silence_s is {self.silence_s:g} but cluster.heartbeat_s is {self.heartbeat_s:g}, so a busy "
                 f"worker would count as dead; raise silence_s to {4 * self.heartbeat_s:g} or more."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pool_can_be_reached(self) -> Self:
+        if self.listen is not None:
+            split_address(self.listen)
+        if self.pool is PoolKind.RAY:
+            raise ConfigError("cluster.pool is ray, which this version cannot use; set it to local or join.")
+        if self.pool is PoolKind.JOIN and self.listen is None:
+            raise ConfigError(
+                "cluster.pool is join but cluster.listen is not set, so no machine could join; set cluster.listen to "
+                "HOST:PORT, an address of this machine."
             )
         return self
 
@@ -123,6 +156,15 @@ class ClusterConfig(Section):
             for number in range(1, self.reserved + 1)
         ]
 
+    def check_market(self, market: "MarketConfig") -> None:
+        """Refuse a market over nodes that cannot be started."""
+        setting = "trace" if market.trace is not None else "fallback_s" if market.fallback_s is not None else ""
+        if self.pool is PoolKind.JOIN and setting:
+            raise ConfigError(
+                f"cluster.pool is join but market.{setting} is set, and machines that join come and go by themselves; "
+                f"leave market.{setting} out, or set cluster.pool to local."
+            )
+
     def check_deterministic(self) -> None:
         """Refuse settings that give other bits in another run."""
         if self.gang_elastic:
@@ -161,6 +203,10 @@ class ClusterConfig(Section):
         """Nodes that may be rented in place of spot nodes: the market does not take them, and they do not train."""
         numbers = range(1, self.spot + 1)
         return [self._node(STAND_IN.format(number), SlotClass.RESERVED, price, boot_s) for number in numbers]
+
+    def joined_node(self, name: str, slot_class: SlotClass, slots: int, price: str, zone: str) -> NodeSpec:
+        """A node on a machine that joins: it does not train."""
+        return msgspec.structs.replace(self._node(name, slot_class, price), slots=slots, zone=zone)
 
     def _node(self, name: str, slot_class: SlotClass, price: str, boot_s: float = 0.0, trains: int = 0) -> NodeSpec:
         return NodeSpec(

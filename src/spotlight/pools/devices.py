@@ -25,11 +25,13 @@ from spotlight.compute.models.config import CPU, ModelConfig, device_of
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.core.node_spec import NodeSpec
 from spotlight.node.launch import SlotDevice
-from spotlight.pools.config import ClusterConfig
+from spotlight.pools.config import ClusterConfig, PoolKind
 
 PROBE = "spotlight.node.device_probe"
 PROBE_S = 120.0
 """Time limit of the probe: importing torch takes seconds on a quiet machine, contexts on eight GPUs a few more."""
+USABLE = 0.97
+"""Share of a device's free memory that is divided; the rest is a margin for other programs."""
 TRAINER_LOAD, ROLLER_LOAD = 2, 1
 """Weights of slots on shared devices: a slot that trains counts twice, because other slots on its device slow it."""
 
@@ -141,7 +143,8 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     kind, number = device_of(device)
     if kind == CPU:
         return DeviceTable()
-    nodes = [*cluster.reserved_nodes(), *cluster.spot_nodes(), *(cluster.stand_ins() if stand_ins else ())]
+    spot = [] if cluster.pool is PoolKind.JOIN else cluster.spot_nodes()
+    nodes = [*cluster.reserved_nodes(), *spot, *(cluster.stand_ins() if stand_ins else ())]
     slots = [(spec.name, slot, slot < spec.trains) for spec in nodes for slot in range(spec.slots)]
     usable = [found.devices[number]] if number is not None else list(found.devices)
     if len(slots) > len(usable) and not cluster.share_devices:
@@ -157,6 +160,25 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     return DeviceTable(
         {place: SlotDevice(name, processes[name]) for place, name in chosen.items()},
         {each.name: each for each in usable},
+    )
+
+
+def own_devices(spec: NodeSpec, device: str, shares: bool) -> tuple[SlotDevice, ...]:
+    """Devices of the slots of a machine that is one node; its slots divide the memory of a device evenly."""
+    if device_of(device)[0] == CPU:
+        return tuple(SlotDevice() for _ in range(spec.slots))
+    found = probe(device)
+    number = device_of(device)[1]
+    usable = [found.devices[number]] if number is not None else list(found.devices)
+    if spec.slots > len(usable) and not shares:
+        raise EnvironmentProblem(
+            f"node {spec.name} has {spec.slots} slots but torch finds {_counted(found)}{_visible()}, and slots share a "
+            "device only if the run sets cluster.share_devices; join with fewer --slots."
+        )
+    chosen = [usable[slot % len(usable)] for slot in range(spec.slots)]
+    processes = Counter(each.name for each in chosen)
+    return tuple(
+        SlotDevice(each.name, processes[each.name], int(USABLE * each.free / processes[each.name])) for each in chosen
     )
 
 

@@ -18,7 +18,6 @@ from spotlight.node.launch import AgentLaunch, GiveNotice, KillWorker
 from spotlight.pools.config import ClusterConfig
 from spotlight.pools.devices import DeviceTable
 from spotlight.pools.machine import AgentEnd, Machine, MachineSettings
-from spotlight.pools.machine import sockets as sockets
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
 from spotlight.pools.processes import Incarnations
 

@@ -25,6 +25,7 @@ import msgspec
 
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.node_spec import NodeSpec
+from spotlight.core.tls import write_private
 from spotlight.core.types import NodeId
 from spotlight.node.launch import AgentLaunch, AgentOrder, SlotDevice
 from spotlight.node.nursery import READY
@@ -270,7 +271,8 @@ class Machine:
 
     def _start_agent(self, launch: AgentLaunch) -> subprocess.Popen[bytes]:
         path = self.shared / f"{launch.spec.name}.json"
-        path.write_bytes(msgspec.json.encode(launch))
+        launch.farewell.unlink(missing_ok=True)
+        write_private(path, msgspec.json.encode(launch))
         with self._log_of(launch.node).open("ab") as output:
             # Started from the event loop's thread, because the agent dies with the thread that started it.
             return subprocess.Popen(

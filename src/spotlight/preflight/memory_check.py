@@ -28,10 +28,8 @@ from spotlight.compute.train.config import AUTO, Parallel
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.node.launch import SlotDevice
-from spotlight.pools.devices import ROLLER_LOAD, TRAINER_LOAD, Device, DeviceTable
+from spotlight.pools.devices import ROLLER_LOAD, TRAINER_LOAD, USABLE, Device, DeviceTable
 
-USABLE = 0.97
-"""Share of a device's free memory that is divided; the rest is a margin for other programs."""
 FREE_SHARE = 0.9
 """A device with less free memory than this share is in use by other programs."""
 SEARCHED_ROWS = 4

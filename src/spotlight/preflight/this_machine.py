@@ -11,7 +11,7 @@ from pathlib import Path
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.folder import CHECKPOINTS_KEPT
-from spotlight.pools.local import sockets
+from spotlight.pools.machine import sockets
 from spotlight.preflight.planned_run import PlannedRun
 
 SOCKET_PATH_BYTES = 107

@@ -48,10 +48,12 @@ class Book:
     def request(self, request: RequestId) -> Request:
         return self._known(request).request
 
-    def is_live(self, request: RequestId, attempt: int) -> bool:
-        """True if the sample is leased and this is its current attempt."""
+    def is_live(self, request: RequestId, attempt: int, holder: WorkerId | None = None) -> bool:
+        """True if the sample is leased, to this worker if one is named, and this is its current attempt."""
         entry = self._entries.get(request)
-        return entry is not None and entry.attempt == attempt and entry.state is LEASED
+        if entry is None or entry.attempt != attempt or entry.state is not LEASED:
+            return False
+        return holder is None or entry.holder == holder
 
     def attempt(self, request: RequestId) -> int:
         """Number of the latest attempt; 0 before the first."""

@@ -14,7 +14,7 @@ def drain(run: Annotated[str, typer.Argument(help="Name or folder of a run.")]) 
     """Stop a run at the end of its iteration, so that it can be resumed."""
     from spotlight.folder import RunFolder
     from spotlight.orders import DrainRun, give
-    from spotlight.pools.local import sockets
+    from spotlight.pools.machine import sockets
 
     folder = RunFolder.find(run)
     typer.echo(give(sockets(folder.path), folder.name, DrainRun()).sentence)
@@ -30,7 +30,7 @@ def drill(
     from spotlight.core.journal import read
     from spotlight.folder import RunFolder
     from spotlight.orders import DrillRun, give
-    from spotlight.pools.local import sockets
+    from spotlight.pools.machine import sockets
 
     folder = RunFolder.find(run)
     done = give(sockets(folder.path), folder.name, DrillRun(share=share, reserved=reserved))

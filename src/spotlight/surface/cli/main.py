@@ -18,6 +18,7 @@ from spotlight.surface.cli import (
     drain,
     evaluate,
     export,
+    join,
     plan,
     pretrain,
     profile,
@@ -49,6 +50,8 @@ app.command("report")(report.report)
 app.command("audit")(report.audit)
 app.command("drain")(drain.drain)
 app.command("drill")(drain.drill)
+app.command("join")(join.join)
+app.command("token")(join.token)
 app.command("pretrain")(pretrain.pretrain)
 app.command("profile")(profile.profile)
 app.command("plan", cls=SettingsCommand)(plan.plan)

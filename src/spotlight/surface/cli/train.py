@@ -174,6 +174,7 @@ def watched(run: "Run") -> None:
     try:
         with watcher(run.config.iterations, run.prices, view) as watching:
             run.run_log.observers.append(watching.apply)
+            run.announce = typer.echo
             run.run_log.projections[part_name()] = view.to_bytes
             asyncio.run(run.execute())
     except BaseException:
