@@ -1,7 +1,19 @@
 """Metadata services that fail: whatever they reply, the watch goes on, reports once, and a notice still arrives."""
 
 import pytest
-from metadata_server import ACTION, EVENTS, PREEMPTED, MetadataServer, chunked, content, hang, raw, reset, slow, status
+from metadata_server import (
+    ACTION,
+    EVENTS,
+    PREEMPTED,
+    MetadataServer,
+    chunked,
+    content,
+    hang,
+    raw,
+    reset,
+    slow,
+    status,
+)
 from notice_stories import LIMIT_S, POLL_S, client, is_imminent, listening, story
 
 from spotlight.node.notices import gcp

@@ -63,8 +63,6 @@ async def test_recommendation_is_advisory_and_gives_way_to_the_interruption_and_
         server.interrupt(120)
         assert is_imminent(await node.next(), 120)
         server.interruption = None
-        withdrawn = await node.next()
-        assert (withdrawn.kind, withdrawn.withdrawn) == (NoticeKind.IMMINENT, True)
         assert await node.next() == advised, "the recommendation is still in force"
         server.rebalance = None
         withdrawn = await node.next()

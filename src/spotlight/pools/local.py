@@ -28,7 +28,7 @@ from spotlight.core.errors import EnvironmentProblem, SpotlightError
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind
-from spotlight.node.launch import AgentLaunch, AgentOrder, GiveNotice, KillWorker
+from spotlight.node.launch import AgentLaunch, AgentOrder, DrainNode, GiveNotice, KillWorker
 from spotlight.node.nursery import READY
 from spotlight.pools.config import ClusterConfig
 from spotlight.pools.devices import DeviceTable
@@ -182,9 +182,9 @@ class LocalPool:
     async def drain_node(self, node: NodeId) -> None:
         entry = self._find(node)
         if entry is not None and entry.process.returncode is None:
-            # Counted as killed: just after its start the agent cannot drain yet, and its end is no crash.
             entry.is_killed = True
-            entry.process.terminate()
+            # Not SIGTERM, which may be a notice; the order waits in the pipe of an agent that has just started.
+            self._order(node, DrainNode())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(entry.gone.wait(), self._settings.cluster.drain_s + REAP_S)
         await self.kill_node(node)
@@ -289,6 +289,7 @@ class LocalPool:
             token_pixels=settings.token_pixels,
             gang_port=settings.cluster.gang_port,
             devices=settings.devices.of(spec),
+            notices=settings.cluster.notices.on_simulated_nodes().model_dump_json(),
         )
 
     def _start_agent(self, launch: AgentLaunch) -> subprocess.Popen[bytes]:
