@@ -97,6 +97,19 @@ async def test_without_a_date_header_a_wrong_clock_never_gives_more_than_aws_pro
         assert notice.deadline >= started, "no deadline is before its arrival"
 
 
+@pytest.mark.parametrize("skew_s", [-300.0, 300.0])
+@pytest.mark.parametrize("sends_date", [True, False])
+@story
+async def test_deadline_of_a_service_whose_clock_is_minutes_off_is_right_or_within_the_bounds(skew_s, sends_date):
+    async with MetadataServer(skew_s=skew_s, sends_date=sends_date) as server, listening(*sources(server)) as node:
+        started = time.monotonic()
+        server.interrupt(90)
+        notice = await node.next()
+        if sends_date:
+            assert is_imminent(notice, 90)
+        assert started <= notice.deadline <= time.monotonic() + 120
+
+
 @story
 async def test_clock_that_is_set_after_the_notice_does_not_move_the_deadline():
     clock = StoryClock()
