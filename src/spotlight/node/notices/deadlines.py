@@ -4,8 +4,8 @@ The clock of this machine may be minutes off, as after a boot without NTP. The d
 and so does the reply's Date header: their difference is the time left, whatever this machine's wall clock says. Date is
 cut to whole seconds, so the wall clock supplies the fraction if it agrees with Date; otherwise the latest time that
 Date allows is assumed, which is at most 1 s and the round trip too late. Without Date only the wall clock is left.
-Whatever clock is wrong, a deadline is never before the reply that brings it, and never later than `most_s` after it, the
-longest warning that the cloud documents.
+Whatever clock is wrong, a deadline is never before the reply that brings it, and never later than `most_s` after it,
+the longest warning that the cloud documents.
 """
 
 import math
