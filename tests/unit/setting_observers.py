@@ -48,6 +48,8 @@ from spotlight.core.work import Request, Work
 from spotlight.folder import RunFolder
 from spotlight.node.equipment import equip
 from spotlight.node.launch import AgentLaunch
+from spotlight.node.notices.notice import SourceFailed
+from spotlight.node.notices.notice_sources import chosen, made
 from spotlight.node.worker_settings import WorkerSettings
 from spotlight.pools.devices import DeviceTable
 from spotlight.pools.local import LocalPool
@@ -147,6 +149,26 @@ def launch(config: RunConfig, folder: Path) -> object:
     settings = WorkerSettings.model_validate_json(found.settings)
     worker = msgspec.structs.replace(found.for_worker(0), settings=b"")
     return msgspec.structs.replace(found, settings=b"", elastic=""), worker, settings.pace, settings.rows
+
+
+def notices(config: RunConfig, folder: Path) -> object:
+    """Sources that an agent watches, their pauses, and the seconds of a notice or the reason why there is none."""
+
+    settings, clock = launch_of(config, folder).notices_config(), HandClock()
+
+    async def polled() -> object:
+        sources = [one for name in await chosen(settings, clock, {}) for one in made(name, settings, clock)]
+        seen = []
+        for source in sources:
+            try:
+                notice = None if source.name == "sigterm" else await source.poll()
+            except SourceFailed as failed:
+                seen.append((source.name, source.pause_s, str(failed)))
+            else:
+                seen.append((source.name, source.pause_s, notice and notice.seconds_left(clock.now())))
+        return seen
+
+    return asyncio.run(polled())
 
 
 def judged(config: RunConfig, folder: Path) -> object:

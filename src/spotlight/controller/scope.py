@@ -58,7 +58,7 @@ def _is_sound(node: NodeId, spec: NodeSpec, message: m.AnyMessage) -> bool:
         case m.Gone(worker=worker, cause=cause):
             return belongs(node, worker) and len(cause) <= TEXT_LIMIT
         case m.Warned(seconds=seconds):
-            return _is_duration(seconds)
+            return seconds is None or _is_duration(seconds)
         case m.Failed(problem=text) | m.Noted(problem=text) | m.StoreFailed(problem=text):
             return len(text) <= TEXT_LIMIT
         case m.RewardAwaited(reward=reward, pictures=pictures, problem=text):

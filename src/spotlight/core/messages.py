@@ -230,10 +230,13 @@ class Gone(Message, frozen=True, kw_only=True):
 
 
 class Warned(Message, frozen=True, kw_only=True):
-    """A preemption notice for the whole node, `seconds` before the deadline."""
+    """The preemption notice of the whole node; it replaces the node's earlier one."""
 
     kind: NoticeKind
-    seconds: float
+    seconds: float | None
+    """Seconds until the loss; None: not announced."""
+    withdrawn: bool = False
+    """Whether no notice is in force any more; `kind` is that of the last one."""
 
 
 class RewardAwaited(Message, frozen=True, kw_only=True):

@@ -232,6 +232,7 @@ class JoinPool:
             blob_token=token_of(settings.blob_secret, member.node),
             peer_token=token_of(settings.blob_secret, PEERS),
             gang_port=0,
+            notices=settings.cluster.notices.model_dump_json(),
         )
         return MachineLaunch(
             agent=template,

@@ -40,6 +40,7 @@ class Fault(StrEnum):
     NOTICED = "imminent notice, then killed"
     KILLED_EARLY = "killed earlier than promised"
     SPARED = "imminent notice, then not killed"
+    WITHDRAWN = "notice, then withdrawn"
     ALL_SPOT_KILLED = "all spot killed at once"
     FLAPPING = "capacity flapping"
     STRAGGLER = "straggler"
@@ -77,6 +78,7 @@ MACHINES = (
     Fault.NOTICED,
     Fault.KILLED_EARLY,
     Fault.SPARED,
+    Fault.WITHDRAWN,
     Fault.ALL_SPOT_KILLED,
     Fault.FLAPPING,
     Fault.STRAGGLER,
@@ -240,12 +242,17 @@ class MachineFaults:
             Fault.WORKER_KILLED: self._kill_worker,
             Fault.NODE_KILLED: lambda chance: self._on_node(chance, world.kill),
             Fault.CONNECTION_LOST: lambda chance: self._on_node(chance, lambda name: world.kill(name, True)),
-            Fault.ADVISED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.ADVISORY, 60)),
+            Fault.ADVISED: lambda chance: self._on_spot(
+                chance, lambda name: world.warn(name, NoticeKind.ADVISORY, 60, "adviser")
+            ),
             Fault.NOTICED: lambda chance: self._on_spot(chance, lambda name: self._warn_and_kill(name, chance, 1.0)),
             Fault.KILLED_EARLY: lambda chance: self._on_spot(
                 chance, lambda name: self._warn_and_kill(name, chance, 0.3)
             ),
-            Fault.SPARED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.IMMINENT, 5)),
+            Fault.SPARED: lambda chance: self._on_spot(
+                chance, lambda name: world.warn(name, NoticeKind.IMMINENT, 5, "sparer")
+            ),
+            Fault.WITHDRAWN: lambda chance: self._on_spot(chance, lambda name: self._warn_and_withdraw(name, chance)),
             Fault.ALL_SPOT_KILLED: self._kill_all_spot,
             Fault.FLAPPING: self._flap,
             Fault.STRAGGLER: lambda chance: self._on_worker(chance, lambda name: world.slow(name, SLOWNESS)),
@@ -287,9 +294,6 @@ class MachineFaults:
     def _kill_worker(self, chance: random.Random) -> None:
         self._on_worker(chance, self._world.kill_worker)
 
-    def _warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
-        self._world.warn(name, kind, seconds)
-
     def _warn_and_kill(self, name: str, chance: random.Random, share: float) -> None:
         seconds = chance.uniform(0.5, 15.0)
         node = self._world.nodes[name]
@@ -300,6 +304,18 @@ class MachineFaults:
                 self._world.kill(name)
 
         asyncio.get_running_loop().call_later(seconds * share, kill)
+
+    def _warn_and_withdraw(self, name: str, chance: random.Random) -> None:
+        """Give a notice, and withdraw it before its deadline or some time after."""
+        kind, seconds = chance.choice(tuple(NoticeKind)), chance.uniform(0.5, 15.0)
+        node = self._world.nodes[name]
+        self._world.warn(name, kind, seconds, "withdrawer")
+
+        def withdraw() -> None:
+            if self._world.nodes.get(name) is node:
+                self._world.withdraw(name, kind, "withdrawer")
+
+        asyncio.get_running_loop().call_later(seconds * chance.uniform(0.1, 2.0), withdraw)
 
     def _kill_all_spot(self, chance: random.Random) -> None:
         """Take all spot nodes, for 30 s or only until they restart."""

@@ -25,6 +25,7 @@ from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.notices.notice import Notice
 from spotlight.node.unloading import FlightStore, NearStore, stored_sample
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.far_store import SimFarStore
@@ -216,8 +217,10 @@ class SimNode:
         self._away.discard(number)
         self._loop.call_soon(self._start, number)
 
-    def warn(self, warned: m.Warned) -> None:
-        self._core.warned(warned.kind, warned.seconds)
+    def warn(self, notice: Notice) -> Notice | None:
+        """Apply a source's notice; return the one that is in force for the node."""
+        self._core.warned(notice)
+        return self._core.notices.in_force
 
     def worker_ids(self) -> list[WorkerId]:
         return [worker.id for _, worker in sorted(self.workers.items())]
