@@ -26,11 +26,13 @@ from spotlight import __version__
 from spotlight.control.dispatch import Outgoing
 from spotlight.controller.gate import Gate
 from spotlight.controller.hub import Hub
-from spotlight.controller.scope import belongs, outside
+from spotlight.controller.remote_node import Fate, RemoteNode
+from spotlight.controller.scope import belongs
 from spotlight.controller.tls_listener import TlsListener, Visitor
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core import wire
+from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import SCHEMA
 from spotlight.core.link import GRACE_S, Link, LinkError
 from spotlight.core.link_stream import LinkStream
@@ -54,8 +56,8 @@ class _Guest:
 
     stream: LinkStream
     watching: asyncio.Task[None]
-    spec: NodeSpec | None = None
-    """Of a node on another machine; None: its agent is a process of this one."""
+    remote: RemoteNode | None = None
+    """None: its agent is a process of this machine."""
     has_ended: bool = False
     """The pool has seen the end of its processes: nothing comes after what is on the way."""
 
@@ -215,7 +217,7 @@ class Door:
     async def _answer(self, join: joins.Join, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
         """Reply to a machine that wants to join; its connection has no other purpose."""
         reply = self.joins(join)
-        if isinstance(reply, joins.JoinRefused) and not reply.is_passing:
+        if isinstance(reply, joins.JoinRefused) and not reply.wait_s:
             self._stranger_failed(visitor, reply.reason)
         if reply is not None:
             wire.write(writer, m.Envelope(None, reply))
@@ -226,9 +228,16 @@ class Door:
         try:
             while (received := await guest.stream.read(reader)) is not None:
                 envelope = received[0]
-                if guest.spec is not None and (problem := outside(node, guest.spec, envelope)):
-                    hub.dispatcher.setbacks.note_once(node, f"the node sent {problem}; such messages are dropped.")
-                elif belongs(node, envelope.worker):
+                if guest.remote is not None:
+                    fate, problem = guest.remote.judge(envelope, hub.dispatcher.directory)
+                    if problem:
+                        hub.dispatcher.setbacks.note_once(node, problem)
+                    if fate is Fate.EXPELS:
+                        self._expel(node, problem)
+                        return
+                    if fate is not Fate.DELIVERED:
+                        continue
+                if belongs(node, envelope.worker):
                     hub.receive(node, envelope)
         finally:
             if guest.stream.broke(reader) and self._guests.get(node) is guest:
@@ -254,7 +263,8 @@ class Door:
         spec = expected.spec if expected is not None else None
         stream = LinkStream(Link(clock(), self._grace_s), clock, wire.LIMITS if spec is None else REMOTE_LIMITS)
         stream.attach(reader, writer, 0)
-        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)), spec)
+        remote = RemoteNode(hello.node, spec) if spec is not None else None
+        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)), remote)
         if spec is not None:
             # What the pool has granted, not what the agent claims: the bill depends on it.
             hello = msgspec.structs.replace(
@@ -273,6 +283,13 @@ class Door:
             self._lose(node, f"connection lost for {self._grace_s:g} s")
         finally:
             alive.cancel()
+
+    def _expel(self, node: NodeId, problem: str) -> None:
+        """Send a machine away for good, with the reason."""
+        leave = joins.Leave(reason=problem, exit_code=EnvironmentProblem.exit_code)
+        self.send(Outgoing(node, None, leave))
+        self.forget(node)
+        self.drop(node, problem)
 
     def _lose(self, node: NodeId, cause: str) -> None:
         guest = self._guests.pop(node)

@@ -200,7 +200,8 @@ def _check_limits(message: int, blob: int, limits: Limits) -> None:
 def _envelope(message: bytes) -> Envelope:
     try:
         return _DECODER.decode(message)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # Not all are MsgspecErrors: text may be no UTF-8, and arrays may be nested without end.
         raise WireError(
             f"a message of {len(message)} bytes cannot be decoded ({error}): the bytes are damaged, or the sender has "
             "another version; restart the sender with the controller's version."

@@ -82,6 +82,8 @@ class Agent:
         self._store = GroupStore(Path(launch.nursery).with_name(f"{launch.spec.name}.groups"))
         self._end: asyncio.Future[str] = self._loop.create_future()
         self._far = far
+        if far is not None:
+            far.store.refused = self.end
         near = BlobStore(Path(launch.home), launch.node)
         self._blobs: Puts = near if far is None else far.store
         settings = launch.node_settings(str(self._store.path))

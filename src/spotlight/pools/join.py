@@ -37,6 +37,7 @@ from spotlight.node.blob_server import token_of
 from spotlight.node.launch import AgentLaunch, MachineLaunch
 from spotlight.pools.config import ClusterConfig, MarketConfig
 from spotlight.pools.local import COUNTS, LocalPool, LocalPoolSettings
+from spotlight.pools.machine import PRELOAD_S
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
 from spotlight.pools.processes import REAP_S, Incarnations
 from spotlight.pools.tokens import RunSecrets
@@ -111,6 +112,8 @@ class JoinPool:
         self._is_stopping = False
         self.farewell: Callable[[], joins.Leave] = lambda: self.STOPPED
         """The order with which machines leave when the run ends."""
+        self.is_ready: Callable[[], bool] = lambda: True
+        """Whether the run's own workers have started: they set the kernels that all others must have."""
         door.joins, door.lost = self.answer, self._lost
 
     async def start(self) -> None:
@@ -215,10 +218,17 @@ class JoinPool:
         self._forget_unconnected()
         if join.name in self._members or join.name in self._settings.taken():
             return joins.JoinRefused(
-                reason=f"the run has a node named {join.name} already; choose another with --name.", is_passing=True
+                reason=f"the run has a node named {join.name} already; choose another with --name.",
+                wait_s=1.5 * self._settings.cluster.grace_s,
             )
         if len(self._members) >= MACHINES_LIMIT:
-            return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", is_passing=True)
+            return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", wait_s=PRELOAD_S)
+        if not self.is_ready():
+            return joins.JoinRefused(
+                reason="the run's own workers have not started yet; try again.",
+                exit_code=4,
+                wait_s=PRELOAD_S + self._settings.cluster.start_s,
+            )
         return None
 
     def _launch(self, member: _Member) -> MachineLaunch:

@@ -100,24 +100,28 @@ class JoiningMachine:
     async def _joined(self) -> joins.Joined | None:
         """Join, within the grace; None if the user stops it before."""
         loop = asyncio.get_running_loop()
-        address, deadline = self._options.token_file.address, loop.time() + self._grace_s
+        address, began, wait_s = self._options.token_file.address, loop.time(), self._grace_s
         self._say(f"joining the run {self._options.token_file.run} at {address} as {self._options.name}")
+        shown = ""
         while not self._is_asked_to_stop.is_set():
             problem: SpotlightError
             try:
                 match await self._dialled(self._message()):
                     case joins.Joined() as joined:
                         return joined
-                    case joins.JoinRefused(is_passing=False) as refused:
-                        raise error_of(refused.exit_code, f"{address} refuses this machine: {refused.reason}")
                     case joins.JoinRefused() as refused:
                         problem = error_of(refused.exit_code, f"{address} refuses this machine: {refused.reason}")
+                        wait_s = refused.wait_s
                     case _:
                         problem = self._unreachable("it closed the connection; it may run another version")
             except (OSError, TimeoutError, wire.WireError) as error:
                 problem = self._unreachable(str(error) or "no reply")
-            if loop.time() + PAUSE_S > deadline:
+                wait_s = self._grace_s
+            if loop.time() + PAUSE_S > began + wait_s:
                 raise problem
+            if str(problem) != shown:
+                shown = str(problem)
+                self._say(f"trying for {wait_s:.0f} s: {shown}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_asked_to_stop.wait(), PAUSE_S)
         return None
