@@ -30,9 +30,9 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
-from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually

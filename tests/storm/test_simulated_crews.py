@@ -6,7 +6,7 @@ from test_simulate import run
 from spotlight.config import RunConfig, load_config
 from spotlight.control.profiles import Profile
 from spotlight.core.events import Crewing
-from spotlight.sim.sim_node import MachineSettings
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.simulate import simulated
 
 LARGE = Profile.load("h200-qwen-image-1280")

@@ -50,6 +50,10 @@ class NoFaults:
         """Latency of the next message on this node's connection; messages stay in order."""
         return self.tempo.latency_s
 
+    def fetch_s(self, node: NodeId) -> float:
+        """Seconds until the node has copied announced weights to its store, beside the workers' `load_s`."""
+        return 0.0
+
     def score_s(self, request: Request, node: NodeId) -> float:
         """Seconds until the node's judges have scored the sample."""
         return self.tempo.score_s

@@ -157,12 +157,16 @@ class Storm(NoFaults):
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
         pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
+        pace.copy_s = pace.load_s * int(mark("copy", self._seed, worker)[:4], 16) / 0x10000
         # Up to eight updates: they continue during the write, and it may still run when the next save is due.
         pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x2000
         return pace
 
     def latency_s(self, node: NodeId) -> float:
         return self.tempo.latency_s * self._streams["latency"].uniform(0.2, 2.0)
+
+    def fetch_s(self, node: NodeId) -> float:
+        return self.tempo.load_s * self._streams["fetch"].uniform(0.0, 4.0)
 
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)

@@ -21,11 +21,12 @@ from spotlight.core.work import NoticeKind, RequestId, SlotClass
 from spotlight.sim.crash_points import Broken
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_gang import SimGangs
-from spotlight.sim.sim_node import MachineSettings, SimNode
+from spotlight.sim.sim_node import SimNode
 from spotlight.sim.storage import MISSING, SimStorage
 
 

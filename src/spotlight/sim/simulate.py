@@ -33,10 +33,10 @@ from spotlight.folder import RunFolder
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import PoolEvent
 from spotlight.sim.controller import Controller, Ending
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.profiled import ProfiledPolicy
-from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
@@ -201,7 +201,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     loop, config = asyncio.get_running_loop(), simulation.config
     policy = ProfiledPolicy(simulation.profile, config)
     events = MessageTrace(is_kept=False)
-    machines = MachineSettings.of(config)
+    machines = MachineSettings.of(config, simulation.profile.copies_sets)
     world = SimWorld(policy, SimStorage(), events, True, machines, numerics=simulation.numerics)
     controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
     run_log = controller.run_log
