@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy
-from benchmarks.elastic.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
+from benchmarks.elastic.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, replay
 from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
@@ -240,7 +240,6 @@ async def _run(case: Case) -> Outcome:
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
     policy = (CrewPolicy if fixed else VariedPolicy)(profile, config)
     world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), True, MachineSettings.of(config))
-    world.rendezvous = lambda: SlowRendezvous(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
     if isinstance(policy, CrewPolicy):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled

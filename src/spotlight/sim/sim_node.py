@@ -49,8 +49,6 @@ class NodeWorld(Protocol):
     storage: SimStorage
     numerics: Numerics
     machines: MachineSettings
-    rendezvous: Callable[[], SimRendezvous]
-    """Makes the rendezvous of a node."""
     gangs: SimGangs
     is_exact: bool
     """Whether samples and updates have the same bits on every worker."""
@@ -106,7 +104,7 @@ class SimNode:
         self._to_start: dict[int, WorkerId] = {}
         """Workers that start as soon as their slot is present."""
         self._ended = asyncio.Event()
-        self._rendezvous = world.rendezvous()
+        self._rendezvous = SimRendezvous()
         settings = self._settings()
         self._core = AgentCore(settings, self, self._rendezvous, world.storage, self._loop)
         self.report(None, settings.hello())

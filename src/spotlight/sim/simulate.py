@@ -169,10 +169,15 @@ class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as the simulator runs it: the profile's rows and role switch, rare heartbeats, an unsynced journal."""
+    """The recipe as the simulator runs it: the profile's rows, role switch and degrees of crews, rare heartbeats, an
+    unsynced journal."""
     rows = efficient_batch(profile, Operation.DENOISE_STEP)
     settings = config.model_dump()
     settings["cluster"] |= {"rows": rows, "heartbeat_s": HEARTBEAT_S, "silence_s": SILENCE_S}
+    if config.cluster.elastic.degrees == "auto":
+        most = min(config.cluster.slots, config.cluster.elastic.max_degree or config.cluster.slots)
+        degrees = [degree for degree in crew_degrees(profile) if degree <= most]
+        settings["cluster"]["elastic"] |= {"degrees": degrees}
     if Operation.ROLE_SWITCH in profile.operations:
         settings["pipeline"] |= {"switch_s": profile.seconds(Operation.ROLE_SWITCH)}
     settings["output"]["journal"] |= {"sync": "never"}
@@ -185,10 +190,24 @@ def simulate(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     return run_virtually(_run(simulation, folder))
 
 
+def crew_degrees(profile: Profile) -> list[int]:
+    """Numbers of slots per crew whose forwards were timed."""
+    timed = profile.degrees(Operation.DENOISE_STEP)
+    previews = profile.degrees(Operation.PREVIEW_STEP) or timed
+    return [degree for degree in timed if degree in previews]
+
+
 def check(config: RunConfig, profile: Profile, recipe: str) -> None:
     """Refuse a profile that lacks an operation of the recipe, before anything is written."""
     needed = [*NEEDED, Operation.REGROUP] if config.cluster.slots > 1 else list(NEEDED)
     profile.require(needed, recipe)
+    listed, timed = config.cluster.elastic.degrees, crew_degrees(profile)
+    unknown = [degree for degree in listed if degree not in timed] if listed != "auto" else []
+    if config.cluster.slots > 1 and unknown:
+        raise ConfigError(
+            f"cluster.elastic.degrees has {unknown[0]}, but the profile '{profile.name}' has times of crews of "
+            f"{', '.join(map(str, timed))} slots only; choose among these, or leave degrees out."
+        )
     ranks = profile.degrees(Operation.OPTIMIZER_STEP)
     if config.cluster.gang not in ranks:
         raise ConfigError(
