@@ -160,6 +160,7 @@ class Storm(NoFaults):
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
         pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
+        pace.copy_s = pace.load_s * int(mark("copy", self._seed, worker)[:4], 16) / 0x10000
         # Up to eight updates: they continue during the write, and it may still run when the next save is due.
         pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x2000
         return pace
@@ -173,6 +174,9 @@ class Storm(NoFaults):
     def store_s(self, node: NodeId) -> float:
         trip_s = super().store_s(node) * self._streams["store"].uniform(0.2, 2.0)
         return trip_s + self._streams["slow store"].uniform(0.1, 8.0) if self.happens(Fault.STORE_SLOW, 0.1) else trip_s
+
+    def fetch_s(self, node: NodeId) -> float:
+        return self.tempo.load_s * self._streams["fetch"].uniform(0.0, 4.0)
 
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)

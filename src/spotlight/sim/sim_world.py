@@ -22,11 +22,11 @@ from spotlight.node.notices.notice import POOL, Notice
 from spotlight.sim.crash_points import Broken
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
-from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_gang import SimGangs
-from spotlight.sim.sim_node import MachineSettings, SimNode
+from spotlight.sim.sim_node import SimNode
 from spotlight.sim.storage import MISSING, SimStorage
 
 
@@ -53,7 +53,6 @@ class SimWorld:
         self.gangs = SimGangs()
         self.is_exact = is_exact
         self.machines = machines or MachineSettings()
-        self.rendezvous: Callable[[], SimRendezvous] = SimRendezvous
         self.nodes: dict[str, SimNode] = {}
         """Live nodes by the name that they keep over all incarnations."""
         self._by_id: dict[NodeId, SimNode] = {}
