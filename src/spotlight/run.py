@@ -53,7 +53,7 @@ from spotlight.pools.pool import Departure, NodeDown, Pool
 from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
-from spotlight.run_settings import pool_settings
+from spotlight.run_settings import HUB, pool_settings
 from spotlight.speed_check import check_speed
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
@@ -197,12 +197,10 @@ class Run:
     @asynccontextmanager
     async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[Pool]:
         """The pool with its reserved nodes; all processes end with it."""
-        settings = self.pool_settings(door.token)
-        local = LocalPool(settings)
-        pool: Pool = local if self.config.cluster.listen is None else self._joinable(local, settings, door, hub)
+        pool = self.pool_for(door, hub)
         try:
             await pool.start()
-            await door.open(settings.controller, hub)
+            await door.open(sockets(self.folder.path) / HUB, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
                 await pool.add_node(spec)
             yield pool
@@ -210,9 +208,12 @@ class Run:
             await pool.stop()
             await door.close()
 
-    def _joinable(self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub) -> JoinPool:
-        """Listen for other machines, and print how they join."""
-        assert self.config.cluster.listen is not None
+    def pool_for(self, door: Door, hub: Hub) -> Pool:
+        """The local pool; with `cluster.listen` also other machines, for which the door listens from now on."""
+        settings = self.pool_settings(door.token)
+        local = LocalPool(settings)
+        if self.config.cluster.listen is None:
+            return local
         host, port = split_address(self.config.cluster.listen)
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
