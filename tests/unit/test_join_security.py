@@ -225,7 +225,7 @@ class Party:
         node = m.NodeHello(schema=SCHEMA, code=__version__, node=hello.node, slot_class=SlotClass.SPOT, slots=1)
         run.hub.node_joined(node)
         for message in (hello, m.Held(weights=self.requests[0].weights, digest="weights"), m.Pull(free_rows=4)):
-            run.hub.receive(hello.node, m.Envelope(self.honest, message), b"")
+            run.hub.receive(hello.node, m.Envelope(self.honest, message))
         assert {self.holder(request.id) for request in self.requests} == {self.honest}
 
     def holder(self, request):
@@ -307,7 +307,7 @@ def test_honest_worker_still_finishes_what_was_attacked(tmp_path):
             result = m.Result(
                 request=party.requests[0].id, attempt=1, digest="weights", steps=6, score=m.Score(reward=0.5)
             )
-            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result), b"")
+            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result))
             assert run.hub.dispatcher.ledger.state(party.requests[0].id) is SampleState.ACCEPTED
 
     told(story())
