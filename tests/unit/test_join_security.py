@@ -404,6 +404,27 @@ def test_machine_with_other_kernels_is_sent_away_with_the_reason(tmp_path):
     told(story())
 
 
+def test_worker_of_another_machine_waits_until_the_runs_own_workers_have_set_the_kernels(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            run.hub.dispatcher.directory.kernels = None
+            launch = await run.joined("box")
+            link = run.link(launch)
+            await link.connect()
+            worker, hello = hello_of(launch.agent.node)
+            link.send(msgspec.structs.replace(hello, kernels="flash"), worker)
+            stream = run.door._guests[launch.agent.node].stream
+            await run.eventually(lambda: stream.link.received == 1)
+            assert worker not in run.hub.dispatcher.directory.workers
+            party = Party(run)
+            assert party.honest in run.hub.dispatcher.directory.workers, "the run's own kernels count"
+            link.send(m.Alive(), worker)
+            await run.eventually(lambda: run.pool.nodes() == ())
+            assert "kernels" in run.problems()[-1]
+
+    told(story())
+
+
 # -- defaults ----------------------------------------------------------------------------------------------------------
 
 
