@@ -85,6 +85,7 @@ class JoiningMachine:
                 if joined is None or await self._life(joined):
                     return
         finally:
+            await asyncio.gather(*self._killing)
             if self._machine is not None:
                 await self._machine.stop()
                 await self._report_end()
