@@ -51,8 +51,6 @@ class JoinOptions:
     zone: str = ""
     folder: Path
     """Folder for logs, spilled weights and the mirror of the run."""
-    home: Path | None = None
-    """The run's folder, where this machine can reach it; None: a mirror in `folder`."""
 
 
 def default_name() -> str:
@@ -85,6 +83,7 @@ class JoiningMachine:
                 if joined is None or await self._life(joined):
                     return
         finally:
+            await asyncio.gather(*self._killing)
             if self._machine is not None:
                 await self._machine.stop()
                 await self._report_end()
@@ -217,7 +216,7 @@ class JoiningMachine:
             options = self._options
             settings = MachineSettings(
                 folder=options.folder,
-                home=options.home or options.folder / "home",
+                home=options.folder / "home",
                 entry=received.entry,
                 preload=received.preload,
                 is_bare=received.device != "cpu",
