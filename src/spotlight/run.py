@@ -236,8 +236,8 @@ class Run:
             )
         )
         blobs = reachable(host, await home.start())
-        token_file = self._secrets.listens_at(address)
-        for line in joining_lines(address, self.folder.name, token_file):
+        self._secrets.listens_at(address)
+        for line in joining_lines(address, self.folder.name):
             self.announce(line)
         offered = JoinSettings(
             pool=settings,
@@ -249,6 +249,7 @@ class Run:
         )
         pool = JoinPool(local, door, offered, self._secrets)
         pool.farewell = lambda: self._farewell
+        pool.announce = self.announce
         pool.is_ready = lambda: hub.dispatcher.directory.kernels is not None
         return pool, home
 

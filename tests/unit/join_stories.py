@@ -63,7 +63,14 @@ class ListeningRun:
         self.pool = JoinPool(
             LocalPool(settings),
             self.door,
-            JoinSettings(pool=settings, market=MarketConfig(), device="cpu", address=self.address),
+            JoinSettings(
+                pool=settings,
+                market=MarketConfig(),
+                device="cpu",
+                address=self.address,
+                blobs=f"{HOST}:{port + 1}",
+                blob_secret="blob secret",
+            ),
             self.secrets,
         )
 
