@@ -43,7 +43,7 @@ from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.orders import Done, DrainRun, DrillRun, RenewToken, RunOrder, listen
-from spotlight.pools.blob_home import BlobHome, BlobHomeSettings
+from spotlight.pools.blob_home import BlobHomeSettings
 from spotlight.pools.config import PoolKind
 from spotlight.pools.devices import DeviceTable, table_for
 from spotlight.pools.join import JoinPool, JoinSettings, joining_lines, reachable
@@ -54,7 +54,7 @@ from spotlight.pools.pool import Departure, NodeDown, Pool
 from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
-from spotlight.run_settings import pool_settings
+from spotlight.run_settings import HUB, pool_settings
 from spotlight.speed_check import check_speed
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
@@ -198,44 +198,27 @@ class Run:
     @asynccontextmanager
     async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[Pool]:
         """The pool with its reserved nodes; all processes end with it."""
-        settings = self.pool_settings(door.token)
-        local = LocalPool(settings)
-        home: BlobHome | None = None
-        pool: Pool = local
+        pool = self.pool_for(door, hub)
         try:
-            if self.config.cluster.listen is not None:
-                pool, home = await self._joinable(local, settings, door, hub)
             await pool.start()
-            await door.open(settings.controller, hub)
+            await door.open(sockets(self.folder.path) / HUB, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
                 await pool.add_node(spec)
             yield pool
         finally:
             await pool.stop()
             await door.close()
-            if home is not None:
-                await home.stop()
 
-    async def _joinable(
-        self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub
-    ) -> tuple[JoinPool, BlobHome]:
-        """Listen for other machines, and print how they join."""
-        assert self.config.cluster.listen is not None
+    def pool_for(self, door: Door, hub: Hub) -> Pool:
+        """The local pool; with `cluster.listen` also other machines, for which the door listens from now on."""
+        settings = self.pool_settings(door.token)
+        local = LocalPool(settings)
+        if self.config.cluster.listen is None:
+            return local
         host, port = split_address(self.config.cluster.listen)
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
         address = reachable(host, port)
-        secret = secrets.token_hex(32)
-        home = BlobHome(
-            BlobHomeSettings(
-                folder=self.folder.path,
-                host=host,
-                port=port + 1 if split_address(self.config.cluster.listen)[1] else 0,
-                identity=self._secrets.folder,
-                secret=secret,
-            )
-        )
-        blobs = reachable(host, await home.start())
         self._secrets.listens_at(address)
         for line in joining_lines(address, self.folder.name):
             self.announce(line)
@@ -244,14 +227,19 @@ class Run:
             market=self.config.market,
             device=self.config.model.device,
             address=address,
-            blobs=blobs,
-            blob_secret=secret,
+            blobs=BlobHomeSettings(
+                folder=self.folder.path,
+                host=host,
+                port=port + 1 if split_address(self.config.cluster.listen)[1] else 0,
+                identity=self._secrets.folder,
+                secret=secrets.token_hex(32),
+            ),
         )
         pool = JoinPool(local, door, offered, self._secrets)
         pool.farewell = lambda: self._farewell
         pool.announce = self.announce
         pool.is_ready = lambda: hub.dispatcher.directory.kernels is not None
-        return pool, home
+        return pool
 
     def pool_settings(self, token: str) -> LocalPoolSettings:
         """Settings of the run's agents and workers."""

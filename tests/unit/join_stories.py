@@ -27,6 +27,7 @@ from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, SlotClass, Work
 from spotlight.node.controller_link import ControllerLink
 from spotlight.node.launch import MachineLaunch
+from spotlight.pools.blob_home import BlobHomeSettings
 from spotlight.pools.config import ClusterConfig, MarketConfig
 from spotlight.pools.join import JoinPool, JoinSettings
 from spotlight.pools.local import LocalPool, LocalPoolSettings
@@ -68,8 +69,7 @@ class ListeningRun:
                 market=MarketConfig(),
                 device="cpu",
                 address=self.address,
-                blobs=f"{HOST}:{port + 1}",
-                blob_secret="blob secret",
+                blobs=BlobHomeSettings(folder=folder, host=HOST, port=0, identity=self.secrets.folder, secret="s"),
             ),
             self.secrets,
         )

@@ -172,6 +172,8 @@ CHANGES = {
     "cluster.spot": Change(journal, 3),
     "cluster.spot_speed": Change(journal, 0.5),
     "cluster.slots": Change(journal, 2),
+    "cluster.pool": Change(devices, "join", (*CUDA, "cluster.listen=127.0.0.1:0")),
+    "cluster.listen": Change(see.announced, "127.0.0.1:0"),
     "cluster.share_devices": Change(devices, True, CUDA),
     "cluster.rows": Change(journal, 2),
     "cluster.threads": Change(launch, 2),

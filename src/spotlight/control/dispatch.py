@@ -194,15 +194,7 @@ class Dispatcher:
             case m.Gone():
                 self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
             case crews.Crewed():
-                self._emit(
-                    Crewing(
-                        node=node,
-                        epoch=message.epoch,
-                        crews=message.crews,
-                        reason=message.reason,
-                        seconds=message.seconds,
-                    )
-                )
+                self._emit(Crewing(node=node, **msgspec.structs.asdict(message)))
             case m.StoreFailed():
                 raise Stopped(message.problem)
             case m.Noted():

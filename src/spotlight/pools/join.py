@@ -35,6 +35,7 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.blob_server import token_of
 from spotlight.node.launch import AgentLaunch, MachineLaunch
+from spotlight.pools.blob_home import BlobHome, BlobHomeSettings
 from spotlight.pools.config import ClusterConfig, MarketConfig
 from spotlight.pools.local import COUNTS, LocalPool, LocalPoolSettings
 from spotlight.pools.machine import PRELOAD_S
@@ -65,10 +66,8 @@ class JoinSettings:
     """Device of the workers: cpu, cuda, or one GPU."""
     address: str
     """host:port at which other machines reach the controller."""
-    blobs: str
-    """host:port of the run's blob server."""
-    blob_secret: str
-    """From which nodes' tokens for it are made."""
+    blobs: BlobHomeSettings
+    """The server of the run's folder, which the pool starts and ends."""
 
     @property
     def cluster(self) -> ClusterConfig:
@@ -106,6 +105,7 @@ class JoinPool:
         self._settings = settings
         self._secrets = secrets_
         self._members: dict[str, _Member] = {}
+        self._home = BlobHome(settings.blobs)
         self._counts = Incarnations(settings.pool.run / COUNTS)
         self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
         self._forwarding: asyncio.Task[None] | None = None
@@ -119,6 +119,7 @@ class JoinPool:
         door.joins, door.lost = self.answer, self._lost
 
     async def start(self) -> None:
+        await self._home.start()
         self._forwarding = asyncio.create_task(self._forward())
         await self._local.start()
 
@@ -172,6 +173,7 @@ class JoinPool:
             self._order(member.node, self.farewell())
         await asyncio.gather(*(self._gone(member, FAREWELL_S) for member in members))
         await self._local.stop()
+        await self._home.stop()
         if self._forwarding is not None:
             await self._forwarding
             self._forwarding = None
@@ -241,9 +243,9 @@ class JoinPool:
             controller=settings.address,
             fingerprint=self._secrets.identity.fingerprint,
             token=member.token,
-            blobs=settings.blobs,
-            blob_token=token_of(settings.blob_secret, member.node),
-            peer_token=token_of(settings.blob_secret, PEERS),
+            blobs=reachable(settings.blobs.host, self._home.port),
+            blob_token=token_of(settings.blobs.secret, member.node),
+            peer_token=token_of(settings.blobs.secret, PEERS),
             gang_port=0,
             notices=settings.cluster.notices.model_dump_json(),
         )
