@@ -144,7 +144,8 @@ class CloudServer:
             await self._notify()
             await self.chosen(exchange)(exchange)
             await self._notify()
-        except (ConnectionError, EOFError):
+        except (ConnectionError, EOFError, asyncio.CancelledError):
+            # Cancelled when the server closes: asyncio would log it as an error.
             pass
         finally:
             writer.close()

@@ -238,7 +238,6 @@ class Run:
         pool = JoinPool(local, door, offered, self._secrets)
         pool.farewell = lambda: self._farewell
         pool.announce = self.announce
-        pool.is_ready = lambda: hub.dispatcher.directory.kernels is not None
         return pool
 
     def pool_settings(self, token: str) -> LocalPoolSettings:

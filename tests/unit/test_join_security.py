@@ -225,7 +225,7 @@ class Party:
         node = m.NodeHello(schema=SCHEMA, code=__version__, node=hello.node, slot_class=SlotClass.SPOT, slots=1)
         run.hub.node_joined(node)
         for message in (hello, m.Held(weights=self.requests[0].weights, digest="weights"), m.Pull(free_rows=4)):
-            run.hub.receive(hello.node, m.Envelope(self.honest, message), b"")
+            run.hub.receive(hello.node, m.Envelope(self.honest, message))
         assert {self.holder(request.id) for request in self.requests} == {self.honest}
 
     def holder(self, request):
@@ -307,7 +307,7 @@ def test_honest_worker_still_finishes_what_was_attacked(tmp_path):
             result = m.Result(
                 request=party.requests[0].id, attempt=1, digest="weights", steps=6, score=m.Score(reward=0.5)
             )
-            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result), b"")
+            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result))
             assert run.hub.dispatcher.ledger.state(party.requests[0].id) is SampleState.ACCEPTED
 
     told(story())
@@ -400,6 +400,27 @@ def test_machine_with_other_kernels_is_sent_away_with_the_reason(tmp_path):
             assert "kernels" in leave.reason
             assert run.hub.dispatcher.failure is None
             reading.cancel()
+
+    told(story())
+
+
+def test_worker_of_another_machine_waits_until_the_runs_own_workers_have_set_the_kernels(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            run.hub.dispatcher.directory.kernels = None
+            launch = await run.joined("box")
+            link = run.link(launch)
+            await link.connect()
+            worker, hello = hello_of(launch.agent.node)
+            link.send(msgspec.structs.replace(hello, kernels="flash"), worker)
+            stream = run.door._guests[launch.agent.node].stream
+            await run.eventually(lambda: stream.link.received == 1)
+            assert worker not in run.hub.dispatcher.directory.workers
+            party = Party(run)
+            assert party.honest in run.hub.dispatcher.directory.workers, "the run's own kernels count"
+            link.send(m.Alive(), worker)
+            await run.eventually(lambda: run.pool.nodes() == ())
+            assert "kernels" in run.problems()[-1]
 
     told(story())
 

@@ -86,20 +86,23 @@ def test_run_that_ends_while_a_machine_joins_is_resumable(tmp_path):
     asyncio.run(story())
 
 
-def test_machine_waits_while_the_runs_own_workers_start(tmp_path, monkeypatch):
+def test_machine_waits_for_a_name_that_is_free_soon(tmp_path, monkeypatch):
     async def story():
         monkeypatch.setattr(joining, "PAUSE_S", 0.01)
         async with listening(tmp_path) as run:
-            asked = iter([False, False])
-            run.pool.is_ready = lambda: next(asked, True)
+            earlier = await run.joined("box")
             lines: list[str] = []
-            machine = JoiningMachine(
-                JoinOptions(token_file=token_file_of(tmp_path), name="box", folder=tmp_path / "joined"), lines.append
-            )
-            joined = await machine._joined()
+
+            def show(line: str) -> None:
+                lines.append(line)
+                if line.startswith("trying"):
+                    run.pool._ended(earlier.agent.token, left=True)
+
+            options = JoinOptions(token_file=token_file_of(tmp_path), name="box", folder=tmp_path / "joined")
+            joined = await JoiningMachine(options, show)._joined()
             assert joined is not None
-            assert joined.node == "box.1"
-            assert len([line for line in lines if "have not started yet" in line]) == 1
+            assert joined.node == "box.2"
+            assert len([line for line in lines if "a node named box already" in line]) == 1
 
     asyncio.run(story())
 

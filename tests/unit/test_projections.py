@@ -39,6 +39,7 @@ from spotlight.core.types import Frontier, NodeId, WorkerId
 from spotlight.core.work import Activity, NoticeKind, SlotClass, Work
 from spotlight.surface.panel import Lines, LivePanel, panel, watcher
 from spotlight.surface.projections import RunView
+from spotlight.surface.report.timeline_chart import timeline_section
 from spotlight.surface.status import as_json, status
 from spotlight.surface.timeline import SlotState
 
@@ -175,6 +176,14 @@ def test_withdrawn_notice_ends_there_and_a_later_loss_has_no_notice():
     view = seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER)), lost)
     assert not view.timeline.preemptions[0].noticed
     assert view.timeline.rows["spot-1/0"].notices[0].end == 8
+
+
+def test_report_marks_where_a_notice_was_withdrawn():
+    notice = NoticeGiven(worker=WORKER, kind=NoticeKind.IMMINENT, seconds=30)
+    assert timeline_section(seen(*joined(), (5, notice))).count('class="withdrawn"') == 1, "in the legend"
+    drawn = timeline_section(seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER))))
+    assert drawn.count('class="withdrawn"') == 2
+    assert "imminent notice at 0:05, withdrawn at 0:08" in drawn
 
 
 def test_notice_without_a_time_lasts_until_the_next_one():

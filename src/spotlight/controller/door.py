@@ -207,8 +207,7 @@ class Door:
         if problem:
             if visitor is not None:
                 self._stranger_failed(visitor, problem)
-            wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)))
-            await writer.drain()
+            await _reply(writer, m.Rejected(reason=problem))
             return
         if visitor is not None:
             visitor.proved()
@@ -220,31 +219,32 @@ class Door:
         if isinstance(reply, joins.JoinRefused) and not reply.wait_s:
             self._stranger_failed(visitor, reply.reason)
         if reply is not None:
-            wire.write(writer, m.Envelope(None, reply))
-            await writer.drain()
+            await _reply(writer, reply)
 
     async def _relay(self, hub: Hub, guest: _Guest, node: NodeId, reader: asyncio.StreamReader) -> None:
         """Deliver what the node sends on this connection, except what it may not send."""
         try:
             while (received := await guest.stream.read(reader)) is not None:
-                envelope = received[0]
                 if guest.remote is not None:
-                    fate, problem = guest.remote.judge(envelope, hub.dispatcher.directory)
-                    if problem:
-                        hub.dispatcher.setbacks.note_once(node, problem)
-                    if fate is Fate.EXPELS:
-                        self._expel(node, problem)
-                        return
-                    if fate is not Fate.DELIVERED:
-                        continue
-                if belongs(node, envelope.worker):
-                    hub.receive(node, envelope)
+                    self._receive_remote(hub, guest.remote, received[0])
+                elif belongs(node, received[0].worker):
+                    hub.receive(node, received[0])
         finally:
             if guest.stream.broke(reader) and self._guests.get(node) is guest:
                 hub.unreachable.add(node)
                 if guest.has_ended:
                     with contextlib.suppress(RuntimeError):
                         self._lose(node, "connection lost")
+
+    def _receive_remote(self, hub: Hub, remote: RemoteNode, envelope: m.Envelope) -> None:
+        for each, (fate, problem) in remote.receive(envelope, hub.dispatcher.directory):
+            if problem:
+                hub.dispatcher.setbacks.note_once(remote.node, problem)
+            if fate is Fate.DELIVERED:
+                hub.receive(remote.node, each)
+            elif fate is Fate.EXPELS:
+                self._expel(remote.node, problem)
+                return
 
     def _welcomed(
         self, hub: Hub, hello: m.NodeHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -317,6 +317,13 @@ class Door:
         if hello.received is None and is_known:
             return f"a node named {hello.node} is connected already; give each node a name of its own."
         return ""
+
+
+async def _reply(writer: asyncio.StreamWriter, message: m.AnyMessage) -> None:
+    """Write the last frame of a connection; its peer may be gone, which TLS does not always report in order."""
+    wire.write(writer, m.Envelope(None, message))
+    with contextlib.suppress(OSError):
+        await writer.drain()
 
 
 def _no_joins(join: joins.Join) -> joins.JoinRefused:

@@ -100,7 +100,8 @@ async def read_numbered(reader: asyncio.StreamReader, limits: Limits = LIMITS) -
         header = _parsed(await reader.readexactly(_HEADER.size), limits)
         message = await reader.readexactly(header.message)
         blob = await reader.readexactly(header.blob) if header.blob else b""
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, OSError):
+        # TLS reports a damaged end as an SSLError, which is no ConnectionError.
         return None
     return Numbered(_envelope(message), blob, header.number, header.received)
 

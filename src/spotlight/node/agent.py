@@ -94,7 +94,7 @@ class Agent:
         """Run until the node is drained; return '', or the reason why the node cannot continue."""
         await self._store.start()
         if self._far is not None:
-            await self._far.prepare()
+            await self._far.mirror.prepare()
         self._core.begin()
         ends: list[asyncio.Future[str]] = [
             asyncio.create_task(self._read_controller()),

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 24 * 3600.0
 """A store that does not answer is tried again for this long: the grace of the node's link ends the node much sooner."""
 SOURCE_S = 3.0
-"""Time limit to connect to another node, before the run's server is asked."""
+"""Time limit to connect to another node, before the run's server is used."""
 Result = TypeVar("Result")
 
 

@@ -112,8 +112,6 @@ class JoinPool:
         self._is_stopping = False
         self.farewell: Callable[[], joins.Leave] = lambda: self.STOPPED
         """The order with which machines leave when the run ends."""
-        self.is_ready: Callable[[], bool] = lambda: True
-        """Whether the run's own workers have started: they set the kernels that all others must have."""
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user."""
         door.joins, door.lost = self.answer, self._lost
@@ -228,12 +226,6 @@ class JoinPool:
             )
         if len(self._members) >= MACHINES_LIMIT:
             return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", wait_s=PRELOAD_S)
-        if not self.is_ready():
-            return joins.JoinRefused(
-                reason="the run's own workers have not started yet; try again.",
-                exit_code=4,
-                wait_s=PRELOAD_S + self._settings.cluster.start_s,
-            )
         return None
 
     def _launch(self, member: _Member) -> MachineLaunch:
@@ -286,9 +278,10 @@ class JoinPool:
         member.gone.set()
 
     async def _gone(self, member: _Member, patience_s: float) -> None:
-        """Wait until a node has ended that was ordered to; then it counts as gone."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(member.gone.wait(), patience_s)
+        """Wait until a connected node has ended that was ordered to; then it counts as gone."""
+        if self._door.has(member.node):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(member.gone.wait(), patience_s)
         self._door.drop(member.node, "ended by the run")
         if self._members.get(member.spec.name) is member:
             self._down(member, Departure.KILLED, "ended by the run")
