@@ -219,8 +219,8 @@ class Run:
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
         address = reachable(host, port)
-        token_file = self._secrets.listens_at(address)
-        for line in joining_lines(address, self.folder.name, token_file):
+        self._secrets.listens_at(address)
+        for line in joining_lines(address, self.folder.name):
             self.announce(line)
         offered = JoinSettings(
             pool=settings,
@@ -237,6 +237,7 @@ class Run:
         )
         pool = JoinPool(local, door, offered, self._secrets)
         pool.farewell = lambda: self._farewell
+        pool.announce = self.announce
         return pool
 
     def pool_settings(self, token: str) -> LocalPoolSettings:

@@ -188,7 +188,7 @@ class Door:
         if visitor.failed() and self._hub is not None:
             shown = "".join(character if character.isprintable() else "?" for character in problem[:NOTE_LIMIT])
             self._hub.dispatcher.setbacks.note(
-                "controller", f"a machine at {visitor.source} was refused, now and whenever it fails again: {shown}"
+                "controller", f"a machine at {visitor.source} was refused; later refusals of it are not noted: {shown}"
             )
 
     async def _serve(

@@ -19,7 +19,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -31,6 +30,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.source_digest import source_digest
+from spotlight.core.tls import split_address
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.blob_server import token_of
@@ -112,6 +112,8 @@ class JoinPool:
         self._is_stopping = False
         self.farewell: Callable[[], joins.Leave] = lambda: self.STOPPED
         """The order with which machines leave when the run ends."""
+        self.announce: Callable[[str], None] = lambda line: None
+        """Shows a line to the user."""
         door.joins, door.lost = self.answer, self._lost
 
     async def start(self) -> None:
@@ -196,6 +198,7 @@ class JoinPool:
         self._members[spec.name] = member
         self._door.expect(node, Expected(member.token, spec))
         self._events.put_nowait(NodeUp(node=node, spec=spec))
+        self.announce(f"{node} joins: {spec.slots} {spec.slot_class} slot{'s' if spec.slots > 1 else ''}")
         return joins.Joined(node=node, launch=self._launch(member).to_bytes())
 
     def _problem(self, join: joins.Join) -> joins.JoinRefused | None:
@@ -271,6 +274,7 @@ class JoinPool:
         del self._members[member.spec.name]
         self._door.forget(member.node)
         self._events.put_nowait(NodeDown(node=member.node, spec=member.spec, departure=departure, cause=cause))
+        self.announce(f"{member.node} is gone: {cause}")
         member.gone.set()
 
     async def _gone(self, member: _Member, patience_s: float) -> None:
@@ -316,9 +320,11 @@ def _own_address(family: socket.AddressFamily) -> str:
         return socket.gethostname()
 
 
-def joining_lines(address: str, run: str, token_file: Path) -> tuple[str, ...]:
+def joining_lines(address: str, run: str) -> tuple[str, ...]:
     """How another machine joins, for the user."""
+    is_local = split_address(address)[0] in ("localhost", "::1") or address.startswith("127.")
+    scope = ", an address that other machines cannot reach" if is_local else ""
     return (
-        f"listening at {address}; other machines join, with a copy of {token_file} (`spotlight token {run}`), by",
-        f"  spotlight join {address} --token-file FILE",
+        f"listening at {address}{scope}; `spotlight token {run}` writes a token file, by which other machines join:",
+        f"  spotlight join {address} --token-file {run}.token.json",
     )

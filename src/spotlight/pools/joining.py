@@ -58,6 +58,15 @@ def default_name() -> str:
     return re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:40].strip("-") or "machine"
 
 
+def reached_at(launch: AgentLaunch, address: str) -> AgentLaunch:
+    """The launch with the host that this machine has dialled, for the controller and for its blob server.
+
+    The run may know itself by another address: behind a NAT, or behind a Service of Kubernetes.
+    """
+    host, blob_port = address.rpartition(":")[0], launch.blobs.rpartition(":")[2]
+    return msgspec.structs.replace(launch, controller=address, blobs=f"{host}:{blob_port}")
+
+
 class JoiningMachine:
     """`serve` runs until the run needs this machine no more, or the user ends it."""
 
@@ -174,15 +183,16 @@ class JoiningMachine:
     async def _life(self, joined: joins.Joined) -> bool:
         """Run the node until it ends; False if it is to join again. Raises what ends the command."""
         received = MachineLaunch.from_bytes(joined.launch)
-        self._launch = received.agent
-        self._grace_s = received.agent.grace_s
+        agent = self._launch = reached_at(received.agent, self._options.token_file.address)
+        self._grace_s = agent.grace_s
         machine = await self._started(received)
-        devices = own_devices(received.agent.spec, received.device, received.shares_devices)
-        launch = self._launch = machine.completed(received.agent, devices)
+        devices = own_devices(agent.spec, received.device, received.shares_devices)
+        launch = self._launch = machine.completed(agent, devices)
         self._end = asyncio.get_running_loop().create_future()
         machine.run_agent(launch)
         shown = ", ".join(dict.fromkeys(device.name for device in devices))
-        self._say(f"joined as {joined.node}: {len(devices)} slots on {shown}; log: {machine.logs}/{joined.node}.log")
+        slots = f"{len(devices)} slot{'s' if len(devices) > 1 else ''}"
+        self._say(f"joined as {joined.node}: {slots} on {shown}; log: {machine.logs}/{joined.node}.log")
         stopping = asyncio.create_task(self._is_asked_to_stop.wait())
         await asyncio.wait((self._end, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
