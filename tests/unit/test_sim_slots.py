@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from benchmarks.elastic.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, replay
 from spotlight.control.market.traces import Happening, Trace, TraceEvent
-from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
-from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.types import WorkerId
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.sim_world import SimWorld
