@@ -141,6 +141,7 @@ class Invariants:
                 self._lost(event)
             case Holding():
                 self._holds.setdefault(event.worker, {})[event.weights] = event.digest
+                self._held(event)
             case NoticeGiven():
                 # After an imminent notice a worker may hold leases that end before the deadline; the audit checks that.
                 self._noticed[event.worker] = event.kind
@@ -159,6 +160,11 @@ class Invariants:
         node = event.worker.partition("/")[0]
         if event.cause == "silent" and self._hub is not None and node in self._hub.unreachable:
             self.problems.append(f"{event.worker} is fenced, though only its node's connection is broken")
+
+    def _held(self, event: Holding) -> None:
+        applied = self._world.applied(event.worker, event.weights)
+        if applied is not None and applied != event.digest:
+            self.problems.append(f"{event.worker} reports {event.digest} as {event.weights}, but has applied {applied}")
 
     def _leased(self, event: Leased) -> None:
         request = self._requests[event.request]

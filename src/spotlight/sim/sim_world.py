@@ -17,7 +17,7 @@ from spotlight.core import messages as m
 from spotlight.core.crew_messages import Crewed
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.core.work import NoticeKind, RequestId, SlotClass, WeightsId
 from spotlight.node.notices.notice import POOL, Notice
 from spotlight.sim.crash_points import Broken
 from spotlight.sim.fault_policy import NoFaults
@@ -286,6 +286,12 @@ class SimWorld:
 
     def worker_ids(self, slot_class: SlotClass | None = None) -> list[WorkerId]:
         return [worker for name in self.names(slot_class) for worker in self.nodes[name].worker_ids()]
+
+    def applied(self, worker: WorkerId, weights: WeightsId) -> str | None:
+        """Digest of a set that a live worker computes with; None if it has dropped the set."""
+        node = self._by_id.get(NodeId(worker.partition("/")[0]))
+        known = () if node is None else node.workers.values()
+        return next((one.holds.get(weights) for one in known if one.id == worker), None)
 
     def note(self, what: str) -> None:
         self._note(f"!! {what}")
