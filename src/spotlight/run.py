@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from spotlight.budget import Budget
@@ -51,6 +52,7 @@ from spotlight.pools.local import LocalPool, LocalPoolSettings
 from spotlight.pools.machine import sockets
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown, Pool
+from spotlight.pools.ray import LOG, RayCluster, RayMachines, RayPool, connect_order
 from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
@@ -72,6 +74,7 @@ class Run:
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
         self._is_end_recorded = False
         self._secrets: RunSecrets | None = None
+        self._ray: RayCluster | None = None
         self._farewell = JoinPool.STOPPED
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
@@ -160,7 +163,7 @@ class Run:
         jobs = (
             hub.tick_forever(),
             self.run_log.sync_forever(),
-            *(() if cluster.pool is PoolKind.JOIN else (bring_spot(cluster, market, pool, haste=market.speed),)),
+            *((bring_spot(cluster, market, pool, haste=market.speed),) if cluster.pool is PoolKind.LOCAL else ()),
             stand_ins.keep(),
             _watch(pool, hub),
             self._orders(pool, hub, stopping),
@@ -203,8 +206,8 @@ class Run:
         home: BlobHome | None = None
         pool: Pool = local
         try:
-            if self.config.cluster.listen is not None:
-                pool, home = await self._joinable(local, settings, door, hub)
+            if (listen := await self._listen()) is not None:
+                pool, home = await self._joinable(local, settings, door, hub, listen)
             await pool.start()
             await door.open(settings.controller, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
@@ -212,16 +215,28 @@ class Run:
             yield pool
         finally:
             await pool.stop()
+            if self._ray is not None:
+                await self._ray.stop()
             await door.close()
             if home is not None:
                 await home.stop()
 
+    async def _listen(self) -> str | None:
+        """HOST:PORT for other machines, which are first looked for in the Ray cluster."""
+        cluster = self.config.cluster
+        if cluster.pool is not PoolKind.RAY:
+            return cluster.listen
+        logs = self.folder.path / "logs"
+        logs.mkdir(exist_ok=True)
+        self._ray = RayCluster(connect_order(cluster, self.config.model.device, self.folder.path), logs / LOG)
+        connected = await self._ray.connect()
+        return cluster.listen or reachable(connected.host, 0)
+
     async def _joinable(
-        self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub
+        self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub, listen: str
     ) -> tuple[JoinPool, BlobHome]:
         """Listen for other machines, and print how they join."""
-        assert self.config.cluster.listen is not None
-        host, port = split_address(self.config.cluster.listen)
+        host, port = split_address(listen)
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
         address = reachable(host, port)
@@ -230,7 +245,7 @@ class Run:
             BlobHomeSettings(
                 folder=self.folder.path,
                 host=host,
-                port=port + 1 if split_address(self.config.cluster.listen)[1] else 0,
+                port=port + 1 if split_address(listen)[1] else 0,
                 identity=self._secrets.folder,
                 secret=secret,
             )
@@ -247,7 +262,11 @@ class Run:
             blobs=blobs,
             blob_secret=secret,
         )
-        pool = JoinPool(local, door, offered, self._secrets)
+        if self._ray is None:
+            pool = JoinPool(local, door, offered, self._secrets)
+        else:
+            note = partial(hub.dispatcher.setbacks.note, "ray")
+            pool = RayPool(local, door, offered, self._secrets, RayMachines(self._ray, note))
         pool.farewell = lambda: self._farewell
         return pool, home
 

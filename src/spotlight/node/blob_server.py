@@ -94,9 +94,7 @@ class HomeFiles:
         except OSError:
             return store.put(kind, name, blob)
         if earlier != blob:
-            raise BlobError(
-                f"{kind.value}/{name} is stored already, with other bytes; samples do not change."
-            )
+            raise BlobError(f"{kind.value}/{name} is stored already, with other bytes; samples do not change.")
         return store.ref(kind, name, blob)
 
     def _listed(self, path: str) -> tuple[str, ...]:
