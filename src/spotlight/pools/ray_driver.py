@@ -93,7 +93,8 @@ class _Actor:
         }
         self.start = start
         self.began = time.monotonic()
-        self.handle: Any = ray.remote(MachineActor).options(**options).remote()
+        actor: Any = ray.remote(MachineActor)
+        self.handle = actor.options(**options).remote()
         self.ready = self.handle.ready.remote()
         self.end = self.handle.serve.remote(msgspec.json.encode(launch))
         self.is_noted = False

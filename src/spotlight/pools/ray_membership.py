@@ -165,7 +165,5 @@ class Membership:
         """The name that Ray has for the node, numbered if another living node has it too."""
         slug = re.sub(r"[^a-z0-9]+", "-", node.name.lower())[:NAME_MOST].strip("-") or "node"
         taken = {place.name for place in self._places.values()}
-        names = (
-            f"ray-{slug[: NAME_MOST - 5]}-{number}" if number > 1 else f"ray-{slug}" for number in range(1, 10_000)
-        )
-        return next(name for name in names if name not in taken)
+        numbered = (f"ray-{slug[: NAME_MOST - 5]}-{number}" for number in count(2))
+        return next(name for name in chain([f"ray-{slug}"], numbered) if name not in taken)
