@@ -85,9 +85,8 @@ class TestCluster:
 
     def actors(self) -> list[int]:
         """Processes of Ray's workers that serve a machine."""
-        found = [pid for process in self._nodes.values() for pid, command in _below(process.pid)
-                 if "MachineActor" in command]  # fmt: skip
-        return found
+        below = [each for process in self._nodes.values() for each in _below(process.pid)]
+        return [pid for pid, command in below if "MachineActor" in command]
 
     def close(self) -> None:
         for name in list(self._nodes):

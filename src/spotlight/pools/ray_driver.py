@@ -23,7 +23,8 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spotlight.core.errors import SpotlightError
+from spotlight.core.errors import SpotlightError, Stopped
+from spotlight.pools.local import RESTARTS
 from spotlight.pools.ray_actor import MachineActor
 from spotlight.pools.ray_drain import draining_nodes
 from spotlight.pools.ray_lines import (
@@ -159,12 +160,10 @@ class Driver:
             name = self._membership.name_of(key)
             ray.kill(self._actors.pop(key).handle)
             self._reports.send(Ended(name=name, cause=f"{kind.value}: {detail}" if detail else kind.value))
-            is_alive = key in table and table[key].is_alive
-            if not self._membership.ended(key, kind, time.monotonic()) and kind is not EndKind.LEFT and is_alive:
-                problem = f"the Ray node {name} is given up, because its machine failed again and again: {detail}"
+            failures = self._membership.ended(key, kind, time.monotonic())
+            if kind is EndKind.FAILED and failures in (1, RESTARTS):
+                problem = f"the Ray node {name} failed {failures} times in a row and is tried again: {detail}"
                 self._reports.send(Noted(problem=problem))
-            elif kind is EndKind.FAILED:
-                self._reports.send(Noted(problem=f"the Ray node {name}: {detail}"))
 
     def _note_waiting(self) -> None:
         for actor in self._actors.values():
@@ -207,7 +206,8 @@ def end_of(ref: Any, node: RayNode | None, was_drained: bool) -> tuple[EndKind, 
     """Why an actor ended, and in which words."""
     try:
         end = msgspec.json.decode(ray.get(ref), type=ActorEnd)
-        return (EndKind.FAILED, end.problem) if end.exit_code else (EndKind.LEFT, end.problem)
+        kinds = {0: EndKind.LEFT, Stopped.exit_code: EndKind.STOPPED}
+        return kinds.get(end.exit_code, EndKind.FAILED), end.problem
     except exceptions.OutOfMemoryError as error:
         return EndKind.OUT_OF_MEMORY, _last_line(error)
     except exceptions.RayActorError as error:

@@ -1,9 +1,8 @@
 """Which nodes of a Ray cluster are machines of the run, under which names, and when their actors start.
 
     UNSEEN --marked--> DUE --start--> RUNNING --left in order--> LEFT --node dies--> UNSEEN
-                        ^                |--failed--> WAITING --pause over--> DUE
-                        |                |--failed RESTARTS times in a row--> GIVEN UP --node dies--> UNSEEN
-                        `--same name ----`--node died--> UNSEEN
+                                         |--failed--> WAITING --pause over--> DUE
+                                         `--node died--> UNSEEN
 
 Decisions only: `pools/ray_driver.py` talks to Ray.
 
@@ -20,13 +19,14 @@ from itertools import chain, count
 from typing import NamedTuple
 
 from spotlight.core.work import SlotClass
-from spotlight.pools.local import RESTARTS, STABLE_S
+from spotlight.pools.local import STABLE_S
 from spotlight.pools.ray_lines import Connect, Draining, RayNode
 
 ZONE_LABEL = "ray.io/availability-zone"
 NAME_MOST = 36
 PAUSE_S = 1.0
 """Pause before the second start on a node; each further one is twice as long."""
+LONGEST_PAUSE_S = 60.0
 UNDATED_S = 30.0
 """Seconds that a drain without a deadline leaves."""
 
@@ -36,6 +36,8 @@ class EndKind(StrEnum):
 
     LEFT = "left"
     """Its machine left in order."""
+    STOPPED = "stopped"
+    """The run could not be reached, or was ending."""
     FAILED = "failed"
     """Its machine could not join or go on."""
     PREEMPTED = "preempted"
@@ -132,17 +134,17 @@ class Membership:
     def name_of(self, key: str) -> str:
         return self._places[key].name
 
-    def ended(self, key: str, kind: EndKind, now: float) -> bool:
-        """The actor on this node is gone; False if no more will be started there."""
+    def ended(self, key: str, kind: EndKind, now: float) -> int:
+        """The actor on this node is gone; returns the failures in a row, after each of which it starts again."""
         place = self._places[key]
         assert place.started is not None
         ran_s, place.started = now - place.started, None
         if kind is EndKind.LEFT:
             place.due = math.inf
-            return False
+            return 0
         place.failures = place.failures + 1 if ran_s <= STABLE_S else 1
-        place.due = now + PAUSE_S * 2 ** (place.failures - 1) if place.failures <= RESTARTS else math.inf
-        return place.failures <= RESTARTS
+        place.due = now + min(PAUSE_S * 2 ** (place.failures - 1), LONGEST_PAUSE_S)
+        return place.failures
 
     def _is_usable(self, node: RayNode) -> bool:
         if slot_class_of(node, self._connect) is None:
