@@ -14,9 +14,9 @@ from spotlight.node.crews import NodeCrews
 from spotlight.node.loading_core import LoadingCore
 from spotlight.node.worker_core import StepDone, WorkerCore
 
-FIRST = (0, 1, 2, 4, 7, 54, 61)
+FIRST = (0, 6, 4, 7)
 """Seeds that are tried first: most bugs are caught by one of them."""
-SEEDS = (*FIRST, *(seed for seed in range(100) if seed not in FIRST))
+SEEDS = (*FIRST, *(seed for seed in range(60) if seed not in FIRST))
 BUGS = Bugs()
 bug = BUGS.add
 

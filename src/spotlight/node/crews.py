@@ -135,6 +135,10 @@ class NodeCrews:
         """Number of refused messages: those with an old token, or not expected in the current state."""
         return self._regroup.refused
 
+    def has(self, worker: WorkerId) -> bool:
+        """Whether crews may be formed with the worker."""
+        return worker in self._members
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def receive(self, worker: WorkerId, message: m.AnyMessage) -> bool:

@@ -19,14 +19,14 @@ from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request
+from spotlight.core.work import Request, WeightsId
 from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
 from spotlight.node.unloading import stored_sample
-from spotlight.sim.crash_points import CrashPoint
+from spotlight.sim.crash_points import Broken, CrashPoint
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
 from spotlight.sim.numerics import Numerics
@@ -215,6 +215,10 @@ class SimNode:
     def worker_ids(self) -> list[WorkerId]:
         return [worker.id for _, worker in sorted(self.workers.items())]
 
+    def holds(self, worker: WorkerId, weights: WeightsId) -> str | None:
+        """Digest of the weights that a worker has under this name, if it lives and has them."""
+        return next((known.holds.get(weights) for known in self.workers.values() if known.id == worker), None)
+
     # -- effects of the core -------------------------------------------------------------------------------------------
 
     def report(self, worker: WorkerId | None, message: m.AnyMessage) -> None:
@@ -342,6 +346,8 @@ class SimNode:
             self._world.machine_failed(error)
             was_killed = True
         self._core.ended(worker.id, "killed" if was_killed else life.result(), was_killed)
+        if self._core.crews.has(worker.id):
+            self._world.machine_failed(Broken(f"{worker.id} is gone, but crews are still formed with it"))
 
     def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker

@@ -70,7 +70,7 @@ class SimWorker:
     never_faults: bool = False
     """No fault ever happens, so the checks are skipped."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
-    _holds: SimSets = field(default_factory=SimSets)
+    holds: SimSets = field(default_factory=SimSets)
     _spans: SimSpans = field(default_factory=SimSpans)
     _owed: OwedOrders = field(default_factory=OwedOrders)
     _is_at_boundary: bool = False
@@ -95,13 +95,13 @@ class SimWorker:
                 living._beat()
 
         self._heartbeat = Heartbeat(beat)
-        self.engine = SimEngine(self.rows, self.numerics, self._holds, lambda row: me._withdrawn(row), self._loop.time)
+        self.engine = SimEngine(self.rows, self.numerics, self.holds, lambda row: me._withdrawn(row), self._loop.time)
         self.crew = SimCrew(
             self.id,
             self.rendezvous,
             self.send,
             self.engine,
-            self._holds,
+            self.holds,
             lambda point: me.crash_if_due(point),
             self._woken.wait,
         )
@@ -115,7 +115,7 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        loading = LoadingCore(self.id, self._holds, self.send, between_devices=False, clock=self._loop.time)
+        loading = LoadingCore(self.id, self.holds, self.send, between_devices=False, clock=self._loop.time)
         self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -219,11 +219,11 @@ class SimWorker:
                 return await self._follow(forward)
             case TakeStored(load=load):
                 await self._spend_loading(load.weights, is_held=False)
-                self._holds[load.weights] = self.around.read_weights(load, self.id)
-                return self._holds[load.weights]
+                self.holds[load.weights] = self.around.read_weights(load, self.id)
+                return self.holds[load.weights]
             case ReadHeld(weights=weights):
                 await self._spend_loading(weights, is_held=True)
-                return self._holds[weights]
+                return self.holds[weights]
             case Obey(order=ordered):
                 await self._obey(ordered)
             case Exit():
