@@ -9,6 +9,7 @@ belong to it and end with it; the cluster, which it did not start, stays.
 import logging
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -49,6 +50,8 @@ FAREWELL_S = 5.0
 AWAITED_S = 60.0
 """An actor that waits longer for its resources is noted."""
 CLIENT = "ray://"
+AUTO = "auto"
+DIAL_S = 5.0
 PREEMPTED = 3
 """Ray's reason of death for a node that was drained for its preemption."""
 
@@ -185,6 +188,14 @@ class Driver:
             self._reports.send(Noted(problem=problem))
 
 
+def dial(address: str) -> None:
+    """Raise OSError if nothing listens at an address that names a port: Ray would try for minutes."""
+    address = os.environ.get("RAY_ADDRESS", address) if address == AUTO else address
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), DIAL_S).close()
+
+
 def ray_nodes(connect: Connect) -> list[RayNode]:
     """Ray's table without the node of this machine, whose devices belong to the run's own nodes."""
     own = "" if connect.address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
@@ -235,6 +246,7 @@ def main() -> None:
     if not isinstance(connect, Connect):
         return
     try:
+        dial(connect.address)
         ray.init(
             address=connect.address, namespace=connect.namespace, log_to_driver=False, logging_level=logging.WARNING
         )
