@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from spotlight.control.market.traces import Happening, Trace
-from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import WorkerId
-from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_world import SimWorld
 
 
@@ -70,18 +68,6 @@ async def replay(trace: Trace, listener: SlotListener) -> None:
             listener.back(slots[event.node])
         elif event.event is Happening.KILL:
             listener.lost(slots[event.node])
-
-
-class SlowRendezvous(SimRendezvous):
-    """Members take `connect_s` to connect, as a profile measured."""
-
-    def __init__(self, connect_s: float) -> None:
-        super().__init__()
-        self._connect_s = connect_s
-
-    async def connect(self, token: GroupToken, worker: WorkerId, members: tuple[WorkerId, ...], bound_s: float) -> None:
-        await asyncio.sleep(self._connect_s)
-        await super().connect(token, worker, members, bound_s)
 
 
 class Elastic:

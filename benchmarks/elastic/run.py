@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.elastic.figures import POLICIES, Kind, Outcome, Policy
-from benchmarks.elastic.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
+from benchmarks.elastic.fixed_crews import Elastic, FixedCrews, Idled, Relaunched, replay
 from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
@@ -30,9 +30,9 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
-from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
@@ -240,7 +240,6 @@ async def _run(case: Case) -> Outcome:
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
     policy = (CrewPolicy if fixed else VariedPolicy)(profile, config)
     world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), True, MachineSettings.of(config))
-    world.rendezvous = lambda: SlowRendezvous(profile.seconds(Operation.REGROUP))
     follower: Elastic | FixedCrews = Elastic(world)
     if isinstance(policy, CrewPolicy):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled

@@ -159,7 +159,7 @@ def observed(records: Sequence[Record], shift_s: float, speed: float) -> Trace:
                 events.append(TraceEvent(0.0 if is_early else time_s, name_of(node), Happening.UP))
             case NodeLost(node=node):
                 events.append(TraceEvent(time_s, name_of(node), Happening.KILL))
-            case NoticeGiven(worker=worker, seconds=seconds):
+            case NoticeGiven(worker=worker, seconds=seconds) if seconds is not None:
                 node = NodeId(worker.partition("/")[0])
                 events.append(TraceEvent(time_s, name_of(node), Happening.NOTICE, seconds * speed + PUNCTUALITY_S))
     return in_order("observed", events)

@@ -36,7 +36,6 @@ from spotlight.compute.rollout.engine import Engine, Finished, decode_images
 from spotlight.compute.train.experience import Experience
 from spotlight.compute.train.recomputation import recompute_first
 from spotlight.compute.train.trainer import Trainer
-from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.config import RunConfig, load_config
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
@@ -99,7 +98,7 @@ class Bench:
         self.resident = Resident(adapter.transformer, self.facts.digest, SETS_HELD)
         for version in range(1, SETS_HELD + 1):
             theta = own_copy({name: p.data for name, p in self.trainer.sets.theta.items()})
-            self.resident.adopt(WeightsId(Version(version), Policy.BEHAVIOUR), theta, fingerprint(theta))
+            self.resident.adopt(WeightsId(Version(version), Policy.BEHAVIOUR), theta)
 
     def _write_embedding(self, folder: Path) -> None:
         """One prompt with a random conditioning, as the text encoder's process writes it."""

@@ -44,7 +44,7 @@ from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.orders import Done, DrainRun, DrillRun, RenewToken, RunOrder, listen
-from spotlight.pools.blob_home import BlobHome, BlobHomeSettings
+from spotlight.pools.blob_home import BlobHomeSettings
 from spotlight.pools.config import PoolKind
 from spotlight.pools.devices import DeviceTable, table_for
 from spotlight.pools.join import JoinPool, JoinSettings, joining_lines, reachable
@@ -56,7 +56,7 @@ from spotlight.pools.ray import LOG, RayCluster, RayMachines, RayPool, connect_o
 from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
-from spotlight.run_settings import pool_settings
+from spotlight.run_settings import HUB, pool_settings
 from spotlight.speed_check import check_speed
 from spotlight.stopping import Stopping
 from spotlight.wiring import Wired, wire
@@ -201,25 +201,20 @@ class Run:
     @asynccontextmanager
     async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[Pool]:
         """The pool with its reserved nodes; all processes end with it."""
-        settings = self.pool_settings(door.token)
-        local = LocalPool(settings)
-        home: BlobHome | None = None
-        pool: Pool = local
+        pool: Pool | None = None
         try:
-            if (listen := await self._listen()) is not None:
-                pool, home = await self._joinable(local, settings, door, hub, listen)
+            pool = self.pool_for(door, hub, await self._listen())
             await pool.start()
-            await door.open(settings.controller, hub)
+            await door.open(sockets(self.folder.path) / HUB, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
                 await pool.add_node(spec)
             yield pool
         finally:
-            await pool.stop()
+            if pool is not None:
+                await pool.stop()
             if self._ray is not None:
                 await self._ray.stop()
             await door.close()
-            if home is not None:
-                await home.stop()
 
     async def _listen(self) -> str | None:
         """HOST:PORT for other machines, which are first looked for in the Ray cluster."""
@@ -232,35 +227,31 @@ class Run:
         connected = await self._ray.connect()
         return cluster.listen or reachable(connected.host, 0)
 
-    async def _joinable(
-        self, local: LocalPool, settings: LocalPoolSettings, door: Door, hub: Hub, listen: str
-    ) -> tuple[JoinPool, BlobHome]:
-        """Listen for other machines, and print how they join."""
+    def pool_for(self, door: Door, hub: Hub, listen: str | None) -> Pool:
+        """The local pool; at an address also other machines, for which the door listens from now on."""
+        settings = self.pool_settings(door.token)
+        local = LocalPool(settings)
+        if listen is None:
+            return local
         host, port = split_address(listen)
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
         address = reachable(host, port)
-        secret = secrets.token_hex(32)
-        home = BlobHome(
-            BlobHomeSettings(
-                folder=self.folder.path,
-                host=host,
-                port=port + 1 if split_address(listen)[1] else 0,
-                identity=self._secrets.folder,
-                secret=secret,
-            )
-        )
-        blobs = reachable(host, await home.start())
-        token_file = self._secrets.listens_at(address)
-        for line in joining_lines(address, self.folder.name, token_file):
+        self._secrets.listens_at(address)
+        for line in joining_lines(address, self.folder.name):
             self.announce(line)
         offered = JoinSettings(
             pool=settings,
             market=self.config.market,
             device=self.config.model.device,
             address=address,
-            blobs=blobs,
-            blob_secret=secret,
+            blobs=BlobHomeSettings(
+                folder=self.folder.path,
+                host=host,
+                port=port + 1 if split_address(listen)[1] else 0,
+                identity=self._secrets.folder,
+                secret=secrets.token_hex(32),
+            ),
         )
         if self._ray is None:
             pool = JoinPool(local, door, offered, self._secrets)
@@ -268,7 +259,8 @@ class Run:
             note = partial(hub.dispatcher.setbacks.note, "ray")
             pool = RayPool(local, door, offered, self._secrets, RayMachines(self._ray, note))
         pool.farewell = lambda: self._farewell
-        return pool, home
+        pool.announce = self.announce
+        return pool
 
     def pool_settings(self, token: str) -> LocalPoolSettings:
         """Settings of the run's agents and workers."""

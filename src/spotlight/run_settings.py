@@ -15,6 +15,9 @@ from spotlight.pools.machine import sockets
 from spotlight.run_log import RunLog
 from spotlight.speed_check import compiles
 
+HUB = "hub.sock"
+"""Name of the controller's socket in the run's private folder."""
+
 
 def pool_settings(run_log: RunLog, devices: DeviceTable, token: str) -> LocalPoolSettings:
     """Settings of the run's agents and workers."""
@@ -22,7 +25,7 @@ def pool_settings(run_log: RunLog, devices: DeviceTable, token: str) -> LocalPoo
     worker = "spotlight.node.worker" if config.cluster.pace is None else "spotlight.node.paced.paced_worker"
     return LocalPoolSettings(
         run=run_log.folder.path,
-        controller=sockets(run_log.folder.path) / "hub.sock",
+        controller=sockets(run_log.folder.path) / HUB,
         token=token,
         entry=f"{worker}:entry",
         preload=(worker,),

@@ -102,7 +102,7 @@ class SimRanks:
     def __init__(self, count: int, patch: pytest.MonkeyPatch) -> None:
         self._storage, self._patch = SimStorage(), patch
         gangs = SimGangs()
-        self._trainers = [SimTrainer(self._storage, "", HashNumerics(), gangs) for _ in range(count)]
+        self._trainers = [SimTrainer(self._storage, "", HashNumerics(), gangs, True) for _ in range(count)]
 
     def together(self, orders: Mapping[int, Order]) -> dict[int, list[m.AnyMessage]]:
         return run_virtually(self._all(orders))
@@ -113,7 +113,8 @@ class SimRanks:
 
     async def _obeyed(self, process: int, order: Order) -> list[m.AnyMessage]:
         trainee = SimTrainee()
-        await obey(order, self._trainers[process], Pace(1.0, 1.0, 1.0, 1.0, 1.0), trainee)
+        reply = await obey(order, self._trainers[process], Pace(1.0, 1.0, 1.0, 1.0, 1.0), trainee)
+        trainee.sent += [] if reply is None else [reply]
         await trainee.background.wait()
         return trainee.sent
 

@@ -16,7 +16,6 @@ from spotlight.compute.models.qwen_dit import LORA_TARGETS
 from spotlight.compute.train.config import LoraConfig
 from spotlight.compute.train.lora import select_trainable
 from spotlight.compute.train.recomputation import blocks_of, recompute_first
-from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
@@ -145,7 +144,7 @@ def test_graph_computes_with_the_set_in_use_and_with_each_later_one() -> None:
         weights, drawn = WeightsId(Version(version)), own_copy(trained)
         for number, tensor in enumerate(drawn.values()):
             tensor.normal_(std=0.05, generator=torch.Generator(DEVICE).manual_seed(100 * version + number))
-        resident.adopt(weights, drawn, fingerprint(drawn))
+        resident.adopt(weights, drawn)
         with resident.use(weights):
             found = fast.run("forward", _forward(model), _inputs())
             assert torch.equal(found, _forward(model)(*_inputs())), version

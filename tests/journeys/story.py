@@ -34,8 +34,8 @@ from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.invariants import Broken, Invariants
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace
-from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, VirtualLoop

@@ -29,8 +29,8 @@ def test_forward_has_the_shapes_of_its_samples() -> None:
     with CrewStory() as story:
         leader, *_ = story.until_crew(4)
         worker, sent = story.sim_worker(leader), []
-        send = worker.crew._send
-        worker.crew._send = lambda message: (sent.append(message), send(message))[1]
+        send = worker.send
+        worker.send = lambda message, blob=b"": (sent.append(message), send(message, blob))[1]
         (row,) = worker.engine.live.values()
         story.wait(1.0)
         forwards = [message for message in sent if isinstance(message, Forward)]
@@ -176,7 +176,7 @@ def test_last_rank_continues_alone_and_its_sample_resumes_from_its_commits_after
 def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> None:
     with CrewStory() as story:
         leader, first, hung, third = story.until_crew(4)
-        request = story.sample_of(leader)
+        request, epoch = story.sample_of(leader), story.recorded(Crewing)[-1].epoch
         story.freeze_at(CrashPoint.IN_FORWARD, hung, FOR_EVER_S)
         began = story.world.now
         story.until_crew(3)
@@ -186,7 +186,7 @@ def test_follower_hung_in_a_forward_is_killed_by_name_and_the_crew_goes_on() -> 
         assert f"{hung} was killed, because it did not leave crew" in story.recorded(Crewing)[-1].reason
         assert story.is_undisturbed(request, story.end())
         assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [
-            (hung, "killed, because it did not leave crew spot-1.1#5 within 0.5 s of its end")
+            (hung, f"killed, because it did not leave crew spot-1.1#{epoch} within 0.5 s of its end")
         ]
 
 
@@ -194,7 +194,7 @@ def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplo
     caplog.set_level(logging.WARNING, "spotlight.crews")
     with CrewStory() as story:
         leader, *others = story.until_crew(4)
-        request = story.sample_of(leader)
+        request, epoch = story.sample_of(leader), story.recorded(Crewing)[-1].epoch
         story.freeze_at(CrashPoint.IN_FORWARD, leader, FOR_EVER_S)
         began = story.world.now
         story.until_crew(3)
@@ -204,7 +204,7 @@ def test_leader_hung_in_a_forward_is_killed_by_name_and_its_sample_goes_on(caplo
         report = story.end()
         assert report.waste.largest <= COMMIT_EVERY
         assert [(lost.worker, lost.cause) for lost in story.recorded(WorkerLost)] == [
-            (leader, "killed, because it did not leave crew spot-1.1#5 within 0.5 s of its end")
+            (leader, f"killed, because it did not leave crew spot-1.1#{epoch} within 0.5 s of its end")
         ]
         assert f"{leader} is killed: it did not leave crew" in caplog.text
 

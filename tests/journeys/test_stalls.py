@@ -3,9 +3,9 @@
 import pytest
 from story import Story, When
 
-from spotlight.core import messages as m
 from spotlight.core.events import Accepted, NodeLost, ProblemNoted, RunStopped
-from spotlight.sim.sim_node import SimNode
+from spotlight.node.agent_core import AgentCore
+from spotlight.node.announcements import Announced
 
 CLUSTER = {"commit_every": 2, "heartbeat_s": 1.0, "silence_s": 8.0, "start_s": 20.0}
 
@@ -15,10 +15,10 @@ def test_run_whose_nodes_drop_every_load_notes_the_stall_and_stops_with_what_it_
 ) -> None:
     with Story(cluster=CLUSTER) as story, monkeypatch.context() as patch:
 
-        def lose(node: SimNode, load: m.Load) -> None:
+        def lose(node: AgentCore, announced: Announced) -> None:
             """Neither delivered nor reported."""
 
-        patch.setattr(SimNode, "copy", lose)
+        patch.setattr(AgentCore, "_announce", lose)
         story.expected_reason = "nothing has progressed"
         story.until(lambda: story.recorded(RunStopped))
         patch.undo()

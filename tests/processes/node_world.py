@@ -6,6 +6,7 @@ import uuid
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spotlight.compute.rewards.config import Term
 from spotlight.core import messages as m
@@ -158,7 +159,7 @@ class ControllerStub:
             self._changed.notify_all()
 
 
-def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
+def pool_settings(run: Path, **cluster: Any) -> LocalPoolSettings:
     patience = {"heartbeat_s": 0.1, "silence_s": 5.0, "drain_s": 5.0} | cluster
     return LocalPoolSettings(
         run=run,
@@ -173,7 +174,7 @@ def pool_settings(run: Path, **cluster: float) -> LocalPoolSettings:
 
 
 @asynccontextmanager
-async def world(run: Path, is_bare: bool = False, **cluster: float):
+async def world(run: Path, is_bare: bool = False, **cluster: Any):
     """A controller and a started pool without nodes; both are closed at the end."""
     settings = replace(pool_settings(run, **cluster), is_bare=is_bare)
     pool, controller = LocalPool(settings), ControllerStub()

@@ -172,7 +172,9 @@ def test_notice_to_a_node_reaches_the_controller_and_kills_nothing(run):
             node = await pool.add_node(SPOT)
             hello = await controller.worker(FIRST)
             await pool.warn(node, NoticeKind.IMMINENT, 30.0)
-            assert await controller.wait(m.Warned) == m.Warned(kind=NoticeKind.IMMINENT, seconds=30.0)
+            warned = await controller.wait(m.Warned)
+            assert (warned.kind, warned.withdrawn) == (NoticeKind.IMMINENT, False)
+            assert 0 < warned.seconds <= 30.0
             controller.send(node, grant(5), FIRST)
             await controller.wait(m.Result)
             assert Path(f"/proc/{hello.pid}").exists()

@@ -145,16 +145,15 @@ class AnyHistory(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.workers)
-    @rule(data=st.data(), kind=st.sampled_from(list(NoticeKind)), seconds=st.integers(0, 20))
-    def warn(self, data: st.DataObject, kind: NoticeKind, seconds: int) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([*NoticeKind, None]), seconds=st.integers(0, 20))
+    def warn(self, data: st.DataObject, kind: NoticeKind | None, seconds: int) -> None:
+        """A notice, or its withdrawal."""
         worker = self.any_worker(data)
         known = self.workers[worker]
         self.world.scheduler.warn(worker, kind, self.world.now + seconds, self.world.now)
-        if kind is NoticeKind.IMMINENT:
-            known.warned = kind
-            known.deadline = min(known.deadline, self.world.now + seconds)
-        else:
-            known.warned = known.warned or kind
+        known.warned = kind
+        known.deadline = self.world.now + seconds if kind is NoticeKind.IMMINENT else math.inf
+        assert self.world.scheduler.serves(worker) == (kind is None and not known.draining)
         late = self.world.scheduler.must_hand_back(worker, self.world.now)
         kept = self.load(worker) - sum(self.remaining(name) for name in late)
         if known.warned is NoticeKind.IMMINENT and not known.draining:

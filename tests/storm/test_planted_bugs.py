@@ -16,6 +16,7 @@ from spotlight.compute.rewards.reward_pool import RewardProcessDied
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
+from spotlight.control.node_notices import NodeNotices
 from spotlight.control.pipeline import staleness as admission
 from spotlight.control.run_state import RunState
 from spotlight.control.scheduler import pulls as serving
@@ -30,6 +31,7 @@ from spotlight.controller.training import Training
 from spotlight.core.blobs import BlobKind
 from spotlight.core.events import Compared, RefusalReason
 from spotlight.core.types import Frontier
+from spotlight.node.notices.joined import JoinedNotices
 from spotlight.node.term_judge import TermJudge, unscored
 from spotlight.run_log import RunLog
 from spotlight.sim import sim_node
@@ -211,6 +213,38 @@ def lease_to_a_warned_worker(patch: pytest.MonkeyPatch) -> None:
 def lease_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
     """Work is leased without a check that it fits before the deadline."""
     patch.setattr(serving.notices, "fits", lambda *_: True)
+
+
+@bug
+def withdrawal_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose notice is withdrawn stays without work."""
+    warn = Scheduler.warn
+    patch.setattr(Scheduler, "warn", lambda self, worker, kind, *rest: kind and warn(self, worker, kind, *rest))
+
+
+@bug
+def withdrawal_of_one_source_ends_the_notices_of_all(patch: pytest.MonkeyPatch) -> None:
+    update = JoinedNotices.update
+
+    def forgetting(self: Any, notice: Any) -> Any:
+        if notice.withdrawn:
+            self._by_source.clear()
+        return update(self, notice)
+
+    patch.setattr(JoinedNotices, "update", forgetting)
+
+
+@bug
+def notice_forgotten_for_a_worker_that_joins_under_it(patch: pytest.MonkeyPatch) -> None:
+    """The scheduler gives a new worker of a node that may only preview every kind of work."""
+    hello = Dispatcher._hello
+
+    def forgetting(self: Any, *message: Any) -> None:
+        with patch.context() as within:
+            within.setattr(NodeNotices, "joined", lambda *_: None)
+            hello(self, *message)
+
+    patch.setattr(Dispatcher, "_hello", forgetting)
 
 
 @bug

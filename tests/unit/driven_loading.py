@@ -26,8 +26,9 @@ class DrivenLoading:
         send: Callable[[AnyMessage, bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._copies = WeightCopies(resident, store)
-        self.core = LoadingCore(me, self._copies, send, self._copies.are_between_devices, clock)
+        self._trained: Mapping[str, Tensor] = {}
+        self._copies = WeightCopies(resident, store, lambda policy: self._trained)
+        self.core = LoadingCore(me, self._copies, send, resident.copies_sets, clock)
 
     def apply(self, message: AnyMessage, blob: bytes = b"") -> None:
         self._drive(self.core.apply(message, blob))
@@ -35,8 +36,9 @@ class DrivenLoading:
     def expire(self) -> None:
         self._drive(self.core.expire())
 
-    def wrote(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> None:
-        self.core.wrote(weights, lambda: self._copies.keep_own(weights, tensors))
+    def published(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> None:
+        self._trained = tensors
+        self._drive(self.core.published(weights))
 
     def _drive(self, applied: Applied) -> None:
         completion: Any = None

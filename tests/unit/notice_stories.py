@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 from spotlight.core.work import NoticeKind
+from spotlight.node.notices.joined import JoinedNotices
 from spotlight.node.notices.metadata_http import MetadataClient
 from spotlight.node.notices.notice import Notice, Source
 from spotlight.node.notices.watch import watch_all
@@ -44,15 +45,17 @@ class StoryClock:
 
 
 class Listener:
-    """Collects what a watch announces."""
+    """Collects the node's notices: what a watch announces, joined as the agent does it."""
 
     def __init__(self) -> None:
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()
+        self._joined = JoinedNotices()
 
     async def listen(self, sources: Sequence[Source]) -> None:
         async with aclosing(watch_all(sources, RETRY_S)) as notices:
             async for notice in notices:
-                self._notices.put_nowait(notice)
+                if (change := self._joined.update(notice)) is not None:
+                    self._notices.put_nowait(change)
 
     async def next(self) -> Notice:
         return await asyncio.wait_for(self._notices.get(), 20)
@@ -82,4 +85,5 @@ def client(url: str, clock: StoryClock | None = None) -> MetadataClient:
 def is_imminent(notice: Notice, seconds: float) -> bool:
     """Whether it is an imminent notice of about so many seconds; sources round times, and machines are busy."""
     left = notice.seconds_left(time.monotonic())
-    return notice.kind is NoticeKind.IMMINENT and not notice.withdrawn and seconds - 5 < left < seconds + 1.5
+    is_near = left is not None and seconds - 5 < left < seconds + 1.5
+    return notice.kind is NoticeKind.IMMINENT and not notice.withdrawn and is_near

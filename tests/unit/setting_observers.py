@@ -17,6 +17,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import torch
+from dispatch_stories import dispatcher_with
 from fake_gpus import fake_gpus
 from journal_stories import FussyDisk, HandClock, segments
 from node_crew_stories import A100, H100, CrewNode
@@ -36,7 +37,9 @@ from spotlight.compute.weights.digest import digest
 from spotlight.config import RunConfig
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
+from spotlight.controller.door import Door
 from spotlight.controller.gang_members import GangMembers
+from spotlight.controller.hub import Hub
 from spotlight.controller.payloads import PayloadFolder
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
@@ -44,10 +47,12 @@ from spotlight.core.errors import SpotlightError
 from spotlight.core.events import Restored, RunStarted
 from spotlight.core.journal import Journal, read
 from spotlight.core.types import NodeId, Prompt, Sample, SamplerKind, Version, Window, WorkerId
-from spotlight.core.work import Request, Work
+from spotlight.core.work import Request, SlotClass, Work
 from spotlight.folder import RunFolder
 from spotlight.node.equipment import equip
 from spotlight.node.launch import AgentLaunch
+from spotlight.node.notices.notice import SourceFailed
+from spotlight.node.notices.notice_sources import chosen, made
 from spotlight.node.worker_settings import WorkerSettings
 from spotlight.pools.devices import DeviceTable
 from spotlight.pools.local import LocalPool
@@ -144,12 +149,50 @@ def launch_of(config: RunConfig, folder: Path) -> AgentLaunch:
     return asyncio.run(made())
 
 
+def announced(config: RunConfig, folder: Path) -> object:
+    """Number of lines that tell how other machines join."""
+    output = config.output.model_copy(update={"folder": str(folder), "name": "run"})
+    run = Run.start(config.model_copy(update={"output": output}), "story", PRICES, DeviceTable())
+    run.run_log.close()
+    lines: list[str] = []
+    run.announce = lines.append
+
+    async def open_and_close() -> None:
+        door = Door("token")
+        dispatcher, _ = dispatcher_with(SlotClass.RESERVED)
+        run.pool_for(door, Hub(dispatcher, RealClock(), door.send), run.config.cluster.listen)
+        await door.close()
+
+    asyncio.run(open_and_close())
+    return len(lines)
+
+
 def launch(config: RunConfig, folder: Path) -> object:
     """The launch of the agent and its worker, one field each; whole sections are left out."""
     found = launch_of(config, folder)
     settings = WorkerSettings.model_validate_json(found.settings)
     worker = msgspec.structs.replace(found.for_worker(0), settings=b"")
     return msgspec.structs.replace(found, settings=b"", elastic=""), worker, settings.pace, settings.rows
+
+
+def notices(config: RunConfig, folder: Path) -> object:
+    """Sources that an agent watches, their pauses, and the seconds of a notice or the reason why there is none."""
+
+    settings, clock = launch_of(config, folder).notices_config(), HandClock()
+
+    async def polled() -> object:
+        sources = [one for name in await chosen(settings, clock, {}) for one in made(name, settings, clock)]
+        seen = []
+        for source in sources:
+            try:
+                notice = None if source.name == "sigterm" else await source.poll()
+            except SourceFailed as failed:
+                seen.append((source.name, source.pause_s, str(failed)))
+            else:
+                seen.append((source.name, source.pause_s, notice and notice.seconds_left(clock.now())))
+        return seen
+
+    return asyncio.run(polled())
 
 
 def judged(config: RunConfig, folder: Path) -> object:

@@ -12,6 +12,7 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import NoticeKind, WeightsId, Work
 from spotlight.node.judge import VERDICTS_S
+from spotlight.node.notices.notice import Notice
 
 # --- messages ---
 
@@ -36,10 +37,23 @@ def test_message_of_the_controller_goes_to_one_worker_or_to_all_and_not_to_one_t
     assert [len(node.inbox[worker]) for worker in (FIRST, SECOND)] == [2, 2]
 
 
-def test_notice_reaches_the_controller():
+def test_notice_reaches_the_controller_with_the_time_left_and_its_withdrawal_too():
     node = Node()
-    node.core.warned(NoticeKind.IMMINENT, 30.0)
+    node.advance(100.0)
+    node.core.warned(Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=130.0))
     assert node.sent[-1] == (None, m.Warned(kind=NoticeKind.IMMINENT, seconds=30.0))
+    node.core.warned(Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=130.0, withdrawn=True))
+    assert node.sent[-1] == (None, m.Warned(kind=NoticeKind.IMMINENT, seconds=30.0, withdrawn=True))
+
+
+def test_notice_of_one_source_stays_in_force_when_another_source_withdraws_its_own():
+    node = Node()
+    node.core.warned(Notice(kind=NoticeKind.IMMINENT, source="pool", deadline=30.0))
+    node.core.warned(Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=10.0))
+    node.core.warned(Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=10.0, withdrawn=True))
+    assert node.reported(m.Warned)[-1] == m.Warned(kind=NoticeKind.IMMINENT, seconds=30.0)
+    node.core.warned(Notice(kind=NoticeKind.ADVISORY, source="aws"))
+    assert len(node.reported(m.Warned)) == 3
 
 
 def test_request_for_weights_goes_to_a_neighbour_that_holds_them_and_the_offer_back():

@@ -36,6 +36,7 @@ from spotlight.core.events import (
     IterationDone,
     Leased,
     NoticeGiven,
+    NoticeWithdrawn,
     Record,
     RefusalReason,
     Refused,
@@ -297,6 +298,29 @@ def test_a_lease_after_the_deadline_of_a_notice_is_found(kind, seconds, found):
         Leased(request=A.id, attempt=1, worker=W1),
     ]
     assert breaches(history) == ([(Invariant.NOTICE, 3, (A.id,))] if found else [])
+
+
+@pytest.mark.parametrize(
+    "ends", [NoticeWithdrawn(worker=W1), NoticeGiven(worker=W1, kind=NoticeKind.ADVISORY, seconds=None)]
+)
+def test_a_lease_after_the_deadline_of_a_notice_that_is_no_longer_in_force_is_none(ends):
+    history = [
+        *PAIR,
+        NoticeGiven(worker=W1, kind=NoticeKind.IMMINENT, seconds=0.5),
+        ends,
+        Leased(request=A.id, attempt=1, worker=W1),
+    ]
+    assert breaches(history) == []
+
+
+def test_a_loss_after_a_withdrawn_notice_counts_as_one_without_notice():
+    history = [
+        *PAIR,
+        NoticeGiven(worker=W1, kind=NoticeKind.IMMINENT, seconds=60.0),
+        NoticeWithdrawn(worker=W1),
+        WorkerLost(worker=W1, cause="killed"),
+    ]
+    assert audit(records(history)).workers_lost_noticed == 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from spotlight.core.events import AnyEvent, Crewing, NodeJoined, NodeLost, Recor
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.surface.projections import RunView
+from spotlight.surface.report.crews import crew_section
 from spotlight.surface.report.timeline_chart import crew_share, draw
 from spotlight.surface.status import as_json
 
@@ -67,6 +68,35 @@ def test_report_shows_the_share_of_time_that_a_slot_was_in_a_crew():
     assert [crew_share(row, view.at) for row in rows] == [0.75, 0.75, 0.0]
     titles = [part.partition("</title>")[0] for part in draw(view).split("<title>") if part.startswith("spot-1/")]
     assert [("in a crew 75" in title) for title in titles] == [True, True, False]
+
+
+def test_slots_in_crews_are_counted_by_degree_and_one_layout_is_one_regroup():
+    view = RunView.of(
+        records(
+            (2.0, crewing(1, (A, B))),
+            (4.0, crewing(1)),
+            (5.0, crewing(2, (A, B, C))),
+            (6.0, NodeLost(node=NODE, cause="connection lost")),
+            (7.0, crewing(3, (A, B))),
+            (7.5, crewing(3, (A, B), (C, WorkerId(f"{NODE}/3.1")))),
+            (8.0, crewing(3)),
+        )
+    )
+    assert view.crews.formed == {2: 3, 3: 1}
+    assert [(one.at, one.epoch, one.degrees) for one in view.crews.regroups] == [
+        (2.0, 1, (2,)),
+        (5.0, 2, (3,)),
+        (7.5, 3, (2, 2)),
+    ]
+    assert view.crews.slots_over(8.0, 4) == [{}, {2: 2.0}, {3: 1.5}, {2: pytest.approx(1.5)}]
+
+
+def test_report_has_a_section_on_crews_only_if_there_were_any():
+    assert crew_section(RunView.of(records((9.0, crewing(1))))) == ""
+    section = crew_section(RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1)))))
+    assert "1 crew of up to 2 slots formed in 1 regroup, which took 100 ms" in section
+    assert "in crews of 2" in section
+    assert "as requested" in section
 
 
 def test_view_with_crews_survives_a_snapshot_and_the_audit_finds_nothing():

@@ -4,13 +4,23 @@ import pytest
 from dispatch_stories import dispatcher_with
 
 from spotlight.control.directory import PublishedSet
+from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import SampleState
+from spotlight.control.scheduler.state import Standing
 from spotlight.control.setbacks import LOSSES_ALLOWED, TROUBLES_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
-from spotlight.core.events import SCHEMA, AnyEvent, ProblemNoted
+from spotlight.core.events import (
+    SCHEMA,
+    AnyEvent,
+    NoticeGiven,
+    NoticeWithdrawn,
+    ProblemNoted,
+    ReleaseReason,
+    WorkerLost,
+)
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import Request, SlotClass, WeightsId, Work
+from spotlight.core.work import NoticeKind, Request, SlotClass, WeightsId, Work
 
 
 @pytest.mark.parametrize("slot_class", list(SlotClass))
@@ -182,3 +192,53 @@ def test_worker_that_compiles_its_forward_is_no_hung_one(warms_up):
         dispatcher.handle(node, m.Envelope(idle, m.Alive()), now=float(second))
         dispatcher.tick(float(second))
     assert (slow in dispatcher.directory.workers) is warms_up
+
+
+IMMINENT, ADVISORY = NoticeKind.IMMINENT, NoticeKind.ADVISORY
+
+
+def noticed_story() -> tuple[Dispatcher, NodeId, list[AnyEvent]]:
+    events: list[AnyEvent] = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)
+    return dispatcher, node, events
+
+
+def joins(dispatcher: Dispatcher, node: NodeId, name: str, now: float) -> WorkerId:
+    worker = WorkerId(f"{node}/{name}")
+    hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1, trains=False)
+    dispatcher.handle(node, m.Envelope(worker, hello), b"", now)
+    return worker
+
+
+def warn(dispatcher: Dispatcher, node: NodeId, warned: m.Warned, now: float) -> None:
+    dispatcher.handle(node, m.Envelope(None, warned), b"", now)
+
+
+def test_notice_of_a_node_holds_for_a_worker_that_joins_under_it_with_the_time_left():
+    dispatcher, node, events = noticed_story()
+    warn(dispatcher, node, m.Warned(kind=IMMINENT, seconds=30.0), 10.0)
+    worker = joins(dispatcher, node, "0.2", 15.0)
+    assert events[-1] == NoticeGiven(worker=worker, kind=IMMINENT, seconds=25.0)
+    assert dispatcher.scheduler.standing(worker) is Standing.LEAVING
+    dispatcher.worker_lost(worker, "killed", ReleaseReason.LOST, 20.0)
+    assert events[-1] == WorkerLost(worker=worker, cause="killed", noticed=True)
+
+
+def test_withdrawn_notice_frees_the_workers_of_the_node_and_those_that_join_later():
+    dispatcher, node, events = noticed_story()
+    first = joins(dispatcher, node, "0.1", 0.0)
+    warn(dispatcher, node, m.Warned(kind=IMMINENT, seconds=30.0), 10.0)
+    warn(dispatcher, node, m.Warned(kind=IMMINENT, seconds=20.0, withdrawn=True), 20.0)
+    assert events[-1] == NoticeWithdrawn(worker=first)
+    assert dispatcher.scheduler.serves(first)
+    assert dispatcher.scheduler.serves(joins(dispatcher, node, "1.1", 21.0))
+    dispatcher.worker_lost(first, "killed", ReleaseReason.LOST, 25.0)
+    assert events[-1] == WorkerLost(worker=first, cause="killed", noticed=False)
+
+
+def test_advisory_notice_without_a_time_is_recorded_without_one():
+    dispatcher, node, events = noticed_story()
+    worker = joins(dispatcher, node, "0.1", 0.0)
+    warn(dispatcher, node, m.Warned(kind=ADVISORY, seconds=None), 10.0)
+    assert events[-1] == NoticeGiven(worker=worker, kind=ADVISORY, seconds=None)
+    assert dispatcher.scheduler.standing(worker) is Standing.PREVIEWS_ONLY

@@ -19,7 +19,9 @@ DOCUMENTS = sorted(
         *ROOT.glob("docs/**/*.md"),
     )
 )
-IN_CODE = re.compile(r"(?<![\w/])((?:benchmarks|tests|docs)/[\w./-]+\.(?:py|json|png|md)|benchmarks/\w+/)(?!\w)")
+IN_CODE = re.compile(
+    r"(?<![\w/])((?:benchmarks|tests|docs|launch)/[\w./-]+\.(?:py|json|png|md|yaml|sbatch)|benchmarks/\w+/)(?!\w)"
+)
 COMMAND = re.compile(r"python -m benchmarks\.([a-z0-9_]+)")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\)")
 

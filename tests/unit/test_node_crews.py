@@ -2,6 +2,7 @@
 
 from asyncio import sleep
 
+import pytest
 from node_crew_stories import A100, H100, NEXT, TOKENS, WEIGHTS, CrewNode, crew_of, forward, virtually
 from regroup_stories import NODE, A, B, C, D
 
@@ -9,6 +10,7 @@ from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core.crew_messages import Demand, Form, Formed, ForwardDone, Prepare
 from spotlight.core.work import NoticeKind, SlotClass
+from spotlight.node.notices.notice import Notice
 
 
 @virtually
@@ -117,16 +119,49 @@ async def test_worker_that_takes_over_from_a_dead_leader_is_helped_at_once():
     assert node.now_in_crews == ((B, C),)
 
 
+GOES = Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=1e6)
+STAYS = Notice(kind=NoticeKind.IMMINENT, source="aws", deadline=1e6, withdrawn=True)
+MAY_GO = Notice(kind=NoticeKind.ADVISORY, source="aws")
+
+
 @virtually
 async def test_imminent_notice_ends_crews_and_an_advisory_one_does_not():
     node = await crew_of(A, B)
-    node.crews.warned(NoticeKind.ADVISORY, 30.0)
+    node.crews.warned(MAY_GO)
     await sleep(2 * node.hysteresis_s)
     assert node.now_in_crews == ((A, B),)
-    node.crews.warned(NoticeKind.IMMINENT, 30.0)
+    node.crews.warned(GOES)
     await sleep(2 * node.hysteresis_s)
     assert node.now_in_crews == ()
     assert node.killed == []
+
+
+@pytest.mark.parametrize("next_notice", [STAYS, MAY_GO])
+def test_crew_forms_again_when_the_imminent_notice_is_withdrawn_or_becomes_advisory(next_notice):
+    @virtually
+    async def scenario():
+        node = await crew_of(A, B)
+        node.crews.warned(GOES)
+        await sleep(2 * node.hysteresis_s)
+        assert node.now_in_crews == ()
+        node.crews.warned(next_notice)
+        await sleep(2 * node.hysteresis_s)
+        assert node.now_in_crews == ((A, B),)
+
+    scenario()
+
+
+@virtually
+async def test_worker_that_joins_under_an_imminent_notice_joins_no_crew_until_it_is_withdrawn():
+    node = CrewNode()
+    node.crews.warned(GOES)
+    await node.join(A, B)
+    await node.lease(A)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ()
+    node.crews.warned(STAYS)
+    await sleep(2 * node.hysteresis_s)
+    assert node.now_in_crews == ((A, B),)
 
 
 @virtually
@@ -147,7 +182,7 @@ async def test_message_of_an_old_token_is_refused_and_counted_and_not_forwarded(
 async def test_follower_that_does_not_leave_is_killed_and_named():
     node = await crew_of(A, B, C)
     node.unresponsive.add(B)
-    node.crews.warned(NoticeKind.IMMINENT, 30.0)
+    node.crews.warned(GOES)
     await sleep(ElasticConfig().boundary_s + 1.0)
     ((worker, why),) = node.killed
     assert worker == B

@@ -1,7 +1,20 @@
 """Metadata services that fail: whatever they reply, the watch goes on, reports once, and a notice still arrives."""
 
 import pytest
-from metadata_server import ACTION, EVENTS, PREEMPTED, MetadataServer, chunked, content, hang, raw, reset, slow, status
+from metadata_server import (
+    ACTION,
+    EVENTS,
+    PREEMPTED,
+    TOKEN,
+    MetadataServer,
+    chunked,
+    content,
+    hang,
+    raw,
+    reset,
+    slow,
+    status,
+)
 from notice_stories import LIMIT_S, POLL_S, client, is_imminent, listening, story
 
 from spotlight.node.notices import gcp
@@ -167,3 +180,15 @@ async def test_token_with_a_line_break_is_never_sent():
             await aws_sources(client(server.url), POLL_S)[0].poll()
         with pytest.raises(SourceFailed, match="line break"):
             await client(server.url).get("/x", {"Token": "a\r\nb"})
+
+
+@story
+async def test_service_refuses_requests_without_the_token_or_header_of_its_cloud():
+    async with MetadataServer() as server:
+        asked = client(server.url)
+        assert (await asked.get(ACTION, {})).status == 401
+        assert (await asked.get(ACTION, {"X-aws-ec2-metadata-token": "stale"})).status == 401
+        assert (await asked.send("PUT", TOKEN, {})).status == 400, "without a time to live"
+        assert (await asked.get(PREEMPTED, {"Metadata-Flavor": "Amazon"})).status == 403
+        assert (await asked.get(f"{EVENTS}?api-version=2020-07-01", {})).status == 400
+        assert (await asked.get(EVENTS, {"Metadata": "true"})).status == 400, "without a version"

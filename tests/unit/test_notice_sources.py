@@ -55,15 +55,23 @@ async def test_auto_watches_the_cloud_and_sigterm_where_a_scheduler_sends_it(env
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"source": "none"}, []),
-        ({"source": "aws"}, ["aws"]),
-        ({"source": "sigterm", "file": "/run/preempted"}, ["sigterm", "file"]),
-        ({"source": "file", "file": "/run/preempted"}, ["file"]),
+        ("off", []),
+        (False, []),
+        ("aws", ["aws"]),
+        (["sigterm", "file:/run/preempted", "sigterm"], ["sigterm", "file:/run/preempted"]),
+        ({"sources": ["gcp"], "poll_s": 2}, ["gcp"]),
+        (["file:/run/{node}/a", "file:/run/b"], ["file:/run/spot-1/a", "file:/run/b"]),
     ],
 )
 @story
-async def test_named_source_is_watched_without_a_probe_and_the_file_beside_it(settings, names):
-    assert await chosen(NoticesConfig(**settings), StoryClock(), {"SLURM_JOB_ID": "7"}) == names
+async def test_named_sources_are_watched_without_a_probe(settings, names):
+    config = NoticesConfig.model_validate(settings).of_node("spot-1")
+    assert await chosen(config, StoryClock(), {"SLURM_JOB_ID": "7"}) == names
+
+
+def test_simulated_nodes_watch_what_is_named_and_nothing_by_themselves():
+    assert NoticesConfig().on_simulated_nodes().sources == "off"
+    assert NoticesConfig(sources=["aws"]).on_simulated_nodes().sources == ("aws",)
 
 
 @pytest.mark.parametrize("source", ["auto", "named"])
@@ -76,7 +84,7 @@ async def test_agent_receives_the_notice_of_its_cloud(cloud, source, monkeypatch
         server.schedule(30)
         await server.set_key(PREEMPTED, "TRUE")
         name = "auto" if source == "auto" else cloud
-        config = NoticesConfig(source=name, metadata_url=server.url, poll_s=0.01)
+        config = NoticesConfig(sources=name, metadata_url=server.url, poll_s=0.01)
         async with aclosing(node_notices(config, StoryClock())) as notices:
             notice = await asyncio.wait_for(anext(notices), 20)
         assert notice.source == cloud
@@ -86,7 +94,7 @@ async def test_agent_receives_the_notice_of_its_cloud(cloud, source, monkeypatch
 @story
 async def test_grace_of_the_settings_applies_to_a_signal_without_a_time(tmp_path):
     (tmp_path / "gone").touch()
-    config = NoticesConfig(source="file", file=tmp_path / "gone", grace_s=77)
+    config = NoticesConfig(sources=f"file:{tmp_path}/gone", grace_s=77)
     async with aclosing(node_notices(config, StoryClock())) as notices:
         assert is_imminent(await anext(notices), 77)
 
@@ -94,8 +102,11 @@ async def test_grace_of_the_settings_applies_to_a_signal_without_a_time(tmp_path
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"source": "file"}, "notices.file is not set, so there is nothing to watch; set"),
-        ({"source": "none", "file": "/run/x"}, "notices.source is none, so the file would not be watched; set"),
+        ({"sources": []}, "is an empty list, so it says neither .* name a source, or write off"),
+        ({"sources": ["aws", "azzure"]}, "'azzure', which is no source of notices; choose from aws, gcp, azure"),
+        ({"sources": 7}, "is 7, which is no list of sources; choose from aws"),
+        ({"sources": ["auto", "aws"]}, "'auto', which is no source .* write auto or off alone"),
+        ({"sources": "file:preempted"}, "whose path is relative, and agents run in other folders; write"),
         ({"metadata_url": "https://10.0.0.1"}, "'https://10.0.0.1', and metadata services speak plain HTTP; write"),
         ({"metadata_url": "10.0.0.1:80"}, "write it as http://host"),
         ({"metadata_url": "http://host:x"}, "write it as http://host"),
@@ -106,7 +117,7 @@ def test_settings_that_cannot_work_are_refused_with_a_sentence(settings, sentenc
         NoticesConfig(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"source": "azzure"}, {"poll_s": 0}, {"grace_s": -1}, {"url": "http://x"}])
+@pytest.mark.parametrize("settings", [{"poll_s": 0}, {"grace_s": -1}, {"url": "http://x"}])
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(ValidationError):
         NoticesConfig(**settings)

@@ -29,8 +29,12 @@ def advisory(source: str) -> Notice:
     return Notice(kind=NoticeKind.ADVISORY, source=source)
 
 
-def shown(notices: list[Notice]) -> list[tuple[str, str, float | None]]:
-    return [("withdrawn" if each.withdrawn else each.kind.value, each.source, each.deadline) for each in notices]
+def withdrawn(source: str) -> Notice:
+    return Notice(kind=NoticeKind.ADVISORY, source=source, withdrawn=True)
+
+
+def shown(notice: Notice | None) -> tuple[str, str, float | None] | None:
+    return notice and ("withdrawn" if notice.withdrawn else notice.kind.value, notice.source, notice.deadline)
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -38,46 +42,43 @@ def shown(notices: list[Notice]) -> list[tuple[str, str, float | None]]:
 
 def test_same_event_from_two_sources_is_announced_once():
     joined = JoinedNotices()
-    assert shown(joined.update("aws", imminent("aws", 100.0))) == [("imminent", "aws", 100.0)]
-    assert joined.update("sigterm", imminent("sigterm", 99.5)) == []
-    assert joined.update("ray", imminent("ray", 140.0)) == []
+    assert shown(joined.update(imminent("aws", 100.0))) == ("imminent", "aws", 100.0)
+    assert joined.update(imminent("sigterm", 99.5)) is None
+    assert joined.update(imminent("ray", 140.0)) is None
 
 
 def test_nearer_deadline_of_another_source_wins_and_its_withdrawal_leaves_the_later_one():
     joined = JoinedNotices()
-    joined.update("aws", imminent("aws", 100.0))
-    assert shown(joined.update("sigterm", imminent("sigterm", 20.0))) == [("imminent", "sigterm", 20.0)]
-    assert shown(joined.update("sigterm", None)) == [("withdrawn", "sigterm", 20.0), ("imminent", "aws", 100.0)]
-    assert shown(joined.update("aws", None)) == [("withdrawn", "aws", 100.0)]
-    assert joined.update("aws", None) == []
+    joined.update(imminent("aws", 100.0))
+    assert shown(joined.update(imminent("sigterm", 20.0))) == ("imminent", "sigterm", 20.0)
+    assert shown(joined.update(withdrawn("sigterm"))) == ("imminent", "aws", 100.0)
+    assert shown(joined.update(withdrawn("aws"))) == ("withdrawn", "aws", 100.0)
+    assert joined.update(withdrawn("aws")) is None
 
 
 def test_withdrawal_by_one_of_two_sources_of_the_same_event_changes_nothing():
     joined = JoinedNotices()
-    joined.update("aws", imminent("aws", 100.0))
-    joined.update("sigterm", imminent("sigterm", 100.5))
-    assert joined.update("aws", None) == []
-    assert shown(joined.update("sigterm", None)) == [("withdrawn", "aws", 100.0)]
+    joined.update(imminent("aws", 100.0))
+    joined.update(imminent("sigterm", 100.5))
+    assert joined.update(withdrawn("aws")) is None
+    assert shown(joined.update(withdrawn("sigterm"))) == ("withdrawn", "aws", 100.0)
 
 
 def test_advisory_notices_never_hide_or_end_an_imminent_one():
     joined = JoinedNotices()
-    assert shown(joined.update("rebalance", advisory("rebalance"))) == [("advisory", "rebalance", None)]
-    assert joined.update("maintenance", advisory("maintenance")) == []
-    assert shown(joined.update("aws", imminent("aws", 100.0))) == [("imminent", "aws", 100.0)]
-    assert joined.update("rebalance", None) == []
-    assert shown(joined.update("aws", None)) == [("withdrawn", "aws", 100.0), ("advisory", "maintenance", None)]
-    assert shown(joined.update("maintenance", None)) == [("withdrawn", "maintenance", None)]
+    assert shown(joined.update(advisory("rebalance"))) == ("advisory", "rebalance", None)
+    assert joined.update(advisory("maintenance")) is None
+    assert shown(joined.update(imminent("aws", 100.0))) == ("imminent", "aws", 100.0)
+    assert joined.update(withdrawn("rebalance")) is None
+    assert shown(joined.update(withdrawn("aws"))) == ("advisory", "maintenance", None)
+    assert shown(joined.update(withdrawn("maintenance"))) == ("withdrawn", "maintenance", None)
 
 
-def test_deadline_that_moves_later_is_a_withdrawal_and_a_new_notice_and_drift_is_neither():
+def test_deadline_that_moves_later_replaces_the_earlier_one_and_drift_does_not():
     joined = JoinedNotices()
-    joined.update("aws", imminent("aws", 100.0))
-    assert joined.update("aws", imminent("aws", 100.9)) == []
-    assert shown(joined.update("aws", imminent("aws", 130.0))) == [
-        ("withdrawn", "aws", 100.0),
-        ("imminent", "aws", 130.0),
-    ]
+    joined.update(imminent("aws", 100.0))
+    assert joined.update(imminent("aws", 100.9)) is None
+    assert shown(joined.update(imminent("aws", 130.0))) == ("imminent", "aws", 130.0)
 
 
 def test_imminent_notice_without_a_deadline_is_refused():

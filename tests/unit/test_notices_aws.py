@@ -63,8 +63,6 @@ async def test_recommendation_is_advisory_and_gives_way_to_the_interruption_and_
         server.interrupt(120)
         assert is_imminent(await node.next(), 120)
         server.interruption = None
-        withdrawn = await node.next()
-        assert (withdrawn.kind, withdrawn.withdrawn) == (NoticeKind.IMMINENT, True)
         assert await node.next() == advised, "the recommendation is still in force"
         server.rebalance = None
         withdrawn = await node.next()
@@ -97,6 +95,19 @@ async def test_without_a_date_header_a_wrong_clock_never_gives_more_than_aws_pro
         notice = await node.next()
         assert is_imminent(notice, seconds)
         assert notice.deadline >= started, "no deadline is before its arrival"
+
+
+@pytest.mark.parametrize("skew_s", [-300.0, 300.0])
+@pytest.mark.parametrize("sends_date", [True, False])
+@story
+async def test_deadline_of_a_service_whose_clock_is_minutes_off_is_right_or_within_the_bounds(skew_s, sends_date):
+    async with MetadataServer(skew_s=skew_s, sends_date=sends_date) as server, listening(*sources(server)) as node:
+        started = time.monotonic()
+        server.interrupt(90)
+        notice = await node.next()
+        if sends_date:
+            assert is_imminent(notice, 90)
+        assert started <= notice.deadline <= time.monotonic() + 120
 
 
 @story

@@ -62,7 +62,7 @@ class Reserved:
 
     def publish(self, weights: WeightsId) -> m.PublishedWeights:
         published = self.role.obey(m.Publish(weights=(weights,)))
-        self.loading.wrote(weights, self.role.state(weights.policy))
+        self.loading.published(weights, self.role.state(weights.policy))
         return published
 
     def load(self, weights: WeightsId, digest: str) -> None:
@@ -128,7 +128,7 @@ def test_copy_with_another_digest_than_announced_is_replaced_with_a_warning(tmp_
     with caplog.at_level(logging.WARNING):
         worker.load(BEHAVIOUR, announced.digest)
     assert worker.requests_neighbour
-    assert f"published with digest {announced.digest}" in caplog.text
+    assert f"{announced.digest} was announced" in caplog.text
     worker.loading.apply(Offered(weights=BEHAVIOUR, newcomer=ME), b"")
     assert worker.sent[-1] == m.Held(weights=BEHAVIOUR, digest=announced.digest)
     assert torch.equal(

@@ -9,7 +9,7 @@ from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
-from spotlight.core.work import Policy, Request, WeightsId, Work
+from spotlight.core.work import Request, Work
 
 PROFILE = Profile.load("h200-qwen-image-512")
 PROMPT = Prompt(text="a lantern")
@@ -106,23 +106,9 @@ def test_images_are_those_of_the_profile_whatever_size_the_samples_have():
     assert Pace(1.0, 1.0, 1.0, 1.0, 1.0).image(Size(32, 96)) == (Size(32, 96), 48)
 
 
-def test_worker_adopts_what_it_trained_from_its_own_memory_and_fetches_all_else():
-    worker = pace(adopt_s=0.25)
-    mine, older = WeightsId(Version(4)), WeightsId(Version(3))
-    assert worker.load(mine, is_held=False) == 1.0
-    worker.train(order(8, samples=16, iteration=3, last=True, is_final=False))
-    assert worker.load(mine, is_held=False) == 1.0
-    worker.train(order(8, samples=16, iteration=3, part=1, last=True))
-    assert worker.load(mine, is_held=False) == 0.25
-    assert worker.load(WeightsId(Version(4), Policy.AVERAGE), is_held=False) == 0.25
-    assert worker.load(older, is_held=False) == 1.0
-    assert worker.load(mine, is_held=True) == 0.0
-
-
-def test_worker_that_writes_restored_weights_has_them_in_its_own_memory():
-    worker = pace(adopt_s=0.25)
-    assert worker.publish(m.Publish(weights=(WeightsId(Version(2)),))) == PROFILE.seconds(Operation.PUBLISH)
-    assert worker.load(WeightsId(Version(2)), is_held=False) == 0.25
+def test_source_that_was_not_measured_costs_as_much_as_the_store():
+    assert (pace().adopt(), pace().copy()) == (1.0, 1.0)
+    assert (pace(adopt_s=0.25).adopt(), pace(copy_s=0.5).copy()) == (0.25, 0.5)
 
 
 def test_checkpoint_holds_its_trainer_for_the_snapshot_or_if_that_was_not_measured_for_all_of_it():

@@ -1,5 +1,7 @@
 """The pull scheduler when workers are lost, silent, warned or slow."""
 
+from math import inf
+
 import pytest
 from scheduled_world import EXACT, PREVIOUS, World, given_to, request, requests
 
@@ -183,21 +185,47 @@ def test_under_an_advisory_notice_previews_only(world):
     assert world.give(other) == [rollout]
 
 
-def test_an_advisory_notice_does_not_replace_an_imminent_one(world):
+def test_the_last_notice_counts_whether_it_is_nearer_or_later(world):
     (wanted,) = world.issue(request(0))
     worker = world.join("a")
     world.give(worker, 1, speed=1.0)
-    world.scheduler.warn(worker, NoticeKind.IMMINENT, 5.0, world.now)
-    world.scheduler.warn(worker, NoticeKind.ADVISORY, 100.0, world.now)
-    assert world.scheduler.must_hand_back(worker, world.now) == [wanted]
-
-
-def test_a_second_notice_brings_the_deadline_nearer_never_further(world):
-    (wanted,) = world.issue(request(0))
-    worker = world.join("a")
-    world.give(worker, 1, speed=1.0)
+    late = []
     for deadline in (50.0, 5.0, 60.0):
         world.scheduler.warn(worker, NoticeKind.IMMINENT, deadline, world.now)
+        late.append(world.scheduler.must_hand_back(worker, world.now))
+    assert late == [[], [wanted], []]
+
+
+def test_an_advisory_notice_that_replaces_an_imminent_one_leaves_previews_and_no_deadline(world):
+    rollout, preview = world.issue(request(0), request(0, work=Work.PREVIEW))
+    worker = world.join("a")
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 5.0, world.now)
+    assert world.give(worker, 2, speed=1.0) == []
+    world.scheduler.warn(worker, NoticeKind.ADVISORY, inf, world.now)
+    assert given_to(worker, world.assign()) == [preview]
+    assert world.give(world.join("b")) == [rollout]
+
+
+@pytest.mark.parametrize("kind", list(NoticeKind))
+def test_a_worker_whose_notice_is_withdrawn_serves_again_without_another_pull(world, kind):
+    first, second = world.issue(*requests(2))
+    worker = world.join("a")
+    world.scheduler.warn(worker, kind, 1.0, world.now)
+    assert world.give(worker, 2, speed=1.0) == []
+    world.scheduler.warn(worker, None, inf, world.now)
+    assert world.scheduler.serves(worker)
+    assert given_to(worker, world.assign()) == [first, second]
+    world.now = 5.0
+    assert world.scheduler.must_hand_back(worker, world.now) == []
+
+
+def test_a_withdrawn_notice_ends_no_drain(world):
+    (wanted,) = world.issue(request(0))
+    worker = world.join("a")
+    world.give(worker, 1)
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 100.0, world.now)
+    world.scheduler.drain(worker)
+    world.scheduler.warn(worker, None, inf, world.now)
     assert world.scheduler.must_hand_back(worker, world.now) == [wanted]
 
 

@@ -30,6 +30,7 @@ WHOLE = ("explore.steps=6",)
 GAP = ("pipeline.gap=true", "rollout.prompts=8")
 AHEAD = ("pipeline.asynchrony=true", "rollout.prompts=8", "iterations=3")
 MARKET = ("market.trace={folder}/market.csv",)
+NOTICE_FILE = ("cluster.notices.sources=file:{folder}/mine.txt",)
 CREWS = ("cluster.slots=4", "cluster.elastic.speed_ups=[[24,2,1.8],[24,3,2.5],[24,4,3.2]]")
 REAL = (
     "model.name=random:sd3", "reward.name=jpeg", "data.prompts={folder}/mine.txt", "data.held_out={folder}/mine.txt",
@@ -175,6 +176,8 @@ CHANGES = {
     "cluster.ray_reserved_label": Change(see.ray_placed, "tier=kept", RAY),
     "cluster.spot_speed": Change(journal, 0.5),
     "cluster.slots": Change(journal, 2),
+    "cluster.pool": Change(devices, "join", (*CUDA, "cluster.listen=127.0.0.1:0")),
+    "cluster.listen": Change(see.announced, "127.0.0.1:0"),
     "cluster.share_devices": Change(devices, True, CUDA),
     "cluster.rows": Change(journal, 2),
     "cluster.threads": Change(launch, 2),
@@ -187,6 +190,14 @@ CHANGES = {
     "cluster.store": Change(launch, "{folder}/store"),
     "cluster.pace": Change(launch, "cpu-words"),
     "cluster.pace_speed": Change(launch, 2, PACED),
+    "cluster.notices.sources": Change(see.notices, "[sigterm]"),
+    "cluster.notices.grace_s": Change(see.notices, 7, NOTICE_FILE),
+    "cluster.notices.poll_s": Change(see.notices, 3, NOTICE_FILE),
+    "cluster.notices.metadata_url": Change(
+        see.notices,
+        "http://127.0.0.1:2",
+        ("cluster.notices.sources=aws", "cluster.notices.metadata_url=http://127.0.0.1:1"),
+    ),
     "cluster.elastic.degrees": Change(crews, [1, 2], CREWS),
     "cluster.elastic.max_degree": Change(crews, 2, CREWS),
     "cluster.elastic.transport": Change(launch, "nccl"),

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.elastic.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, SlowRendezvous, replay
+from benchmarks.elastic.fixed_crews import CrewSlot, FixedCrews, Idled, Relaunched, replay
 from spotlight.control.market.traces import Happening, Trace, TraceEvent
-from spotlight.core.crew_messages import GroupToken
 from spotlight.core.errors import ConfigError
-from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.types import WorkerId
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.sim_world import SimWorld
@@ -112,16 +111,3 @@ def test_fixed_crew_never_works_with_a_slot_that_is_away(kind, slots):
         assert len(working) == (0 if away else SIZE)
     else:
         assert len(working) == max((degree for degree in LEGAL if degree <= len(present)), default=0)
-
-
-def test_slow_rendezvous_connects_members_together_after_its_delay():
-    members = (WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1"))
-    token = GroupToken(NodeId("spot-1.1"), 1)
-
-    async def scenario():
-        rendezvous = SlowRendezvous(0.25)
-        rendezvous.open(token)
-        await asyncio.gather(*(rendezvous.connect(token, member, members, bound_s=0.1) for member in members))
-        return asyncio.get_running_loop().time()
-
-    assert run_virtually(scenario()) == pytest.approx(0.25)

@@ -12,6 +12,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.crash_points import CrashPoint
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.numerics import HashNumerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
@@ -42,8 +43,14 @@ class Node:
         )
         self.send_from(worker.id, result, blob)
 
-    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
+    def stored(self, load: m.Load) -> str:
         return load.digest
+
+    def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
+        return None
+
+    def read_back(self, digest: str, worker: WorkerId) -> str:
+        return digest
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         return False
@@ -73,6 +80,7 @@ def worker_on(node: Node, heartbeat_s: float, trainer: SimTrainer | None = None)
         numerics=HashNumerics(),
         latent_salt="",
         rendezvous=SimRendezvous(),
+        machines=MachineSettings(copies_sets=False),
     )
 
 

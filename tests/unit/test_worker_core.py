@@ -13,7 +13,7 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Policy, Request, RequestId, SlotClass, WeightsId, Work
-from spotlight.node.loading_core import PATIENCE_S, LoadingCore, TakeStored
+from spotlight.node.loading_core import PATIENCE_S, KeepOwn, LoadingCore, TakeOwn, TakeStored
 from spotlight.node.membership import CrewProblem, Follow
 from spotlight.node.worker_core import Effect, Exit, FailedRow, Obey, Step, StepDone, Wait, WorkerCore
 
@@ -184,6 +184,17 @@ def test_step_that_a_broken_crew_did_not_take_changes_nothing() -> None:
     assert world.effect == Step()
 
 
+def test_leader_whose_crew_has_ended_offers_its_rows_again_with_its_own_speed() -> None:
+    world = World()
+    world.goes_on(grant(lease(1)))
+    speeds = []
+    for degree, step_s in ((1, 0.4), (2, 0.2), (1, 0.4)):
+        world.crew.degree = degree
+        sent = world.goes_on(completion=StepDone(2, step_s))
+        speeds += [message.row_steps_per_s for message in sent if isinstance(message, m.Pull)]
+    assert speeds == pytest.approx([10.0, 5.0])
+
+
 def test_sample_that_cannot_start_is_reported_and_its_row_offered_again() -> None:
     world = World()
     world.engine.refuses = True
@@ -299,6 +310,30 @@ def test_neighbour_that_does_not_reply_is_waited_for_and_then_the_store_is_used(
     assert world.effect == TakeStored(load)
     assert world.goes_on(completion="d") == [m.Held(weights=load.weights, digest="d")]
     assert world.effect == Wait(2 * PATIENCE_S)
+
+
+PUBLISH = m.Publish(weights=(WeightsId(Version(1)),))
+
+
+@pytest.mark.parametrize(
+    ("reply", "copies"),
+    [
+        (m.PublishedWeights(weights=WeightsId(Version(1)), digest="d", size=1, step=0), True),
+        (None, True),
+        (m.Failed(problem="the disk is full"), False),
+    ],
+    ids=["rank 0", "another rank", "failed"],
+)
+def test_every_rank_of_a_gang_applies_its_own_copy_of_published_weights(reply, copies) -> None:
+    world = World(trains=True, between_devices=True)
+    world.goes_on(PUBLISH)
+    world.goes_on(completion=reply)
+    if copies:
+        assert world.effect == KeepOwn(WeightsId(Version(1)))
+        assert world.goes_on(completion=True) == [reply] * (reply is not None)
+    sent = world.goes_on(m.Load(weights=WeightsId(Version(1)), digest="d", path="p"))
+    assert (world.effect == TakeOwn(WeightsId(Version(1)))) is copies
+    assert bool(sent) is not copies, "only a worker without a copy asks its neighbours"
 
 
 def test_rank_with_a_share_of_the_weights_confirms_sets_that_it_never_applies() -> None:

@@ -32,7 +32,7 @@ class OnDevice(Resident):
         return torch.device("cuda")
 
     def load(self, stored: MappedWeights) -> str:
-        return self.adopt(stored.weights, dict(stored.tensors), stored.fingerprint)
+        return self.adopt(stored.weights, dict(stored.tensors))
 
 
 def tiny_adapter(seed: int = 0) -> PixelAdapter:

@@ -60,7 +60,7 @@ class Directory:
         return self.nodes.pop(node, None) is not None
 
     def sources_for(self, node: NodeId) -> tuple[BlobSource, ...]:
-        """The node that this one reads weights from before it asks the run's own server: its predecessor in a chain.
+        """The node that this one reads weights from, before the run's own server: its predecessor in a chain.
 
         The chain passes through all nodes of other machines, zone by zone, so the run's server sends each file once,
         and a zone receives it once. Where the predecessor is gone or slow, the run's server sends the rest.

@@ -18,6 +18,7 @@ from spotlight.control.demand import Demands
 from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
+from spotlight.control.node_notices import NodeNotices
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.tag import Assist
 from spotlight.control.scheduler.scheduler import Scheduler
@@ -33,7 +34,6 @@ from spotlight.core.events import (
     Holding,
     NodeJoined,
     NodeLost,
-    NoticeGiven,
     RefusalReason,
     ReleaseReason,
     WorkerJoined,
@@ -41,7 +41,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
-from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
+from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 
 class Payloads(Protocol):
@@ -79,6 +79,7 @@ class Dispatcher:
         self.directory = Directory()
         self.assist = Assist(pipeline or PipelineConfig(), self.directory, scheduler, previews_follow)
         self._emit = emit
+        self._notices = NodeNotices(self.directory, scheduler, emit)
         self._accounts = Accounts(self.directory, self.assist, emit, run_clock)
         self._commit_every = commit_every
         self._demands = demands or Demands(tokens=1)
@@ -160,6 +161,7 @@ class Dispatcher:
         """Remove a node and all its workers, because the connection to its agent broke."""
         if not self.directory.remove_node(node):
             return
+        self._notices.node_lost(node)
         self.setbacks.node_lost(node)
         for worker in self.directory.workers_of(node):
             self.worker_lost(worker, cause, ReleaseReason.LOST, now)
@@ -187,19 +189,12 @@ class Dispatcher:
     def _handle_rare(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage, now: float) -> None:
         match message:
             case m.Warned():
-                self._warn(node, message, now)
+                for warned in self._notices.warned(node, message, now):
+                    self._recall_doomed(warned, now)
             case m.Gone():
                 self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
             case crews.Crewed():
-                self._emit(
-                    Crewing(
-                        node=node,
-                        epoch=message.epoch,
-                        crews=message.crews,
-                        reason=message.reason,
-                        seconds=message.seconds,
-                    )
-                )
+                self._emit(Crewing(node=node, **msgspec.structs.asdict(message)))
             case m.StoreFailed():
                 raise Stopped(message.problem)
             case m.Noted():
@@ -271,6 +266,7 @@ class Dispatcher:
                 trains=hello.trains,
             )
         )
+        self._notices.joined(worker, now)
         if hello.trains:
             self.to_gang.append((worker, hello))
 
@@ -372,14 +368,6 @@ class Dispatcher:
         self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
         if given_up:
             self.scheduler.drop(request, given_up)
-
-    def _warn(self, node: NodeId, warned: m.Warned, now: float) -> None:
-        for worker in self.directory.workers_of(node):
-            known = self.directory.workers[worker]
-            known.warned = known.warned or warned.kind is NoticeKind.IMMINENT
-            self._emit(NoticeGiven(worker=worker, kind=warned.kind, seconds=warned.seconds))
-            self.scheduler.warn(worker, warned.kind, now + warned.seconds, now)
-            self._recall_doomed(worker, now)
 
     def _recall_doomed(self, worker: WorkerId, now: float) -> None:
         """Recall the samples that a worker under notice cannot finish in time, at its latest measured speed."""

@@ -26,11 +26,13 @@ from spotlight import __version__
 from spotlight.control.dispatch import Outgoing
 from spotlight.controller.gate import Gate
 from spotlight.controller.hub import Hub
-from spotlight.controller.scope import belongs, outside
+from spotlight.controller.remote_node import Fate, RemoteNode
+from spotlight.controller.scope import belongs
 from spotlight.controller.tls_listener import TlsListener, Visitor
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core import wire
+from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import SCHEMA
 from spotlight.core.link import GRACE_S, Link, LinkError
 from spotlight.core.link_stream import LinkStream
@@ -54,8 +56,8 @@ class _Guest:
 
     stream: LinkStream
     watching: asyncio.Task[None]
-    spec: NodeSpec | None = None
-    """Of a node on another machine; None: its agent is a process of this one."""
+    remote: RemoteNode | None = None
+    """None: its agent is a process of this machine."""
     has_ended: bool = False
     """The pool has seen the end of its processes: nothing comes after what is on the way."""
 
@@ -186,7 +188,7 @@ class Door:
         if visitor.failed() and self._hub is not None:
             shown = "".join(character if character.isprintable() else "?" for character in problem[:NOTE_LIMIT])
             self._hub.dispatcher.setbacks.note(
-                "controller", f"a machine at {visitor.source} was refused, now and whenever it fails again: {shown}"
+                "controller", f"a machine at {visitor.source} was refused; later refusals of it are not noted: {shown}"
             )
 
     async def _serve(
@@ -205,8 +207,7 @@ class Door:
         if problem:
             if visitor is not None:
                 self._stranger_failed(visitor, problem)
-            wire.write(writer, m.Envelope(None, m.Rejected(reason=problem)))
-            await writer.drain()
+            await _reply(writer, m.Rejected(reason=problem))
             return
         if visitor is not None:
             visitor.proved()
@@ -215,27 +216,35 @@ class Door:
     async def _answer(self, join: joins.Join, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
         """Reply to a machine that wants to join; its connection has no other purpose."""
         reply = self.joins(join)
-        if isinstance(reply, joins.JoinRefused) and not reply.is_passing:
+        if isinstance(reply, joins.JoinRefused) and not reply.wait_s:
             self._stranger_failed(visitor, reply.reason)
         if reply is not None:
-            wire.write(writer, m.Envelope(None, reply))
-            await writer.drain()
+            await _reply(writer, reply)
 
     async def _relay(self, hub: Hub, guest: _Guest, node: NodeId, reader: asyncio.StreamReader) -> None:
         """Deliver what the node sends on this connection, except what it may not send."""
         try:
             while (received := await guest.stream.read(reader)) is not None:
-                envelope = received[0]
-                if guest.spec is not None and (problem := outside(node, guest.spec, envelope)):
-                    hub.dispatcher.setbacks.note_once(node, f"the node sent {problem}; such messages are dropped.")
-                elif belongs(node, envelope.worker):
-                    hub.receive(node, envelope)
+                if guest.remote is not None:
+                    self._receive_remote(hub, guest.remote, received[0])
+                elif belongs(node, received[0].worker):
+                    hub.receive(node, received[0])
         finally:
             if guest.stream.broke(reader) and self._guests.get(node) is guest:
                 hub.unreachable.add(node)
                 if guest.has_ended:
                     with contextlib.suppress(RuntimeError):
                         self._lose(node, "connection lost")
+
+    def _receive_remote(self, hub: Hub, remote: RemoteNode, envelope: m.Envelope) -> None:
+        for each, (fate, problem) in remote.receive(envelope, hub.dispatcher.directory):
+            if problem:
+                hub.dispatcher.setbacks.note_once(remote.node, problem)
+            if fate is Fate.DELIVERED:
+                hub.receive(remote.node, each)
+            elif fate is Fate.EXPELS:
+                self._expel(remote.node, problem)
+                return
 
     def _welcomed(
         self, hub: Hub, hello: m.NodeHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -254,7 +263,8 @@ class Door:
         spec = expected.spec if expected is not None else None
         stream = LinkStream(Link(clock(), self._grace_s), clock, wire.LIMITS if spec is None else REMOTE_LIMITS)
         stream.attach(reader, writer, 0)
-        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)), spec)
+        remote = RemoteNode(hello.node, spec) if spec is not None else None
+        guest = self._guests[hello.node] = _Guest(stream, asyncio.create_task(self._watch(hello.node, stream)), remote)
         if spec is not None:
             # What the pool has granted, not what the agent claims: the bill depends on it.
             hello = msgspec.structs.replace(
@@ -273,6 +283,13 @@ class Door:
             self._lose(node, f"connection lost for {self._grace_s:g} s")
         finally:
             alive.cancel()
+
+    def _expel(self, node: NodeId, problem: str) -> None:
+        """Send a machine away for good, with the reason."""
+        leave = joins.Leave(reason=problem, exit_code=EnvironmentProblem.exit_code)
+        self.send(Outgoing(node, None, leave))
+        self.forget(node)
+        self.drop(node, problem)
 
     def _lose(self, node: NodeId, cause: str) -> None:
         guest = self._guests.pop(node)
@@ -300,6 +317,13 @@ class Door:
         if hello.received is None and is_known:
             return f"a node named {hello.node} is connected already; give each node a name of its own."
         return ""
+
+
+async def _reply(writer: asyncio.StreamWriter, message: m.AnyMessage) -> None:
+    """Write the last frame of a connection; its peer may be gone, which TLS does not always report in order."""
+    wire.write(writer, m.Envelope(None, message))
+    with contextlib.suppress(OSError):
+        await writer.drain()
 
 
 def _no_joins(join: joins.Join) -> joins.JoinRefused:

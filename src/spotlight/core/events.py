@@ -346,8 +346,12 @@ class Holding(Event, frozen=True, kw_only=True):
 class NoticeGiven(Event, frozen=True, kw_only=True):
     worker: WorkerId
     kind: NoticeKind
-    seconds: float
-    """Seconds until the deadline."""
+    seconds: float | None
+    """Seconds until the deadline; None: not announced."""
+
+
+class NoticeWithdrawn(Event, frozen=True, kw_only=True):
+    worker: WorkerId
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
@@ -382,7 +386,7 @@ AnyEvent: TypeAlias = (
     | Issued | Leased | Released | Accepted | Refused | Dropped | Reopened
     | Compared | StepCommitted | Published | Checkpointed | Restored | IterationDone | Evaluated
     | Planned | Previewed | ExplorationClosed | Selected | Fidelity
-    | NodeJoined | NodeLost | WorkerJoined | Holding | NoticeGiven | WorkerLost | Crewing | Worked
+    | NodeJoined | NodeLost | WorkerJoined | Holding | NoticeGiven | NoticeWithdrawn | WorkerLost | Crewing | Worked
 )  # fmt: skip
 
 

@@ -44,8 +44,8 @@ class JoinRefused(Message, frozen=True, kw_only=True):
     reason: str
     exit_code: int = 2
     """Exit code of the machine's command."""
-    is_passing: bool = False
-    """Whether the machine may be taken later."""
+    wait_s: float = 0.0
+    """Seconds in which it is worth trying again; 0: it is refused for good."""
 
 
 class KillOrder(Message, frozen=True, kw_only=True):

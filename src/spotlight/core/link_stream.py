@@ -42,7 +42,7 @@ class LinkStream:
         """Wait until the connection takes more bytes, and the peer has acknowledged most of what was sent."""
         if self._writer is not None:
             # The reader reports the loss of the connection.
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 await self._writer.drain()
         while self.link.is_overfull:
             self._acknowledged.clear()

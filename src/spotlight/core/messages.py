@@ -29,8 +29,16 @@ from spotlight.core.gang_messages import GangBroken as GangBroken
 from spotlight.core.gang_messages import GangFormed as GangFormed
 from spotlight.core.gang_messages import StoreOpened as StoreOpened
 from spotlight.core.message import Message
+from spotlight.core.node_messages import Gone as Gone
+from spotlight.core.node_messages import NodeHello as NodeHello
+from spotlight.core.node_messages import Ping as Ping
+from spotlight.core.node_messages import Rejected as Rejected
+from spotlight.core.node_messages import RewardAwaited as RewardAwaited
+from spotlight.core.node_messages import StoreFailed as StoreFailed
+from spotlight.core.node_messages import Warned as Warned
+from spotlight.core.node_messages import Welcome as Welcome
 from spotlight.core.types import NodeId, Prompt, WorkerId
-from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.core.work import Activity, Request, RequestId, SlotClass, WeightsId, Work
 
 # -- worker -> controller ----------------------------------------------------------------------------------------------
 
@@ -194,67 +202,6 @@ class Noted(Message, frozen=True, kw_only=True):
     problem: str
 
 
-# -- agent -> controller -----------------------------------------------------------------------------------------------
-
-
-class StoreFailed(Message, frozen=True, kw_only=True):
-    """The store of the reserved node takes no more bytes: the run stops before anything is lost."""
-
-    problem: str
-
-
-class NodeHello(Message, frozen=True, kw_only=True):
-    """A node's agent connects."""
-
-    schema: int
-    code: str
-    node: NodeId
-    slot_class: SlotClass
-    slots: int
-    zone: str = ""
-    price: str = ""
-    token: str = ""
-    is_far: bool = False
-    """Whether the run's folder is on another machine."""
-    serves: BlobSource | None = None
-    """Where other machines can read this node's copies of weights."""
-    received: int | None = None
-    """Frames that it has received on this link before the connection broke; None: the link is new."""
-
-
-class Gone(Message, frozen=True, kw_only=True):
-    """A worker of this node died."""
-
-    worker: WorkerId
-    cause: str
-
-
-class Warned(Message, frozen=True, kw_only=True):
-    """A preemption notice for the whole node, `seconds` before the deadline."""
-
-    kind: NoticeKind
-    seconds: float
-
-
-class RewardAwaited(Message, frozen=True, kw_only=True):
-    """`pictures` of this node wait for a reward that cannot score now; 0: none waits for it any more."""
-
-    reward: str
-    pictures: int
-    problem: str = ""
-    """Reason, if the number has grown."""
-
-
-class Welcome(Message, frozen=True, kw_only=True):
-    """The controller's reply to NodeHello: it has received this many frames on the link, and continues from there."""
-
-    received: int
-
-
-class Ping(Message, frozen=True, kw_only=True):
-    """Acknowledges what has arrived, and shows that the sender is there; of either end of a link."""
-
-
 # -- controller -> worker ----------------------------------------------------------------------------------------------
 
 
@@ -379,12 +326,6 @@ class Restore(Message, frozen=True, kw_only=True):
 
 class Drain(Message, frozen=True, kw_only=True):
     """Hand back everything and exit."""
-
-
-class Rejected(Message, frozen=True, kw_only=True):
-    """The controller refuses this node: it has another code version, or a wrong token."""
-
-    reason: str
 
 
 AnyMessage: TypeAlias = (

@@ -100,7 +100,8 @@ async def read_numbered(reader: asyncio.StreamReader, limits: Limits = LIMITS) -
         header = _parsed(await reader.readexactly(_HEADER.size), limits)
         message = await reader.readexactly(header.message)
         blob = await reader.readexactly(header.blob) if header.blob else b""
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, OSError):
+        # TLS reports a damaged end as an SSLError, which is no ConnectionError.
         return None
     return Numbered(_envelope(message), blob, header.number, header.received)
 
@@ -200,7 +201,8 @@ def _check_limits(message: int, blob: int, limits: Limits) -> None:
 def _envelope(message: bytes) -> Envelope:
     try:
         return _DECODER.decode(message)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # Not all are MsgspecErrors: text may be no UTF-8, and arrays may be nested without end.
         raise WireError(
             f"a message of {len(message)} bytes cannot be decoded ({error}): the bytes are damaged, or the sender has "
             "another version; restart the sender with the controller's version."

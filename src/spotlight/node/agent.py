@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -29,6 +30,7 @@ from spotlight.compute.rewards.config import Term
 from spotlight.compute.rewards.protocol import Image
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
+from spotlight.core.clock import RealClock
 from spotlight.core.errors import EnvironmentProblem, SpotlightError, Stopped
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.node.agent_core import AgentCore
@@ -38,8 +40,10 @@ from spotlight.node.controller_link import ControllerLink
 from spotlight.node.far_node import FarNode
 from spotlight.node.group_store import GroupStore
 from spotlight.node.judge import Judge, Picture, unpack
-from spotlight.node.launch import AgentLaunch, AnyAgentOrder, GiveNotice, KillWorker, spare_device
+from spotlight.node.launch import AgentLaunch, AnyAgentOrder, DrainNode, GiveNotice, KillWorker, spare_device
 from spotlight.node.newborn import die_with_parent
+from spotlight.node.notices.notice import POOL, Notice
+from spotlight.node.notices.notice_sources import node_notices
 from spotlight.node.nursery_client import NurseryClient
 from spotlight.node.reward_process import RewardLog, RewardProcess
 from spotlight.node.unloading import NearStore, Puts, stored_sample
@@ -78,6 +82,8 @@ class Agent:
         self._store = GroupStore(Path(launch.nursery).with_name(f"{launch.spec.name}.groups"))
         self._end: asyncio.Future[str] = self._loop.create_future()
         self._far = far
+        if far is not None:
+            far.store.refused = self.end
         near = BlobStore(Path(launch.home), launch.node)
         self._blobs: Puts = near if far is None else far.store
         settings = launch.node_settings(str(self._store.path))
@@ -88,12 +94,13 @@ class Agent:
         """Run until the node is drained; return '', or the reason why the node cannot continue."""
         await self._store.start()
         if self._far is not None:
-            await self._far.prepare()
+            await self._far.mirror.prepare()
         self._core.begin()
         ends: list[asyncio.Future[str]] = [
             asyncio.create_task(self._read_controller()),
             asyncio.create_task(self._read_orders(orders)),
             asyncio.create_task(self._await_nursery_loss()),
+            asyncio.create_task(self._read_notices()),
             self._end,
         ]
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +158,7 @@ class Agent:
                 case joins.KillOrder(worker=worker):
                     self.kill_worker(worker)
                 case joins.NoticeOrder(kind=kind, seconds=seconds):
-                    self._core.warned(kind, seconds)
+                    self._core.warned(Notice(kind=kind, source=POOL, deadline=self._loop.time() + seconds))
                 case joins.Leave() as leave:
                     self._launch.farewell.write_bytes(msgspec.json.encode(leave))
                     return leave.reason
@@ -163,10 +170,19 @@ class Agent:
         while line := await orders.readline():
             match _ORDER.decode(line):
                 case GiveNotice(kind=kind, seconds=seconds):
-                    self._core.warned(kind, seconds)
+                    self._core.warned(Notice(kind=kind, source=POOL, deadline=self._loop.time() + seconds))
                 case KillWorker(worker=worker):
                     self.kill_worker(worker)
+                case DrainNode():
+                    self.drain()
         return "the owner of the node is gone"
+
+    async def _read_notices(self) -> str:
+        async with aclosing(node_notices(self._launch.notices_config(), RealClock())) as notices:
+            async for notice in notices:
+                log.info("%s notice of %s%s", notice.kind, notice.source, " withdrawn" if notice.withdrawn else "")
+                self._core.warned(notice)
+        return "the watch of notices ended"
 
     async def _await_nursery_loss(self) -> str:
         await self._nursery.lost.wait()
@@ -249,6 +265,7 @@ async def _run(launch: AgentLaunch) -> NoReturn:
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     agent = Agent(launch, nursery, controller, far)
+    # Until the source `sigterm`, if the settings name it, takes the signal for a notice.
     loop.add_signal_handler(signal.SIGTERM, agent.drain)
     end = await agent.serve(orders)
     if end:

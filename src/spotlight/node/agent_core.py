@@ -24,13 +24,15 @@ from spotlight.core import messages as m
 from spotlight.core.clock import Timers
 from spotlight.core.errors import RewardError, SpotlightError, Stopped
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, RequestId
+from spotlight.core.work import RequestId
 from spotlight.node.agent_effects import AgentEffects, NoEffects, Scoring
 from spotlight.node.announcements import Announced, Announcements, Written
 from spotlight.node.crews import CREWS_ONLY, NodeCrews, Rendezvous
 from spotlight.node.flight_relay import FlightRelay, Frame
 from spotlight.node.leases import Leases
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.notices.joined import JoinedNotices
+from spotlight.node.notices.notice import Notice
 from spotlight.node.slots import Send, WorkerSlots
 from spotlight.node.term_judge import unscored
 from spotlight.node.unloading import FlightStore
@@ -54,6 +56,7 @@ class AgentCore:
         self._slots = WorkerSlots(settings, effects, timers, self._gone)
         self._live = self._slots.live
         self._watches = self._slots.watches
+        self.notices = JoinedNotices()
         self._judging: dict[WorkerId, int] = {}
         """Number of pending verdicts, by worker."""
         self._relayed = FlightRelay(store, self)
@@ -72,10 +75,13 @@ class AgentCore:
         """Make the workers hand back their samples and exit; start no others; then end the node."""
         self._slots.drain()
 
-    def warned(self, kind: NoticeKind, seconds: float) -> None:
-        """Apply a notice to the node."""
-        self.crews.warned(kind, seconds)
-        self._effects.report(None, m.Warned(kind=kind, seconds=seconds))
+    def warned(self, notice: Notice) -> None:
+        """Apply one source's notice or withdrawal to the node."""
+        change = self.notices.update(notice)
+        if change is not None:
+            self.crews.warned(change)
+            seconds = change.seconds_left(self._timers.time())
+            self._effects.report(None, m.Warned(kind=change.kind, seconds=seconds, withdrawn=change.withdrawn))
 
     # -- the controller ------------------------------------------------------------------------------------------------
 

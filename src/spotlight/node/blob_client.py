@@ -170,14 +170,14 @@ class BlobClient:
 
         def request(offset: int) -> None:
             wire.write(writer, m.Envelope(None, b.ReadFile(path=path, offset=offset, size=PART)))
-            asked.append(offset)
+            requested.append(offset)
 
-        asked: deque[int] = deque()
+        requested: deque[int] = deque()
         request(begin)
         total: int | None = None
         with target.open("r+b" if begin else "wb") as file:
-            while asked:
-                offset = asked.popleft()
+            while requested:
+                offset = requested.popleft()
                 reply, data = await self._reply(reader)
                 assert isinstance(reply, b.BlobBytes)
                 total = reply.total
@@ -186,8 +186,8 @@ class BlobClient:
                 if len(data) != expected:
                     raise _Broken(f"byte {offset} on: {len(data)} of {expected} bytes came")
                 arrived(offset + len(data))
-                following = (asked[-1] if asked else offset) + PART
-                while len(asked) < WINDOW and following < total:
+                following = (requested[-1] if requested else offset) + PART
+                while len(requested) < WINDOW and following < total:
                     request(following)
                     following += PART
                 await writer.drain()

@@ -203,7 +203,7 @@ def read_part(path: Path, offset: int, size: int) -> tuple[b.BlobBytes, bytes]:
     """A part of a file, with its checksum and the size of the whole."""
     if not 0 <= size <= MOST_READ or offset < 0:
         raise BlobError(
-            f"{size} bytes from byte {offset} are asked for, but a reply has at most {MOST_READ}; ask less."
+            f"{size} bytes from byte {offset} are requested, but a reply has at most {MOST_READ}; request less."
         )
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -231,7 +231,7 @@ def _checked_name(kind: BlobKind, name: str) -> str:
 def _checked_ref(ref: BlobRef) -> BlobRef:
     _checked_path(ref.path, tuple(kind.value for kind in BlobKind))
     if ref.size > MOST_PUT:
-        raise BlobError(f"{ref.path} would have {ref.size} bytes, more than any blob; ask for what was stored.")
+        raise BlobError(f"{ref.path} would have {ref.size} bytes, more than any blob; request what was stored.")
     return ref
 
 
@@ -239,7 +239,7 @@ def _checked_path(path: str, folders: tuple[str, ...] = READABLE) -> str:
     """Refuse paths that lead out of the folders."""
     parts = PurePosixPath(path).parts
     if not parts or parts[0] not in folders or path != "/".join(parts) or any(part in ("..", ".") for part in parts):
-        raise BlobError(f"'{path[:200]}' is no file that other machines may use; ask for files of the run alone.")
+        raise BlobError(f"'{path[:200]}' is no file that other machines may use; request files of the run alone.")
     for part in parts:
         _checked_part(part)
     return path

@@ -68,7 +68,7 @@ class ControllerLink:
 
     async def close(self) -> None:
         """Write what is left, and close the connection."""
-        with contextlib.suppress(ConnectionError, TimeoutError):
+        with contextlib.suppress(OSError):
             await asyncio.wait_for(self._stream.drained(), CONNECT_S)
         self._stream.lose()
 

@@ -36,6 +36,7 @@ from spotlight.core.crew_messages import (
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, RequestId, WeightsId
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.notices.notice import Notice
 
 log = logging.getLogger("spotlight.crews")
 log.addHandler(logging.NullHandler())
@@ -86,7 +87,6 @@ class MemberInfo:
     speed: float | None = None
     """Row-steps per second alone; None before the first measurement."""
     holds: set[WeightsId] = field(default_factory=set)
-    notice: float | None = None
     steps: dict[RequestId, int] = field(default_factory=dict)
     """Step of each of its samples, as last reported."""
 
@@ -114,6 +114,8 @@ class NodeCrews:
         self._planner = LayoutPlanner(config, self._efficiency)
         self._regroup = Regroup(settings.node, settings.group_store, config, max(1.0, 2 * settings.heartbeat_s))
         self._members: dict[WorkerId, MemberInfo] = {}
+        self._notice: float | None = None
+        """Deadline of the node's imminent notice."""
         self._sets: frozenset[WeightsId] = frozenset()
         """Weights that every worker of the node should hold."""
         self._loaders: tuple[WorkerId, ...] = ()
@@ -135,6 +137,11 @@ class NodeCrews:
         """Number of refused messages: those with an old token, or not expected in the current state."""
         return self._regroup.refused
 
+    @property
+    def members(self) -> Collection[WorkerId]:
+        """Workers that may become members of crews."""
+        return self._members.keys()
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def receive(self, worker: WorkerId, message: m.AnyMessage) -> bool:
@@ -150,6 +157,7 @@ class NodeCrews:
                 self._members[worker] = MemberInfo(since=now, kind=message.kind)
                 if self._can_share:
                     self._do(self._regroup.joined(worker, now))
+                    self._do(self._regroup.noticed(worker, self._notice, now))
             case m.Held() if info is not None:
                 info.holds.add(message.weights)
                 if self._can_share:
@@ -198,14 +206,12 @@ class NodeCrews:
         self._waiting = Waiting.of(demand.waiting, demand.pressing)
         self._decide("the controller expects other work")
 
-    def warned(self, kind: NoticeKind, seconds: float) -> None:
-        """Apply a notice to the whole node: its crews end at their next step boundary."""
-        if kind is NoticeKind.IMMINENT:
-            now = self._timers.time()
-            for worker in sorted(self._members):
-                self._members[worker].notice = now + seconds
-            for worker in sorted(self._members):
-                self._do(self._regroup.noticed(worker, now + seconds, now))
+    def warned(self, notice: Notice) -> None:
+        """Apply the node's new notice: under an imminent one crews end at their next step boundary, and none form."""
+        is_imminent = notice.kind is NoticeKind.IMMINENT and not notice.withdrawn
+        self._notice = notice.deadline if is_imminent else None
+        for worker in sorted(self._members):
+            self._do(self._regroup.noticed(worker, self._notice, self._timers.time()))
 
     def died(self, worker: WorkerId, why: str) -> None:
         if self._members.pop(worker, None) is not None:
@@ -315,7 +321,7 @@ class NodeCrews:
             age_s=now - info.since,
             rows=tuple(rows),
             holds=frozenset() if self._is_loading(worker) else frozenset(info.holds),
-            notice=info.notice,
+            notice=self._notice,
         )
 
     def _busy(self) -> frozenset[WorkerId]:

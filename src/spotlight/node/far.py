@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 24 * 3600.0
 """A store that does not answer is tried again for this long: the grace of the node's link ends the node much sooner."""
 SOURCE_S = 3.0
-"""Time limit to connect to another node, before the run's server is asked."""
+"""Time limit to connect to another node, before the run's server is used."""
 Result = TypeVar("Result")
 
 
@@ -39,6 +39,8 @@ class FarStore:
         self._loop = asyncio.get_running_loop()
         self._flights, self._samples, self._reads = (BlobClient(server, node, PATIENCE_S) for _ in range(3))
         self._ensure = ensure
+        self.refused: Callable[[str], None] = log.error
+        """Called with the reason when the server does not take this node's bytes; its agent ends the node."""
         self._queue: asyncio.Queue[tuple[bytes, Callable[[BlobRef | Stopped], None]]] = asyncio.Queue()
         self._tasks = {asyncio.create_task(self._store_flights())}
 
@@ -76,8 +78,8 @@ class FarStore:
             except Stopped as error:
                 stored = error
             except BlobError as error:
-                # The server refuses this node: nothing that it makes can be stored.
-                stored = Stopped(str(error))
+                self.refused(f"nothing that this node makes can be stored: {error}")
+                return
             done(stored)
 
     async def _fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:

@@ -12,6 +12,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, SlotClass, Work
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.notices.config import NoticesConfig
 
 
 class SlotDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +119,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """See WorkerLaunch."""
     devices: tuple[SlotDevice, ...] = ()
     """Devices of the node's slots, by slot number."""
+    notices: str
+    """JSON of the section `cluster.notices`."""
 
     @property
     def farewell(self) -> Path:
@@ -133,6 +136,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def is_judged(self, request: Request) -> bool:
         """Whether the second judge scores this picture too."""
         return self.judge is not None and request.work is Work.EVALUATION and self.judge.is_due(request.iteration)
+
+    def notices_config(self) -> NoticesConfig:
+        return NoticesConfig.model_validate_json(self.notices).of_node(self.spec.name)
 
     def node_settings(self, group_store: str, serves: BlobSource | None = None) -> NodeSettings:
         """Settings of the agent's decisions."""
@@ -220,4 +226,8 @@ class KillWorker(AgentOrder, frozen=True, kw_only=True):
     worker: WorkerId
 
 
-AnyAgentOrder = GiveNotice | KillWorker
+class DrainNode(AgentOrder, frozen=True, kw_only=True):
+    """Make the workers hand back their samples and exit, then exit."""
+
+
+AnyAgentOrder = GiveNotice | KillWorker | DrainNode

@@ -1,26 +1,30 @@
 """Which published sets a worker holds and where it takes them from, without tensors; part of its `WorkerCore`.
 
-    Adopt --between devices, worker wrote this set--> its own copy
+    Adopt --between devices, worker published this set--> its own copy
     Load --held already--> reported
     Load --not between devices--> store
-    Load --between devices, worker wrote this set--> its own copy --cannot be used--.
-    Load --between devices--> REQUESTED <-------------------------------------------'
+    Load --between devices, worker published this set--> its own copy --cannot be used--.
+    Load --between devices--> REQUESTED <-----------------------------------------------'
                                 |--Offered with handles--> neighbour's device
                                 `--Offered without handles, a failed copy, or a timeout--> store
 
 Every Load first drops the sets that it does not keep, and the requests for them. A second Load of a requested set
-repeats the request. `apply` is a generator: the driver carries out an effect and sends its completion back:
+repeats the request. All methods with effects are generators: the driver carries out an effect and sends its completion
+back:
 
-    TakeOwn      apply the copy that this worker kept of a set it wrote    -> digest, or None if it cannot be used
+    KeepOwn      copy a set that this worker publishes                     -> True, or False if there is no room
+    TakeOwn      apply that copy                                           -> digest, or None if it cannot be used
     TakeOffered  copy a set from the neighbour that offers it              -> digest, or None if it cannot be used
     TakeStored   load a set from the node's store                          -> digest
-    ReadHeld     read the digest of a set that is applied already         -> digest
+    ReadHeld     read the digest of a set that is applied already          -> digest
     OfferHeld    make handles of a held set for a neighbour                -> handles; none if it cannot be shared
 
-Invariant (tests/unit/test_neighbours_copy.py, tests/unit/test_own_weights.py): each Load is answered by one Held with
-the digest of what was applied, unless a later order no longer keeps its set.
+Invariants (tests/unit/test_neighbours_copy.py, tests/unit/test_own_weights.py, storms): each Load is answered by one
+Held with the digest of what was applied, unless a later order no longer keeps its set. A copy with another digest than
+the announced one is dropped.
 """
 
+import logging
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -33,12 +37,17 @@ from spotlight.core.work import WeightsId
 PATIENCE_S = 5.0
 """Wait for a neighbour's offer: it replies between two steps, and the store takes a few seconds for 20 billion
 parameters."""
+log = logging.getLogger("spotlight.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepOwn:
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOwn:
     weights: WeightsId
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class OfferHeld:
     weights: WeightsId
 
 
-LoadEffect: TypeAlias = TakeOwn | TakeOffered | TakeStored | ReadHeld | OfferHeld
+LoadEffect: TypeAlias = KeepOwn | TakeOwn | TakeOffered | TakeStored | ReadHeld | OfferHeld
 Applied: TypeAlias = Generator[LoadEffect, Any, None]
 
 
@@ -76,7 +85,7 @@ class HeldSets(Protocol):
         """Free a set that is applied."""
 
     def drop_own(self, weights: WeightsId) -> object:
-        """Free the copy of a set that this worker wrote."""
+        """Free the copy of a set that this worker published."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +115,14 @@ class LoadingCore:
         self.requests: dict[WeightsId, _Request] = {}
         """Sets that a neighbour may offer."""
         self._own: set[WeightsId] = set()
-        """Sets of the newest version that this worker wrote and has a copy of, until it applies them."""
+        """Sets of the newest version that this worker has published and copied, until it applies them."""
 
-    def wrote(self, weights: WeightsId, keep: Callable[[], bool]) -> None:
-        """This worker has published a set; `keep` copies it, because the trained weights change, if there is room."""
-        for older in [own for own in self._own if own.version != weights.version]:
+    def published(self, weights: WeightsId) -> Applied:
+        """Copy a set that this worker has published, because the trained weights change."""
+        for older in sorted(own for own in self._own if own.version != weights.version):
             self._own.discard(older)
             self._sets.drop_own(older)
-        if self._between_devices and keep():
+        if self._between_devices and (yield KeepOwn(weights)):
             self._own.add(weights)
 
     def apply(self, message: AnyMessage, blob: bytes) -> Applied:
@@ -149,7 +158,7 @@ class LoadingCore:
             self._report_held(load.weights, held)
         elif not self._between_devices:
             yield from self._from_store(load)
-        elif not (yield from self._from_own_copy(load.weights, load.digest)):
+        elif not (yield from self._from_own_copy(load)):
             self.requests[load.weights] = _Request(load, self._clock() + PATIENCE_S)
             self._send(AskNeighbour(weights=load.weights, newcomer=self._me), b"")
 
@@ -157,7 +166,7 @@ class LoadingCore:
         """Apply this worker's own copy, if it has one; otherwise the Load that follows brings the set."""
         if order.weights in self._own and not self._holds(order.weights):
             self._keep_only((order.weights, *order.keep))
-            yield from self._from_own_copy(order.weights, order.digest)
+            yield from self._from_own_copy(order)
 
     def _offer(self, request: AskNeighbour) -> Applied:
         """Reply to a neighbour that requests these weights."""
@@ -170,13 +179,9 @@ class LoadingCore:
         request = self.requests.pop(answer.weights, None)
         if request is None:
             return
-        digest: str | None = None
-        if handles:
-            digest = yield TakeOffered(request.load, handles)
-        if digest is None:
+        took = bool(handles) and (yield from self._took(TakeOffered(request.load, handles), request.load))
+        if not took:
             yield from self._from_store(request.load)
-        else:
-            self._report_held(answer.weights, digest)
 
     def _keep_only(self, wanted: Collection[WeightsId]) -> None:
         for weights, _ in self._sets.held():
@@ -185,15 +190,24 @@ class LoadingCore:
         for weights in [weights for weights in self.requests if weights not in wanted]:
             del self.requests[weights]
 
-    def _from_own_copy(self, weights: WeightsId, digest: str) -> Generator[LoadEffect, Any, bool]:
-        """Apply this worker's own copy; True if it has one with this digest."""
-        if weights not in self._own:
+    def _from_own_copy(self, order: Load | Adopt) -> Generator[LoadEffect, Any, bool]:
+        """Apply this worker's own copy; True if it has one that is the announced set."""
+        if order.weights not in self._own:
             return False
-        self._own.discard(weights)
-        found: str | None = yield TakeOwn(weights, digest)
-        if found is not None:
+        self._own.discard(order.weights)
+        return (yield from self._took(TakeOwn(order.weights), order))
+
+    def _took(self, copy: TakeOwn | TakeOffered, order: Load | Adopt) -> Generator[LoadEffect, Any, bool]:
+        """Apply a copy and report it; False, and nothing is held, if it is not the announced set."""
+        weights, found = order.weights, (yield copy)
+        if found == order.digest:
             self._report_held(weights, found)
-        return found is not None
+            return True
+        if found is not None:
+            # Another gang may have published the set again, or a neighbour has reused the memory that it offered.
+            log.warning("%s is loaded anew: %s was announced, but the copy has %s", weights, order.digest, found)
+            self._sets.drop(weights)
+        return False
 
     def _from_store(self, load: Load) -> Applied:
         digest: str = yield TakeStored(load)

@@ -3,8 +3,9 @@
 `LoadingCore` decides which, and `WeightCopies` carries its effects out on the model.
 
 Weights never come directly from another machine's trainer: the agent copies the set into the node's store before it
-sends Load (`agent_core.py`). A worker that publishes a set keeps a copy, because the trained weights change, and
-applies it on Adopt while the agent still copies; the Load that follows finds it held. On a CPU the pages of the store
+sends Load (`agent_core.py`). Every rank that publishes a set keeps a copy, because the trained weights change. The
+rank that wrote the file applies its copy on Adopt while the agent still copies the file, and the Load that follows
+finds it held; the others apply theirs on Load. On a CPU the pages of the store
 are the weights, so no copy is made. In every case the digest is read back from the model, compared with the announced
 one and reported by Held; the model's results are bit-identical (tests/unit/test_neighbours_copy.py,
 tests/unit/test_own_weights.py). `WeightCopies` is owned by the model's thread and never waits.
@@ -13,8 +14,8 @@ A copy from device to device is offered as handles, copied and released:
 
     holder: offer(tensors) --bytes--> newcomer: take(offer) -> copies ; the holder keeps the tensors until then
 
-No pickle: an offer is msgpack of CUDA's inter-process memory handles. It names the weights and their digest; the
-newcomer checks both, as after any load. It works between processes on one device and between devices that can map each
+No pickle: an offer is msgpack of CUDA's inter-process memory handles. The newcomer reads
+the digest back, as after any load. It works between processes on one device and between devices that can map each
 other's memory; elsewhere `take` raises and the store is used. A newcomer that dies during the copy may pin the holder's
 memory until the holder exits, so only whole published sets are offered, of which a worker holds few
 (tests/gpu/test_weights_on_device.py; measured by benchmarks/newcomer/).
@@ -22,8 +23,9 @@ memory until the holder exits, so only whole published sets are offered, of whic
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import torch
@@ -32,8 +34,8 @@ from torch import Tensor
 from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.errors import WeightsError
-from spotlight.core.work import WeightsId
-from spotlight.node.loading_core import LoadEffect, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
+from spotlight.core.work import Policy, WeightsId
+from spotlight.node.loading_core import KeepOwn, LoadEffect, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
 
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 """Allowed dtypes of weights from another process."""
@@ -129,38 +131,29 @@ def take(offered: Offer, device: torch.device) -> dict[str, Tensor]:
 
 
 log = logging.getLogger("spotlight.worker")
+Trained: TypeAlias = Callable[[Policy], Mapping[str, Tensor]]
 
 
 class WeightCopies:
     """The sets on a worker's device, and the copies of the sets that it wrote."""
 
-    def __init__(self, resident: Resident, store: NodeStore) -> None:
+    def __init__(self, resident: Resident, store: NodeStore, trained: Trained) -> None:
+        """`trained` gives the weights that this worker publishes."""
         self._resident = resident
         self._store = store
+        self._trained = trained
         self._own: dict[WeightsId, Mapping[str, Tensor]] = {}
         self.held = resident.held
         self.drop = resident.drop
 
-    @property
-    def are_between_devices(self) -> bool:
-        """Whether sets are copied from device to device; on a CPU the pages of the store are the weights."""
-        return self._resident.device.type == "cuda"
-
-    def keep_own(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> bool:
-        """Copy a set that this worker has published, for the Adopt or Load that follows; False: there is no room."""
-        try:
-            self._own[weights] = own_copy(tensors)
-        except torch.OutOfMemoryError:
-            log.warning("no device memory to keep a copy of %s; it will be fetched", weights)
-            return False
-        return True
-
     def drop_own(self, weights: WeightsId) -> None:
         self._own.pop(weights, None)
 
-    def perform(self, effect: LoadEffect) -> str | bytes | None:
+    def perform(self, effect: LoadEffect) -> str | bytes | bool | None:
         """Carry out an effect of the core; returns its completion."""
         match effect:
+            case KeepOwn(weights=weights):
+                return self._keep_own(weights)
             case TakeOwn():
                 return self._from_own_copy(effect)
             case TakeOffered():
@@ -178,18 +171,24 @@ class WeightCopies:
                     return offer(weights, held, self._resident.tensors(weights)).to_bytes()
                 return b""
 
+    def _keep_own(self, weights: WeightsId) -> bool:
+        try:
+            self._own[weights] = own_copy(self._trained(weights.policy))
+        except torch.OutOfMemoryError:
+            log.warning("no device memory to keep a copy of %s; it will be fetched", weights)
+            return False
+        return True
+
     def _from_own_copy(self, effect: TakeOwn) -> str | None:
         try:
-            return self._resident.adopt(effect.weights, self._own.pop(effect.weights), effect.digest)
+            return self._resident.adopt(effect.weights, self._own.pop(effect.weights))
         except WeightsError as error:
-            # Another gang may have published the set again; the announced digest decides.
             log.warning("%s will be fetched: the copy that this worker kept cannot be used: %s", effect.weights, error)
             return None
 
     def _from_neighbour(self, effect: TakeOffered) -> str | None:
-        load = effect.load
         try:
             copied = take(Offer.from_bytes(effect.handles), self._resident.device)
-            return self._resident.adopt(load.weights, copied, load.digest)
+            return self._resident.adopt(effect.load.weights, copied)
         except WeightsError:
             return None

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -76,6 +77,18 @@ def outlive_parent() -> None:
     _set_parent_death_signal(0)
 
 
+def survive_sigterm() -> None:
+    """Survive SIGTERM, which Slurm sends to every process of a node before it kills them: samples are still committed.
+
+    By a handler: programs that this process starts would inherit an ignored signal.
+    """
+    signal.signal(signal.SIGTERM, _do_nothing)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    pass
+
+
 def _set_parent_death_signal(number: int) -> None:
     if _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -107,12 +120,13 @@ def run(newborn: Newborn, code: Code, nursery: int) -> NoReturn:
 
 
 def _settle(nursery: int) -> None:
-    """End with the nursery, and handle signals by default."""
+    """End with the nursery; leave SIGTERM to the agent, and handle other signals by default."""
     die_with_parent()
     if os.getppid() != nursery:
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    survive_sigterm()
 
 
 def _write_to(path: str) -> None:

@@ -34,7 +34,16 @@ from typing import NoReturn
 
 import msgspec
 
-from spotlight.node.newborn import Code, Newborn, NewSpare, NewWorker, die_with_parent, outlive_parent, run
+from spotlight.node.newborn import (
+    Code,
+    Newborn,
+    NewSpare,
+    NewWorker,
+    die_with_parent,
+    outlive_parent,
+    run,
+    survive_sigterm,
+)
 from spotlight.node.nursery_packets import (
     PACKET_LIMIT,
     Exited,
@@ -356,6 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = Code(options.entry, options.preload, options.warm)
     # The imports take seconds, during which the owner's pipe is not watched.
     die_with_parent()
+    survive_sigterm()
     # Half a million objects that all stay: collections during the imports take a fifth of their time.
     gc.disable()
     if not options.bare:

@@ -66,12 +66,12 @@ class SharedFiles:
 
     async def answer(self, node: NodeId, request: m.AnyMessage, blob: bytes) -> tuple[m.AnyMessage, bytes]:
         if not isinstance(request, b.ReadFile) or not 0 <= request.size <= MOST_READ or request.offset < 0:
-            raise BlobError("this node serves weights alone; ask the run's own server.")
+            raise BlobError("this node serves weights alone; use the run's own server.")
         try:
             async with asyncio.timeout(PATIENCE_S):
                 shared = await self._arrived(request)
         except TimeoutError as error:
-            raise BlobError(f"{request.path} does not arrive at this node; ask the run's own server.") from error
+            raise BlobError(f"{request.path} does not arrive at this node; use the run's own server.") from error
         data = os.pread(shared.file, min(request.size, max(0, shared.total - request.offset)), request.offset)
         return b.BlobBytes(crc=zlib.crc32(data), total=shared.total), data
 

@@ -33,12 +33,12 @@ from spotlight.core.errors import RankLost, RestartNeeded, describe, exit_code_o
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection, Disconnected
-from spotlight.core.work import Activity, RequestId, Work
+from spotlight.core.work import Activity, Policy, RequestId, Work
 from spotlight.node.crew_links import CrewLinks, problem_of
 from spotlight.node.equipment import Equip, Equipment, equip
 from spotlight.node.judge import IMAGE, PAYLOAD
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.loading_core import LoadingCore, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
+from spotlight.node.loading_core import KeepOwn, LoadingCore, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.neighbours import WeightCopies
 from spotlight.node.spans import SpanLog
@@ -112,8 +112,7 @@ class Worker:
         equipment = self._equip(self._launch, self._settings, self.send)
         self._adapter, self._role, self._engine = equipment.adapter, equipment.role, equipment.engine
         resident = self._resident = equipment.resident
-        copies = self._copies = WeightCopies(resident, NodeStore(Path(self._launch.store)))
-        self._loading = LoadingCore(self._id, copies, self.send, copies.are_between_devices, time.monotonic)
+        self._copies = WeightCopies(resident, NodeStore(Path(self._launch.store)), self._trained)
         connect = partial(
             form,
             device_kind=DeviceKind(self._launch.transport),
@@ -137,7 +136,8 @@ class Worker:
             kernels=equipment.kernels,
         )
         crew = Membership(self._id, self._crew, self.send, launch.patience_s, time.monotonic)
-        return WorkerCore(self._id, hello, _EngineRows(self._engine), crew, self._loading, self)
+        loading = LoadingCore(self._id, self._copies, self.send, self._resident.copies_sets, time.monotonic)
+        return WorkerCore(self._id, hello, _EngineRows(self._engine), crew, loading, self)
 
     # -- links of the core ---------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Worker:
             case Follow(forward=forward):
                 with self._spans.doing(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW):
                     return self._crew.follow(forward)
-            case TakeOwn() | TakeOffered() | TakeStored():
+            case KeepOwn() | TakeOwn() | TakeOffered() | TakeStored():
                 with self._spans.doing(Activity.LOAD):
                     return self._copies.perform(effect)
             case ReadHeld() | OfferHeld():
@@ -220,10 +220,11 @@ class Worker:
         self._core.rolls_out = role.rolls_out
         if isinstance(order, m.FormGang) and not role.rolls_out:
             self._resident.release()
-        if isinstance(reply, m.PublishedWeights) and role.rolls_out:
-            weights = reply.weights
-            self._loading.wrote(weights, lambda: self._copies.keep_own(weights, role.state(weights.policy)))
         return reply
+
+    def _trained(self, policy: Policy) -> Mapping[str, torch.Tensor]:
+        assert self._role is not None
+        return self._role.state(policy)
 
     def _exit(self) -> None:
         self._sender.shutdown(wait=True)

@@ -153,6 +153,7 @@ class WorkerCore:
         self.epoch = 0
         """Gang that this worker joined last."""
         self._offered_rows = 0
+        self._offered_degree = 1
         self._grants = 0
         self._speed = StepSpeed()
 
@@ -208,13 +209,16 @@ class WorkerCore:
             self._offered_rows = 0
 
     def _pull(self) -> None:
-        """Offer the free rows; a follower offers none, because its leader uses its time."""
-        follows = self._crew.follows
+        """Offer the free rows; a follower offers none, because its leader uses its time.
+
+        A leader whose crew ends offers them again: the controller has the crew's speed.
+        """
+        follows, degree = self._crew.follows, self._crew.degree
         free = self._engine.free_rows if self.pulls and not follows and self.rolls_out else 0
-        if free != self._offered_rows and (free or follows):
-            speed = self._speed.row_steps_per_s(self._crew.degree)
+        if (free != self._offered_rows and (free or follows)) or (free and degree != self._offered_degree):
+            speed = self._speed.row_steps_per_s(degree)
             self._links.send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
-            self._offered_rows = free
+            self._offered_rows, self._offered_degree = free, degree
 
     def _apply(self, message: m.AnyMessage, blob: bytes) -> Life:
         match message:
@@ -271,6 +275,9 @@ class WorkerCore:
             # Between the parts of an update the trainer may assist with rollouts.
             self.pulls = order.last or order.samples is not None
         reply: m.AnyMessage | None = yield Obey(order)
+        if isinstance(order, m.Publish) and self.rolls_out and isinstance(reply, m.PublishedWeights | None):
+            # Every rank has the weights that rank 0 wrote.
+            yield from self._loading.published(order.weights[0])
         if reply is not None:
             self._links.send(reply)
 

@@ -16,6 +16,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.section import Section
 from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
+from spotlight.node.notices.config import NoticesConfig
 
 DETERMINISTIC_ROWS = 8
 """Rows of `rows: auto` in a deterministic run; `compute/rollout/engine.py` needs a multiple of 4."""
@@ -94,6 +95,8 @@ class ClusterConfig(Section):
     and kills on a machine too small for the computation. None computes."""
     pace_speed: float = Field(default=1.0, gt=0)
     """Seconds of that profile per second; set market.speed to the same value to keep a trace in step."""
+    notices: NoticesConfig = NoticesConfig()
+    """Preemption notices of the machines; those of `market.trace` come beside them."""
     elastic: ElasticConfig = ElasticConfig()
     """Sharing of samples among the slots of a node; unused with one slot per node."""
 

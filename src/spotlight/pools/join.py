@@ -19,7 +19,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -31,12 +30,15 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.source_digest import source_digest
+from spotlight.core.tls import split_address
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.blob_server import token_of
 from spotlight.node.launch import AgentLaunch, MachineLaunch
+from spotlight.pools.blob_home import BlobHome, BlobHomeSettings
 from spotlight.pools.config import ClusterConfig, MarketConfig
 from spotlight.pools.local import COUNTS, LocalPool, LocalPoolSettings
+from spotlight.pools.machine import PRELOAD_S
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
 from spotlight.pools.processes import REAP_S, Incarnations
 from spotlight.pools.tokens import RunSecrets
@@ -64,10 +66,8 @@ class JoinSettings:
     """Device of the workers: cpu, cuda, or one GPU."""
     address: str
     """host:port at which other machines reach the controller."""
-    blobs: str
-    """host:port of the run's blob server."""
-    blob_secret: str
-    """From which nodes' tokens for it are made."""
+    blobs: BlobHomeSettings
+    """The server of the run's folder, which the pool starts and ends."""
 
     @property
     def cluster(self) -> ClusterConfig:
@@ -105,15 +105,19 @@ class JoinPool:
         self._settings = settings
         self._secrets = secrets_
         self._members: dict[str, _Member] = {}
+        self._home = BlobHome(settings.blobs)
         self._counts = Incarnations(settings.pool.run / COUNTS)
         self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
         self._forwarding: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.farewell: Callable[[], joins.Leave] = lambda: self.STOPPED
         """The order with which machines leave when the run ends."""
+        self.announce: Callable[[str], None] = lambda line: None
+        """Shows a line to the user."""
         door.joins, door.lost = self.answer, self._lost
 
     async def start(self) -> None:
+        await self._home.start()
         self._forwarding = asyncio.create_task(self._forward())
         await self._local.start()
 
@@ -167,6 +171,7 @@ class JoinPool:
             self._order(member.node, self.farewell())
         await asyncio.gather(*(self._gone(member, FAREWELL_S) for member in members))
         await self._local.stop()
+        await self._home.stop()
         if self._forwarding is not None:
             await self._forwarding
             self._forwarding = None
@@ -204,6 +209,7 @@ class JoinPool:
         self._members[spec.name] = member
         self._door.expect(node, Expected(member.token, spec))
         self._events.put_nowait(NodeUp(node=node, spec=spec))
+        self.announce(f"{node} joins: {spec.slots} {spec.slot_class} slot{'s' if spec.slots > 1 else ''}")
         return joins.Joined(node=node, launch=self._launch(member).to_bytes())
 
     def _problem(self, join: joins.Join) -> joins.JoinRefused | None:
@@ -226,10 +232,11 @@ class JoinPool:
         self._forget_unconnected()
         if join.name in self._members or join.name in self._settings.taken():
             return joins.JoinRefused(
-                reason=f"the run has a node named {join.name} already; choose another with --name.", is_passing=True
+                reason=f"the run has a node named {join.name} already; choose another with --name.",
+                wait_s=1.5 * self._settings.cluster.grace_s,
             )
         if len(self._members) >= MACHINES_LIMIT:
-            return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", is_passing=True)
+            return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", wait_s=PRELOAD_S)
         return None
 
     def _launch(self, member: _Member) -> MachineLaunch:
@@ -239,10 +246,11 @@ class JoinPool:
             controller=settings.address,
             fingerprint=self._secrets.identity.fingerprint,
             token=member.token,
-            blobs=settings.blobs,
-            blob_token=token_of(settings.blob_secret, member.node),
-            peer_token=token_of(settings.blob_secret, PEERS),
+            blobs=reachable(settings.blobs.host, self._home.port),
+            blob_token=token_of(settings.blobs.secret, member.node),
+            peer_token=token_of(settings.blobs.secret, PEERS),
             gang_port=0,
+            notices=settings.cluster.notices.model_dump_json(),
         )
         return MachineLaunch(
             agent=template,
@@ -277,12 +285,14 @@ class JoinPool:
         del self._members[member.spec.name]
         self._door.forget(member.node)
         self._events.put_nowait(NodeDown(node=member.node, spec=member.spec, departure=departure, cause=cause))
+        self.announce(f"{member.node} is gone: {cause}")
         member.gone.set()
 
     async def _gone(self, member: _Member, patience_s: float) -> None:
-        """Wait until a node has ended that was ordered to; then it counts as gone."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(member.gone.wait(), patience_s)
+        """Wait until a connected node has ended that was ordered to; then it counts as gone."""
+        if self._door.has(member.node):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(member.gone.wait(), patience_s)
         self._door.drop(member.node, "ended by the run")
         if self._members.get(member.spec.name) is member:
             self._down(member, Departure.KILLED, "ended by the run")
@@ -321,9 +331,11 @@ def _own_address(family: socket.AddressFamily) -> str:
         return socket.gethostname()
 
 
-def joining_lines(address: str, run: str, token_file: Path) -> tuple[str, ...]:
+def joining_lines(address: str, run: str) -> tuple[str, ...]:
     """How another machine joins, for the user."""
+    is_local = split_address(address)[0] in ("localhost", "::1") or address.startswith("127.")
+    scope = ", an address that other machines cannot reach" if is_local else ""
     return (
-        f"listening at {address}; other machines join, with a copy of {token_file} (`spotlight token {run}`), by",
-        f"  spotlight join {address} --token-file FILE",
+        f"listening at {address}{scope}; `spotlight token {run}` writes a token file, by which other machines join:",
+        f"  spotlight join {address} --token-file {run}.token.json",
     )

@@ -51,13 +51,20 @@ class JoinOptions:
     zone: str = ""
     folder: Path
     """Folder for logs, spilled weights and the mirror of the run."""
-    home: Path | None = None
-    """The run's folder, where this machine can reach it; None: a mirror in `folder`."""
 
 
 def default_name() -> str:
     """A node name from the name of this machine."""
     return re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:40].strip("-") or "machine"
+
+
+def reached_at(launch: AgentLaunch, address: str) -> AgentLaunch:
+    """The launch with the host that this machine has dialled, for the controller and for its blob server.
+
+    The run may know itself by another address: behind a NAT, or behind a Service of Kubernetes.
+    """
+    host, blob_port = address.rpartition(":")[0], launch.blobs.rpartition(":")[2]
+    return msgspec.structs.replace(launch, controller=address, blobs=f"{host}:{blob_port}")
 
 
 class JoiningMachine:
@@ -85,6 +92,7 @@ class JoiningMachine:
                 if joined is None or await self._life(joined):
                     return
         finally:
+            await asyncio.gather(*self._killing)
             if self._machine is not None:
                 await self._machine.stop()
                 await self._report_end()
@@ -100,24 +108,28 @@ class JoiningMachine:
     async def _joined(self) -> joins.Joined | None:
         """Join, within the grace; None if the user stops it before."""
         loop = asyncio.get_running_loop()
-        address, deadline = self._options.token_file.address, loop.time() + self._grace_s
+        address, began, wait_s = self._options.token_file.address, loop.time(), self._grace_s
         self._say(f"joining the run {self._options.token_file.run} at {address} as {self._options.name}")
+        shown = ""
         while not self._is_asked_to_stop.is_set():
             problem: SpotlightError
             try:
                 match await self._dialled(self._message()):
                     case joins.Joined() as joined:
                         return joined
-                    case joins.JoinRefused(is_passing=False) as refused:
-                        raise error_of(refused.exit_code, f"{address} refuses this machine: {refused.reason}")
                     case joins.JoinRefused() as refused:
                         problem = error_of(refused.exit_code, f"{address} refuses this machine: {refused.reason}")
+                        wait_s = refused.wait_s
                     case _:
                         problem = self._unreachable("it closed the connection; it may run another version")
             except (OSError, TimeoutError, wire.WireError) as error:
                 problem = self._unreachable(str(error) or "no reply")
-            if loop.time() + PAUSE_S > deadline:
+                wait_s = self._grace_s
+            if loop.time() + PAUSE_S > began + wait_s:
                 raise problem
+            if str(problem) != shown:
+                shown = str(problem)
+                self._say(f"trying for {wait_s:.0f} s: {shown}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_asked_to_stop.wait(), PAUSE_S)
         return None
@@ -171,15 +183,16 @@ class JoiningMachine:
     async def _life(self, joined: joins.Joined) -> bool:
         """Run the node until it ends; False if it is to join again. Raises what ends the command."""
         received = MachineLaunch.from_bytes(joined.launch)
-        self._launch = received.agent
-        self._grace_s = received.agent.grace_s
+        agent = self._launch = reached_at(received.agent, self._options.token_file.address)
+        self._grace_s = agent.grace_s
         machine = await self._started(received)
-        devices = own_devices(received.agent.spec, received.device, received.shares_devices)
-        launch = self._launch = machine.completed(received.agent, devices)
+        devices = own_devices(agent.spec, received.device, received.shares_devices)
+        launch = self._launch = machine.completed(agent, devices)
         self._end = asyncio.get_running_loop().create_future()
         machine.run_agent(launch)
         shown = ", ".join(dict.fromkeys(device.name for device in devices))
-        self._say(f"joined as {joined.node}: {len(devices)} slots on {shown}; log: {machine.logs}/{joined.node}.log")
+        slots = f"{len(devices)} slot{'s' if len(devices) > 1 else ''}"
+        self._say(f"joined as {joined.node}: {slots} on {shown}; log: {machine.logs}/{joined.node}.log")
         stopping = asyncio.create_task(self._is_asked_to_stop.wait())
         await asyncio.wait((self._end, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -213,7 +226,7 @@ class JoiningMachine:
             options = self._options
             settings = MachineSettings(
                 folder=options.folder,
-                home=options.home or options.folder / "home",
+                home=options.folder / "home",
                 entry=received.entry,
                 preload=received.preload,
                 is_bare=received.device != "cpu",

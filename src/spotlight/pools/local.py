@@ -89,6 +89,7 @@ class LocalPoolSettings:
             heads=self.heads,
             token_pixels=self.token_pixels,
             gang_port=cluster.gang_port,
+            notices=cluster.notices.on_simulated_nodes().model_dump_json(),
         )
 
 

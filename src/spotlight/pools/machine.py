@@ -27,7 +27,7 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.tls import write_private
 from spotlight.core.types import NodeId
-from spotlight.node.launch import AgentLaunch, AgentOrder, SlotDevice
+from spotlight.node.launch import AgentLaunch, AgentOrder, DrainNode, SlotDevice
 from spotlight.node.nursery import READY
 from spotlight.pools.processes import REAP_S, close_stdin, group_is_dead, kill_group, wait_or_kill
 
@@ -182,9 +182,9 @@ class Machine:
         """Make the workers hand back their samples and exit; kill those that take too long."""
         entry = self._find(node)
         if entry is not None and entry.process.returncode is None:
-            # Counted as killed: just after its start the agent cannot drain yet, and its end is no crash.
             entry.is_killed = True
-            entry.process.terminate()
+            # Not SIGTERM, which may be a notice; the order waits in the pipe of an agent that has just started.
+            self.order(node, DrainNode())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(entry.gone.wait(), self._settings.drain_s + REAP_S)
         await self.kill(node)

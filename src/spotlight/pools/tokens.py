@@ -32,9 +32,12 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __repr__(self) -> str:
         return f"TokenFile({self.address}, {self.run})"
 
+    def content(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self)) + b"\n"
+
     def write(self, path: Path) -> None:
         try:
-            write_private(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+            write_private(path, self.content())
         except OSError as error:
             raise EnvironmentProblem(
                 f"the token file {path} cannot be written ({error.strerror}), so no machine could join; choose another "
@@ -85,11 +88,10 @@ class RunSecrets:
         """Delete the secrets of an earlier run of this path."""
         shutil.rmtree(state_folder(run), ignore_errors=True)
 
-    def listens_at(self, address: str) -> Path:
-        """Write the token file; returns its path."""
+    def listens_at(self, address: str) -> None:
+        """Write the token file."""
         self._file = msgspec.structs.replace(self._file, address=address, fingerprint=self.identity.fingerprint)
         self._file.write(self.folder / TOKEN_FILE)
-        return self.folder / TOKEN_FILE
 
     @property
     def token_path(self) -> Path:

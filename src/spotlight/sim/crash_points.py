@@ -33,6 +33,9 @@ class CrashPoint(StrEnum):
     PREPARED = "prepared for a crew, not connected"
     IN_FORWARD = "inside a crew's forward"
     DISBANDING = "asked to leave its crew"
+    OFFERING = "asked for weights, not offered"
+    OFFERED = "weights offered, the offer on its way"
+    COPYING = "weights half-copied from a neighbour"
 
 
 class Broken(AssertionError):

@@ -2,61 +2,65 @@
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core.crew_messages import Form, Forward, ForwardDone
-from spotlight.core.messages import AnyMessage
 from spotlight.core.types import Size, WorkerId
 from spotlight.core.work import WeightsId
 from spotlight.node.membership import CrewProblem, Membership
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.rendezvous import Exchange, GroupBroken, SimRendezvous
 from spotlight.sim.row import SimRow
-from spotlight.sim.sim_engine import SimEngine, SimSets
+from spotlight.sim.sim_engine import SimEngine
+from spotlight.sim.sim_loading import SimSets
 
-CONNECT_S = 0.01
-FORM_BOUND_S = 0.3
-OPERATION_BOUND_S = 1.5
-"""As in the real group: shorter than the agent's deadline of a step."""
-ORDER_TIMEOUT_S = 12.0
+FORM_TIMEOUT_S = 0.3
+"""As in `compute/parallel/group.py`."""
+LEAST_WAIT_S = 0.01
+"""Wait for the output of members that computed for as long as this one."""
+
+
+class Member(Protocol):
+    """The worker."""
+
+    id: WorkerId
+    send: Callable[..., None]
+    engine: SimEngine
+    holds: SimSets
+
+    def crash_if_due(self, point: CrashPoint) -> None:
+        """Raise Crashed if the worker dies at this point."""
+
+    async def awake(self) -> None:
+        """Wait while the process is frozen: it then reaches no exchange and sends nothing."""
 
 
 class SimCrew:
     """What `Membership` reads, and the effects of its orders."""
 
-    def __init__(
-        self,
-        me: WorkerId,
-        rendezvous: SimRendezvous,
-        send: Callable[[AnyMessage], None],
-        engine: SimEngine,
-        holds: SimSets,
-        crash_if_due: Callable[[CrashPoint], None],
-        awake: Callable[[], Awaitable[object]],
-    ) -> None:
-        """`crash_if_due` raises Crashed if the worker dies at this point; `awake` waits while the process is frozen,
-        which then reaches no exchange and sends nothing."""
-        self._me = me
+    def __init__(self, worker: Member, rendezvous: SimRendezvous, elastic: ElasticConfig) -> None:
+        self._worker = worker
+        self._me = worker.id
         self._rendezvous = rendezvous
-        self._send = send
-        self._engine = engine
-        self._holds = holds
-        self._crash_if_due = crash_if_due
-        self._awake = awake
+        self._exchange_s = elastic.exchange_s
+        self._first_exchange_s = elastic.first_exchange_s
         self._forwards = 0
+        clock = asyncio.get_running_loop().time
         # A weak reference, so that a dead worker is freed without garbage collection.
-        self.membership = Membership(me, weakref.proxy(self), send, ORDER_TIMEOUT_S, asyncio.get_running_loop().time)
+        self.membership = Membership(worker.id, weakref.proxy(self), worker.send, elastic.patience_s, clock)
 
     # -- the worker, as its membership sees it -------------------------------------------------------------------------
 
     def samples(self) -> int:
-        return len(self._engine.live)
+        return len(self._worker.engine.live)
 
     def needs(self) -> list[WeightsId]:
-        return sorted(self._engine.needs())
+        return sorted(self._worker.engine.needs())
 
     def held(self) -> list[tuple[WeightsId, str]]:
-        return self._holds.held()
+        return self._worker.holds.held()
 
     def leave(self) -> None:
         """Drop the group; a process that ends closes its sockets in the same way."""
@@ -65,15 +69,16 @@ class SimCrew:
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    async def connect(self, order: Form) -> CrewProblem | None:
-        self._crash_if_due(CrashPoint.PREPARED)
-        await asyncio.sleep(CONNECT_S)
-        await self._awake()
+    async def connect(self, order: Form, seconds: float) -> CrewProblem | None:
+        """`seconds` is the time to connect to members that are there."""
+        self._worker.crash_if_due(CrashPoint.PREPARED)
+        await asyncio.sleep(seconds)
+        await self._worker.awake()
         try:
-            await self._rendezvous.connect(order.token, self._me, order.members, FORM_BOUND_S)
+            await self._rendezvous.connect(order.token, self._me, order.members, FORM_TIMEOUT_S)
         except GroupBroken as broken:
             return CrewProblem(str(broken))
-        await self._awake()
+        await self._worker.awake()
         return None
 
     async def follow(self, forward: Forward, seconds: float) -> CrewProblem | None:
@@ -86,16 +91,16 @@ class SimCrew:
         """Run one forward on all members; a problem: the crew broke and nothing advanced."""
         token = self.membership.token
         assert token is not None
-        await self._awake()
+        await self._worker.awake()
         number, self._forwards = self._forwards, self._forwards + 1
         request, (size, tokens) = batch[0].request, image
         # No tensors follow, so channels and text dimension are not those of a model.
-        self._send(
+        self._worker.send(
             Forward(
                 token=token,
                 number=number,
                 weights=request.weights,
-                digest=self._holds[request.weights],
+                digest=self._worker.holds[request.weights],
                 is_exact=is_exact,
                 rows=len(batch),
                 tokens=tokens,
@@ -109,20 +114,21 @@ class SimCrew:
         )
         problem = await self._run_forward(number, seconds)
         if problem is None:
-            await self._awake()
-            self._send(ForwardDone(token=token, number=number))
+            await self._worker.awake()
+            self._worker.send(ForwardDone(token=token, number=number))
         return problem
 
     async def _run_forward(self, number: int, seconds: float) -> CrewProblem | None:
         token = self.membership.token
         assert token is not None
+        limit_s = self._exchange_s if number else self._first_exchange_s
         try:
-            await self._exchange(number, Exchange.INPUTS, OPERATION_BOUND_S)
-            self._crash_if_due(CrashPoint.IN_FORWARD)
+            await self._exchange(number, Exchange.INPUTS, limit_s)
+            self._worker.crash_if_due(CrashPoint.IN_FORWARD)
             await self._rendezvous.compute(token, seconds)
-            await self._exchange(number, Exchange.OUTPUT, max(CONNECT_S, OPERATION_BOUND_S - seconds))
+            await self._exchange(number, Exchange.OUTPUT, max(LEAST_WAIT_S, limit_s - seconds))
         except GroupBroken as broken:
-            await self._awake()
+            await self._worker.awake()
             return CrewProblem(str(broken))
         return None
 
@@ -130,5 +136,5 @@ class SimCrew:
         """A real forward has many exchanges, so the wait for a frozen member starts at the inputs."""
         membership = self.membership
         assert membership.token is not None
-        await self._awake()
+        await self._worker.awake()
         await self._rendezvous.wait_at(membership.token, self._me, membership.members, number, exchange, bound_s)

@@ -58,6 +58,10 @@ class NoFaults:
         """Seconds until the reserved node's store has answered this spot node."""
         return 2 * self.tempo.latency_s
 
+    def fetch_s(self, node: NodeId) -> float:
+        """Seconds until the node has copied announced weights to its store, beside the workers' `load_s`."""
+        return 0.0
+
     def score_s(self, request: Request, node: NodeId) -> float:
         """Seconds until the node's judges have scored the sample."""
         return self.tempo.score_s

@@ -40,6 +40,7 @@ class Fault(StrEnum):
     NOTICED = "imminent notice, then killed"
     KILLED_EARLY = "killed earlier than promised"
     SPARED = "imminent notice, then not killed"
+    WITHDRAWN = "notice, then withdrawn"
     ALL_SPOT_KILLED = "all spot killed at once"
     FLAPPING = "capacity flapping"
     STRAGGLER = "straggler"
@@ -77,6 +78,7 @@ MACHINES = (
     Fault.NOTICED,
     Fault.KILLED_EARLY,
     Fault.SPARED,
+    Fault.WITHDRAWN,
     Fault.ALL_SPOT_KILLED,
     Fault.FLAPPING,
     Fault.STRAGGLER,
@@ -158,6 +160,7 @@ class Storm(NoFaults):
         pace = super().pace(worker, slot_class)
         pace.step_s *= 0.5 + int(mark("pace", self._seed, worker)[:4], 16) / 0x8000
         pace.adopt_s = pace.load_s * int(mark("adopt", self._seed, worker)[:4], 16) / 0x10000
+        pace.copy_s = pace.load_s * int(mark("copy", self._seed, worker)[:4], 16) / 0x10000
         # Up to eight updates: they continue during the write, and it may still run when the next save is due.
         pace.save_s = pace.load_s + pace.train_s * int(mark("save", self._seed, worker)[:4], 16) / 0x2000
         return pace
@@ -171,6 +174,9 @@ class Storm(NoFaults):
     def store_s(self, node: NodeId) -> float:
         trip_s = super().store_s(node) * self._streams["store"].uniform(0.2, 2.0)
         return trip_s + self._streams["slow store"].uniform(0.1, 8.0) if self.happens(Fault.STORE_SLOW, 0.1) else trip_s
+
+    def fetch_s(self, node: NodeId) -> float:
+        return self.tempo.load_s * self._streams["fetch"].uniform(0.0, 4.0)
 
     def score_s(self, request: Request, node: NodeId) -> float:
         return self.tempo.score_s * self._streams["score"].uniform(0.5, 1.5)
@@ -240,12 +246,17 @@ class MachineFaults:
             Fault.WORKER_KILLED: self._kill_worker,
             Fault.NODE_KILLED: lambda chance: self._on_node(chance, world.kill),
             Fault.CONNECTION_LOST: lambda chance: self._on_node(chance, lambda name: world.kill(name, True)),
-            Fault.ADVISED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.ADVISORY, 60)),
+            Fault.ADVISED: lambda chance: self._on_spot(
+                chance, lambda name: world.warn(name, NoticeKind.ADVISORY, 60, "adviser")
+            ),
             Fault.NOTICED: lambda chance: self._on_spot(chance, lambda name: self._warn_and_kill(name, chance, 1.0)),
             Fault.KILLED_EARLY: lambda chance: self._on_spot(
                 chance, lambda name: self._warn_and_kill(name, chance, 0.3)
             ),
-            Fault.SPARED: lambda chance: self._on_spot(chance, lambda name: self._warn(name, NoticeKind.IMMINENT, 5)),
+            Fault.SPARED: lambda chance: self._on_spot(
+                chance, lambda name: world.warn(name, NoticeKind.IMMINENT, 5, "sparer")
+            ),
+            Fault.WITHDRAWN: lambda chance: self._on_spot(chance, lambda name: self._warn_and_withdraw(name, chance)),
             Fault.ALL_SPOT_KILLED: self._kill_all_spot,
             Fault.FLAPPING: self._flap,
             Fault.STRAGGLER: lambda chance: self._on_worker(chance, lambda name: world.slow(name, SLOWNESS)),
@@ -287,9 +298,6 @@ class MachineFaults:
     def _kill_worker(self, chance: random.Random) -> None:
         self._on_worker(chance, self._world.kill_worker)
 
-    def _warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
-        self._world.warn(name, kind, seconds)
-
     def _warn_and_kill(self, name: str, chance: random.Random, share: float) -> None:
         seconds = chance.uniform(0.5, 15.0)
         node = self._world.nodes[name]
@@ -300,6 +308,18 @@ class MachineFaults:
                 self._world.kill(name)
 
         asyncio.get_running_loop().call_later(seconds * share, kill)
+
+    def _warn_and_withdraw(self, name: str, chance: random.Random) -> None:
+        """Give a notice, and withdraw it before its deadline or some time after."""
+        kind, seconds = chance.choice(tuple(NoticeKind)), chance.uniform(0.5, 15.0)
+        node = self._world.nodes[name]
+        self._world.warn(name, kind, seconds, "withdrawer")
+
+        def withdraw() -> None:
+            if self._world.nodes.get(name) is node:
+                self._world.withdraw(name, kind, "withdrawer")
+
+        asyncio.get_running_loop().call_later(seconds * chance.uniform(0.1, 2.0), withdraw)
 
     def _kill_all_spot(self, chance: random.Random) -> None:
         """Take all spot nodes, for 30 s or only until they restart."""

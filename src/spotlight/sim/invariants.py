@@ -15,6 +15,8 @@ from spotlight.control.ledger.audit import Auditor
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.market.cost import CostMeter
 from spotlight.control.run_state import RunState
+from spotlight.control.scheduler.notices import STANDINGS
+from spotlight.control.scheduler.state import Standing
 from spotlight.controller.hub import Hub
 from spotlight.core.events import (
     Accepted,
@@ -27,6 +29,7 @@ from spotlight.core.events import (
     IterationDone,
     Leased,
     NoticeGiven,
+    NoticeWithdrawn,
     Published,
     Record,
     Refused,
@@ -74,8 +77,8 @@ class Invariants:
         self._accepted: dict[RequestId, Accepted] = {}
         self._published: dict[WeightsId, str] = {}
         self._holds: dict[WorkerId, dict[WeightsId, str]] = {}
-        self._advised: set[WorkerId] = set()
-        self._imminent: set[WorkerId] = set()
+        self._noticed: dict[WorkerId, NoticeKind] = {}
+        """Notices in force."""
         self._refused: list[RequestId] = []
         """Refused requests since the last check."""
         self._emitted: set[tuple[type[object], int]] = set()
@@ -134,12 +137,17 @@ class Invariants:
                 self._holds[event.worker] = {}
             case WorkerLost():
                 self._holds.pop(event.worker, None)
+                self._noticed.pop(event.worker, None)
                 self._lost(event)
             case Holding():
                 self._holds.setdefault(event.worker, {})[event.weights] = event.digest
+                self._held(event)
             case NoticeGiven():
                 # After an imminent notice a worker may hold leases that end before the deadline; the audit checks that.
-                (self._advised if event.kind is NoticeKind.ADVISORY else self._imminent).add(event.worker)
+                self._noticed[event.worker] = event.kind
+            case NoticeWithdrawn():
+                if self._noticed.pop(event.worker, None) is None:
+                    self.problems.append(f"the notice of {event.worker} is withdrawn, though it has none")
             case _:
                 pass
         if isinstance(event, ONCE):
@@ -153,6 +161,11 @@ class Invariants:
         if event.cause == "silent" and self._hub is not None and node in self._hub.unreachable:
             self.problems.append(f"{event.worker} is fenced, though only its node's connection is broken")
 
+    def _held(self, event: Holding) -> None:
+        applied = self._world.applied(event.worker, event.weights)
+        if applied is not None and applied != event.digest:
+            self.problems.append(f"{event.worker} reports {event.digest} as {event.weights}, but has applied {applied}")
+
     def _leased(self, event: Leased) -> None:
         request = self._requests[event.request]
         held = self._holds.get(event.worker)
@@ -160,7 +173,7 @@ class Invariants:
             self.problems.append(f"{event.request} is leased to {event.worker}, which is not there")
         elif held.get(request.weights) != self._published.get(request.weights):
             self.problems.append(f"{event.request} is leased to {event.worker}, which does not hold {request.weights}")
-        if event.worker in self._advised - self._imminent and request.work is not Work.PREVIEW:
+        if self._noticed.get(event.worker) is NoticeKind.ADVISORY and request.work is not Work.PREVIEW:
             self.problems.append(f"{event.request} is leased to {event.worker}, which may only preview")
 
     def _reopened(self, event: Reopened) -> None:
@@ -193,6 +206,7 @@ class Invariants:
         if not self.problems and self._hub is not None:
             self._check_ledger(self._hub.dispatcher.ledger)
             self._check_leases(self._hub)
+            self._check_notices(self._hub)
             self._check_refused()
         if self.problems:
             raise Broken(self.problems[0])
@@ -238,6 +252,16 @@ class Invariants:
             self.problems.append(f"{counts[SampleState.QUEUED]} samples are queued, but {waiting} wait for a worker")
         if dispatcher.scheduler.workers() != workers:
             self.problems.append(f"the scheduler has {dispatcher.scheduler.workers()}, the directory {workers}")
+
+    def _check_notices(self, hub: Hub) -> None:
+        """Every worker is used by its node's notice in force, and as always once it is withdrawn; records agree."""
+        scheduler = hub.dispatcher.scheduler
+        for worker, known in hub.dispatcher.directory.workers.items():
+            kind, standing = self._world.warned.get(known.node), scheduler.standing(worker)
+            if standing not in (STANDINGS[kind], Standing.DRAINING):
+                self.problems.append(f"{worker} is {standing.value}, but the notice in force of {known.node} is {kind}")
+            if self._noticed.get(worker) is not kind:
+                self.problems.append(f"{worker} has the notice {kind}, but its record is {self._noticed.get(worker)}")
 
     # -- restarts ------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ def line_of(message: m.AnyMessage) -> str:
         case m.Train() | m.Stepped() | m.Save() | m.Saved() | m.Restore():
             return f"{name} step {message.step}"
         case m.Warned():
-            return f"Warned {message.kind.value} {message.seconds:.1f} s"
+            left = "no time" if message.seconds is None else f"{message.seconds:.1f} s"
+            return f"Warned {message.kind.value} {'withdrawn' if message.withdrawn else left}"
         case m.Gone():
             return f"Gone {message.worker}: {message.cause}"
         case m.Pull():

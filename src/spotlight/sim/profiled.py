@@ -26,6 +26,7 @@ class ProfiledPolicy(NoFaults):
         self._profile = profile
         self._cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
         self._cluster = config.cluster
+        self._connect_s = profile.seconds(Operation.REGROUP) if config.cluster.slots > 1 else 0.0
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = min((term.processes for term in config.reward.terms), default=max(1, config.reward.processes))
         self._busy: dict[NodeId, list[float]] = {}
@@ -39,6 +40,8 @@ class ProfiledPolicy(NoFaults):
             start_s=profile.seconds(Operation.WORKER_START),
             load_s=profile.seconds(Operation.NODE_FETCH),
             adopt_s=profile.seconds(Operation.ADOPT),
+            copy_s=profile.seconds(Operation.PEER_COPY),
+            connect_s=self._connect_s,
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
             slowness=1 / self._cluster.speed(slot_class),

@@ -10,7 +10,7 @@ from spotlight.core.work import SlotClass
 from spotlight.pools.config import ClusterConfig
 from spotlight.sim.fakes import Streams
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.sim_node import MachineSettings
+from spotlight.sim.machine_settings import MachineSettings
 
 SLOTS = 4
 SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
@@ -28,8 +28,9 @@ class Setting:
 
     @property
     def machines(self) -> MachineSettings:
-        """In half of all runs agents kill no silent worker, so that workers come back after they were fenced."""
-        watched = MachineSettings.of(self.config)
+        """Three quarters of all runs copy weights to devices; in half of all runs agents kill no silent worker, so that
+        workers come back after they were fenced."""
+        watched = MachineSettings.of(self.config, copies_sets=Streams(self.seed)["devices"].random() < 0.75)
         return watched if Streams(self.seed)["watch"].random() < 0.5 else replace(watched, silence_s=inf)
 
 

@@ -31,19 +31,6 @@ class RunAhead(NamedTuple):
     step_s: float
 
 
-class SimSets(dict[WeightsId, str]):
-    """The published sets that a worker holds, with the digests of what it applied."""
-
-    def held(self) -> list[tuple[WeightsId, str]]:
-        return sorted(self.items())
-
-    def drop(self, weights: WeightsId) -> None:
-        del self[weights]
-
-    def drop_own(self, weights: WeightsId) -> None:
-        """It keeps no copies: a store's pages are its weights."""
-
-
 class SimEngine:
     """Up to `rows` samples in flight."""
 

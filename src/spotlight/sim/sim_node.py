@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from math import inf
@@ -10,26 +9,25 @@ from typing import Protocol
 
 import msgspec
 
-from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.rewards.combination import Verdict
 from spotlight.compute.rewards.config import Term
-from spotlight.config import RunConfig
-from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, SlotClass
+from spotlight.core.work import Request, SlotClass, WeightsId
 from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
+from spotlight.node.notices.notice import Notice
 from spotlight.node.unloading import FlightStore, NearStore, stored_sample
-from spotlight.sim.crash_points import CrashPoint
+from spotlight.sim.crash_points import Broken, CrashPoint
 from spotlight.sim.far_store import SimFarStore
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
@@ -42,31 +40,8 @@ from spotlight.sim.storage import SimStorage
 
 REWARD_PROCESSES = 2
 """Reward processes per node where faults may happen."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineSettings:
-    """Settings of all simulated nodes of a run; see NodeSettings."""
-
-    elastic: ElasticConfig = field(default_factory=ElasticConfig)
-    heads: int = 1
-    token_pixels: int = 1
-    silence_s: float = inf
-    start_s: float = inf
-    drain_s: float = 20.0
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "MachineSettings":
-        """Settings of the run, and figures of its model."""
-        cluster, facts = config.cluster, facts_of(config.model.name)
-        return cls(
-            elastic=cluster.elastic,
-            heads=facts.heads,
-            token_pixels=facts.token_pixels,
-            silence_s=cluster.silence_s,
-            start_s=cluster.start_s,
-            drain_s=cluster.drain_s,
-        )
+REUSED = "other tensors"
+"""Digest of device memory whose set was dropped."""
 
 
 class NodeWorld(Protocol):
@@ -76,8 +51,6 @@ class NodeWorld(Protocol):
     storage: SimStorage
     numerics: Numerics
     machines: MachineSettings
-    rendezvous: Callable[[], SimRendezvous]
-    """Makes the rendezvous of a node."""
     gangs: SimGangs
     is_exact: bool
     """Whether samples and updates have the same bits on every worker."""
@@ -134,7 +107,7 @@ class SimNode:
         self._to_start: dict[int, WorkerId] = {}
         """Workers that start as soon as their slot is present."""
         self._ended = asyncio.Event()
-        self._rendezvous = world.rendezvous()
+        self._rendezvous = SimRendezvous()
         settings = self._settings()
         self._core = AgentCore(settings, self, self._rendezvous, self._flight_store(), self._loop)
         self.report(None, settings.hello())
@@ -216,8 +189,10 @@ class SimNode:
         self._away.discard(number)
         self._loop.call_soon(self._start, number)
 
-    def warn(self, warned: m.Warned) -> None:
-        self._core.warned(warned.kind, warned.seconds)
+    def warn(self, notice: Notice) -> Notice | None:
+        """Apply a source's notice; return the one that is in force for the node."""
+        self._core.warned(notice)
+        return self._core.notices.in_force
 
     def worker_ids(self) -> list[WorkerId]:
         return [worker.id for _, worker in sorted(self.workers.items())]
@@ -264,6 +239,18 @@ class SimNode:
             judging.add_done_callback(self._scoring.discard)
 
     def copy(self, load: m.Load) -> None:
+        seconds = self._policy.fetch_s(self.id)
+        if seconds:
+            self._loop.call_later(seconds, self._copied, load)
+        else:
+            self._copied(load)
+
+    def _copied(self, load: m.Load) -> None:
+        if self._ended.is_set():
+            return
+        if not self._core.is_wanted(load):
+            self._core.copied(load, None)
+            return
         path = f"{self.id}/{load.path}"
         if self._files.get(path, ("", ""))[0] != load.digest:
             content = self._world.storage.weights.get(load.path)
@@ -295,8 +282,17 @@ class SimNode:
             for process in processes:
                 process.kill()
 
-    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
-        return self._world.policy.misread(self._files[load.path][1], worker)
+    def stored(self, load: m.Load) -> str:
+        return self._files[load.path][1]
+
+    def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
+        for worker in self.workers.values():
+            if worker.id == holder:
+                return worker.holds.get(weights, REUSED)
+        return None
+
+    def read_back(self, digest: str, worker: WorkerId) -> str:
+        return self._world.policy.misread(digest, worker)
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         return self._world.policy.should_crash(point, worker)
@@ -352,6 +348,10 @@ class SimNode:
             self._world.machine_failed(error)
             was_killed = True
         self._core.ended(worker.id, "killed" if was_killed else life.result(), was_killed)
+        if worker.id in self.crews.members:
+            self._world.machine_failed(
+                Broken(f"{worker.id} may still become a member of a crew, but its process is gone")
+            )
 
     def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker
@@ -362,10 +362,15 @@ class SimNode:
             rows=self.spec.fixed_rows,
             pace=world.policy.pace(worker, self.spec.slot_class),
             around=self,
-            trainer=SimTrainer(world.storage, salt, world.numerics, world.gangs) if trains else None,
+            trainer=self._new_trainer(salt) if trains else None,
             numerics=world.numerics,
             latent_salt=salt,
             rendezvous=self._rendezvous,
             kind=world.policy.kind(worker),
+            machines=world.machines,
             never_faults=world.policy.never_faults,
         )
+
+    def _new_trainer(self, salt: str) -> SimTrainer:
+        world = self._world
+        return SimTrainer(world.storage, salt, world.numerics, world.gangs, world.machines.takes_stale)

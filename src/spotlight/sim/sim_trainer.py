@@ -72,9 +72,16 @@ class SimTrainer:
     """The trainer of one process; a new process begins at the base model."""
 
     is_sharded = False
-    takes_stale = True
 
-    def __init__(self, storage: SimStorage, nonce: str, numerics: Numerics, gangs: SimGangs | None = None) -> None:
+    def __init__(
+        self,
+        storage: SimStorage,
+        nonce: str,
+        numerics: Numerics,
+        gangs: SimGangs | None = None,
+        takes_stale: bool = False,
+    ) -> None:
+        self.takes_stale = takes_stale
         self._storage = storage
         self._nonce = nonce
         self._numerics = numerics
@@ -149,8 +156,12 @@ class SimTrainer:
         figures: Mapping[str, float] = self._numerics.trained(state, order, self.state) if self.core.leads else {}
         return StepTaken(theta, figures)
 
+    def digest_of(self, policy: Policy) -> str:
+        """Digest of the weights that it would publish now."""
+        return self.state.average if policy is Policy.AVERAGE else self.state.behaviour
+
     def write_weights(self, weights: WeightsId) -> WeightsWritten:
-        digest = self.state.average if weights.policy is Policy.AVERAGE else self.state.behaviour
+        digest = self.digest_of(weights.policy)
         path = self._storage.weights_path(weights)
         if self._storage.weights.setdefault(path, digest) != digest:
             raise Stopped(f"{path} is {self._storage.weights[path]}, not {digest}; published weights never change.")
@@ -215,20 +226,15 @@ _REPLYING: Mapping[type[m.AnyMessage], CrashPoint] = {
 """Crash points of orders that are carried out and not reported."""
 
 
-async def obey(order: Order, trainer: SimTrainer, pace: Pace, worker: Trainee) -> None:
-    """Carry out an order and send its reply, a refusal, or the loss of another rank."""
-    reply: m.AnyMessage | None
+async def obey(order: Order, trainer: SimTrainer, pace: Pace, worker: Trainee) -> m.AnyMessage | None:
+    """Carry out an order; return its reply, a refusal, or the loss of another rank."""
     try:
         reply = await _carry_out(order, trainer, pace, worker)
     except SpotlightError as problem:
-        worker.send(failure_reply(problem, trainer.core.epoch))
-        return
-    if reply is not None:
-        if (point := _REPLYING.get(type(reply))) is not None:
-            worker.crash_if_due(point)
-        worker.send(reply)
-    if isinstance(order, m.Train):
-        worker.crash_if_due(CrashPoint.REPLY_SENT)
+        return failure_reply(problem, trainer.core.epoch)
+    if reply is not None and (point := _REPLYING.get(type(reply))) is not None:
+        worker.crash_if_due(point)
+    return reply
 
 
 async def _carry_out(order: Order, trainer: SimTrainer, pace: Pace, worker: Trainee) -> m.AnyMessage | None:
@@ -265,8 +271,8 @@ async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trai
                 await trainer.exchange()
                 worker.crash_if_due(CrashPoint.EXCHANGED)
             return trainer.step()
-        case WriteWeights(order=published):
-            await worker.take_time(pace.publish(published))
+        case WriteWeights():
+            await worker.take_time(pace.publish())
             worker.crash_if_due(CrashPoint.PUBLISHING)
             return trainer.write_weights(effect.weights) if effect.leads else None
         case Settle():

@@ -20,7 +20,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
-from spotlight.node.loading_core import LoadingCore, ReadHeld, TakeStored
+from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
     Effect,
@@ -37,11 +37,13 @@ from spotlight.sim.background_writes import BackgroundWrites
 from spotlight.sim.crash_points import Crashed, CrashPoint, WorkerExited
 from spotlight.sim.crew_member import SimCrew
 from spotlight.sim.heartbeat import Heartbeat
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.owed_orders import OwedOrders
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
-from spotlight.sim.sim_engine import ROUNDING, RunAhead, SimCommit, SimEngine, SimSets
+from spotlight.sim.sim_engine import ROUNDING, RunAhead, SimCommit, SimEngine
+from spotlight.sim.sim_loading import SimSets, perform
 from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
@@ -67,14 +69,15 @@ class SimWorker:
     rendezvous: SimRendezvous
     kind: str = ""
     """Kind of its GPU."""
+    machines: MachineSettings = field(default_factory=MachineSettings)
     never_faults: bool = False
     """No fault ever happens, so the checks are skipped."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
-    _holds: SimSets = field(default_factory=SimSets)
+    holds: SimSets = field(default_factory=SimSets)
     _spans: SimSpans = field(default_factory=SimSpans)
     _owed: OwedOrders = field(default_factory=OwedOrders)
-    _is_at_boundary: bool = False
-    """Whether a step has ended whose crash point is still to come."""
+    _crash_next: CrashPoint | None = None
+    """Crash point that is passed when the worker next looks for messages."""
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,16 +98,8 @@ class SimWorker:
                 living._beat()
 
         self._heartbeat = Heartbeat(beat)
-        self.engine = SimEngine(self.rows, self.numerics, self._holds, lambda row: me._withdrawn(row), self._loop.time)
-        self.crew = SimCrew(
-            self.id,
-            self.rendezvous,
-            self.send,
-            self.engine,
-            self._holds,
-            lambda point: me.crash_if_due(point),
-            self._woken.wait,
-        )
+        self.engine = SimEngine(self.rows, self.numerics, self.holds, lambda row: me._withdrawn(row), self._loop.time)
+        self.crew = SimCrew(me, self.rendezvous, self.machines.elastic)
         hello = m.Hello(
             schema=SCHEMA,
             code=__version__,
@@ -115,7 +110,7 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        loading = LoadingCore(self.id, self._holds, self.send, between_devices=False, clock=self._loop.time)
+        loading = LoadingCore(self.id, self.holds, self.send, self.machines.copies_sets, self._loop.time)
         self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -158,9 +153,9 @@ class SimWorker:
     # -- links of the core ---------------------------------------------------------------------------------------------
 
     def take(self) -> tuple[m.AnyMessage, bytes] | None:
-        if self._is_at_boundary:
-            self._is_at_boundary = False
-            self.crash_if_due(CrashPoint.AT_BOUNDARY)
+        if self._crash_next is not None:
+            point, self._crash_next = self._crash_next, None
+            self.crash_if_due(point)
         arrived = self._inbox.popleft() if self._inbox else None
         if arrived is None or self.never_faults:
             return arrived
@@ -214,22 +209,17 @@ class SimWorker:
                 assert seconds is not None
                 await self._message_within(seconds)
             case Connect(order=order):
-                return await self.crew.connect(order)
+                return await self.crew.connect(order, self.pace.connect_s)
             case Follow(forward=forward):
                 return await self._follow(forward)
-            case TakeStored(load=load):
-                await self._spend_loading(load.weights, is_held=False)
-                self._holds[load.weights] = self.around.read_weights(load, self.id)
-                return self._holds[load.weights]
-            case ReadHeld(weights=weights):
-                await self._spend_loading(weights, is_held=True)
-                return self._holds[weights]
             case Obey(order=ordered):
-                await self._obey(ordered)
+                return await self._obey(ordered)
             case Exit():
                 raise WorkerExited
+            case Step():
+                return await self._step()
             case _:
-                raise TypeError(f"a simulated worker does not perform {type(effect).__name__}")
+                return await self._load(effect)
         return None
 
     async def _step(self) -> StepDone | CrewProblem:
@@ -272,7 +262,7 @@ class SimWorker:
         if finished and (decoding_s := pace.decode(finished)):
             await self.take_time(decoding_s)
         self._spans.worked(first.activity, began, loop.time())
-        self._is_at_boundary = not self.never_faults
+        self._crash_next = None if self.never_faults else CrashPoint.AT_BOUNDARY
         return self._ended(batch, step_s)
 
     def _ended(self, batch: Sequence[SimRow], step_s: float) -> StepDone:
@@ -308,22 +298,31 @@ class SimWorker:
         self._spans.worked(Activity.ROLLOUT if forward.is_exact else Activity.PREVIEW, began, self._loop.time())
         return problem
 
-    async def _spend_loading(self, weights: WeightsId, is_held: bool) -> None:
+    async def _load(self, effect: LoadEffect) -> str | bytes | bool | None:
         began = self._loop.time()
-        await self.take_time(self.pace.load(weights, is_held))
-        self._spans.worked(Activity.LOAD, began, self._loop.time())
+        completion = await perform(effect, self.holds, self)
+        if isinstance(effect, OfferHeld):
+            self._crash_next = CrashPoint.OFFERED
+        elif not isinstance(effect, ReadHeld):
+            self._spans.worked(Activity.LOAD, began, self._loop.time())
+        return completion
 
-    async def _obey(self, order: TrainingOrder) -> None:
-        """Carry out an order to the training role, which sends its replies itself."""
+    def trained(self, weights: WeightsId) -> str:
+        assert self.trainer is not None
+        return self.trainer.digest_of(weights.policy)
+
+    async def _obey(self, order: TrainingOrder) -> m.AnyMessage | None:
         assert self.trainer is not None
         began = self._loop.time()
         switch_s = self.pace.switch() if isinstance(order, m.Train) else None
-        await obey(order, self.trainer, self.pace, self)
+        reply = await obey(order, self.trainer, self.pace, self)
+        self._crash_next = CrashPoint.REPLY_SENT if isinstance(order, m.Train) else None
         if switch_s is not None:
             self._spans.trained(began, self._loop.time(), switch_s)
         else:
             activity = Activity.LOAD if isinstance(order, m.Restore | m.FormGang) else Activity.PUBLISH
             self._spans.worked(activity, began, self._loop.time())
+        return reply
 
     # -- heartbeats and time -------------------------------------------------------------------------------------------
 
@@ -332,6 +331,9 @@ class SimWorker:
 
     async def take_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        await self.awake()
+
+    async def awake(self) -> None:
         if not self._is_awake:
             await self._woken.wait()
 

@@ -17,15 +17,16 @@ from spotlight.core import messages as m
 from spotlight.core.crew_messages import Crewed
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.core.work import NoticeKind, RequestId, SlotClass, WeightsId
+from spotlight.node.notices.notice import POOL, Notice
 from spotlight.sim.crash_points import Broken
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
-from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.sim_gang import SimGangs
-from spotlight.sim.sim_node import MachineSettings, SimNode
+from spotlight.sim.sim_node import SimNode
 from spotlight.sim.storage import MISSING, SimStorage
 
 
@@ -52,13 +53,14 @@ class SimWorld:
         self.gangs = SimGangs()
         self.is_exact = is_exact
         self.machines = machines or MachineSettings()
-        self.rendezvous: Callable[[], SimRendezvous] = SimRendezvous
         self.nodes: dict[str, SimNode] = {}
         """Live nodes by the name that they keep over all incarnations."""
         self._by_id: dict[NodeId, SimNode] = {}
         """Live nodes by incarnation."""
         self.owed: dict[WorkerId, dict[RequestId, int]] = {}
         """Attempts granted to a worker that no reply has ended; maintained only if a trace is kept."""
+        self.warned: dict[NodeId, NoticeKind | None] = {}
+        """Notices in force that have reached the controller, likewise."""
         self.carry: Carry | None = as_bytes() if trace.is_kept else None
         self.checked: Callable[[], None] | None = None
         self.failed: Callable[[BaseException], None] = lambda error: None
@@ -73,6 +75,8 @@ class SimWorld:
         self._wanted: dict[str, NodeSpec] = {}
         self._incarnations: dict[str, int] = {}
         self._dying: dict[NodeId, SimNode] = {}
+        self._given: dict[NodeId, dict[str, NoticeKind | None]] = {}
+        """Notices that each source gave each node; None: withdrawn."""
         self._away: dict[str, set[int]] = {}
         """Slots taken from a node; its next incarnation lacks them too."""
 
@@ -190,10 +194,25 @@ class SimWorld:
         if name in self.nodes:
             self.nodes[name].give(number)
 
-    def warn(self, name: str, kind: NoticeKind, seconds: float) -> None:
+    def warn(self, name: str, kind: NoticeKind, seconds: float, source: str = POOL) -> None:
         if name in self.nodes:
-            self._note(f"!! {self.nodes[name].id} is warned: {kind.value}, {seconds:.1f} s")
-            self.nodes[name].warn(m.Warned(kind=kind, seconds=seconds))
+            self._note(f"!! {self.nodes[name].id} is warned by {source}: {kind.value}, {seconds:.1f} s")
+            self._notice(self.nodes[name], Notice(kind=kind, source=source, deadline=self.now + seconds))
+
+    def withdraw(self, name: str, kind: NoticeKind, source: str = POOL) -> None:
+        """Withdraw the notice that this source gave."""
+        if name in self.nodes:
+            self._note(f"!! the notice of {source} for {self.nodes[name].id} is withdrawn")
+            self._notice(self.nodes[name], Notice(kind=kind, source=source, deadline=self.now, withdrawn=True))
+
+    def _notice(self, node: SimNode, notice: Notice) -> None:
+        """Give the node a source's notice, and check that the most severe one of all its sources is in force."""
+        given = self._given.setdefault(node.id, {})
+        given[notice.source] = None if notice.withdrawn else notice.kind
+        in_force = node.warn(notice)
+        expected = next((kind for kind in reversed(NoticeKind) if kind in given.values()), None)
+        if (in_force and in_force.kind) is not expected:
+            self.failed(Broken(f"{node.id} has {in_force} in force, but its sources give {given}"))
 
     def freeze(self, worker: WorkerId, seconds: float) -> None:
         for node in self.nodes.values():
@@ -268,6 +287,12 @@ class SimWorld:
     def worker_ids(self, slot_class: SlotClass | None = None) -> list[WorkerId]:
         return [worker for name in self.names(slot_class) for worker in self.nodes[name].worker_ids()]
 
+    def applied(self, worker: WorkerId, weights: WeightsId) -> str | None:
+        """Digest of a set that a live worker computes with; None if it has dropped the set."""
+        node = self._by_id.get(NodeId(worker.partition("/")[0]))
+        known = () if node is None else node.workers.values()
+        return next((one.holds.get(weights) for one in known if one.id == worker), None)
+
     def note(self, what: str) -> None:
         self._note(f"!! {what}")
 
@@ -304,6 +329,8 @@ class SimWorld:
                     del owed[message.request]
             case m.Gone():
                 self.owed.pop(message.worker, None)
+            case m.Warned():
+                self.warned[node] = None if message.withdrawn else message.kind
 
     def _start(self, name: str) -> None:
         spec = self._wanted.get(name)

@@ -33,10 +33,10 @@ from spotlight.folder import RunFolder
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import PoolEvent
 from spotlight.sim.controller import Controller, Ending
+from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.profiled import ProfiledPolicy
-from spotlight.sim.sim_node import MachineSettings
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
@@ -169,10 +169,15 @@ class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as the simulator runs it: the profile's rows and role switch, rare heartbeats, an unsynced journal."""
+    """The recipe as the simulator runs it: the profile's rows, role switch and degrees of crews, rare heartbeats, an
+    unsynced journal."""
     rows = efficient_batch(profile, Operation.DENOISE_STEP)
     settings = config.model_dump()
     settings["cluster"] |= {"rows": rows, "heartbeat_s": HEARTBEAT_S, "silence_s": SILENCE_S}
+    if config.cluster.elastic.degrees == "auto":
+        most = min(config.cluster.slots, config.cluster.elastic.max_degree or config.cluster.slots)
+        degrees = [degree for degree in crew_degrees(profile) if degree <= most]
+        settings["cluster"]["elastic"] |= {"degrees": degrees}
     if Operation.ROLE_SWITCH in profile.operations:
         settings["pipeline"] |= {"switch_s": profile.seconds(Operation.ROLE_SWITCH)}
     settings["output"]["journal"] |= {"sync": "never"}
@@ -185,10 +190,24 @@ def simulate(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     return run_virtually(_run(simulation, folder))
 
 
+def crew_degrees(profile: Profile) -> list[int]:
+    """Numbers of slots per crew whose forwards were timed."""
+    timed = profile.degrees(Operation.DENOISE_STEP)
+    previews = profile.degrees(Operation.PREVIEW_STEP) or timed
+    return [degree for degree in timed if degree in previews]
+
+
 def check(config: RunConfig, profile: Profile, recipe: str) -> None:
     """Refuse a profile that lacks an operation of the recipe, before anything is written."""
     needed = [*NEEDED, Operation.REGROUP] if config.cluster.slots > 1 else list(NEEDED)
     profile.require(needed, recipe)
+    listed, timed = config.cluster.elastic.degrees, crew_degrees(profile)
+    unknown = [degree for degree in listed if degree not in timed] if listed != "auto" else []
+    if config.cluster.slots > 1 and unknown:
+        raise ConfigError(
+            f"cluster.elastic.degrees has {unknown[0]}, but the profile '{profile.name}' has times of crews of "
+            f"{', '.join(map(str, timed))} slots only; choose among these, or leave degrees out."
+        )
     ranks = profile.degrees(Operation.OPTIMIZER_STEP)
     if config.cluster.gang not in ranks:
         raise ConfigError(
@@ -201,7 +220,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     loop, config = asyncio.get_running_loop(), simulation.config
     policy = ProfiledPolicy(simulation.profile, config)
     events = MessageTrace(is_kept=False)
-    machines = MachineSettings.of(config)
+    machines = MachineSettings.of(config, simulation.profile.copies_sets)
     world = SimWorld(policy, SimStorage(), events, True, machines, numerics=simulation.numerics)
     controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
     run_log = controller.run_log

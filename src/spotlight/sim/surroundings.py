@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Request
+from spotlight.core.work import Request, WeightsId
 from spotlight.sim.crash_points import CrashPoint
 
 if TYPE_CHECKING:
@@ -20,8 +20,14 @@ class Surroundings(Protocol):
     def finished(self, worker: "SimWorker", row: "SimRow", digest: str, blob: bytes) -> None:
         """Score a finished sample and send its result; `digest` is that of the weights reported."""
 
-    def read_weights(self, load: m.Load, worker: WorkerId) -> str:
-        """Digest of the bytes that were actually applied."""
+    def stored(self, load: m.Load) -> str:
+        """Digest of the bytes at the path on this node."""
+
+    def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
+        """Digest of the memory in which a neighbour held this set; None if its process is gone."""
+
+    def read_back(self, digest: str, worker: WorkerId) -> str:
+        """Digest that a worker reads back after it applied weights of this digest."""
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool: ...
 

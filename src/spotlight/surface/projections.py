@@ -38,6 +38,7 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import PromptId
 from spotlight.core.work import SlotClass, Work
+from spotlight.surface.crew_rows import CrewView
 from spotlight.surface.sample_counts import SampleCounts, work_of
 from spotlight.surface.stale_rows import StaleView
 from spotlight.surface.timeline import Timeline
@@ -150,6 +151,7 @@ class RunView(msgspec.Struct, kw_only=True):
     evaluations: list[EvaluationView] = []
     explorations: dict[int, ExplorationView] = {}
     timeline: Timeline = msgspec.field(default_factory=Timeline)
+    crews: CrewView = msgspec.field(default_factory=CrewView)
     samples: SampleCounts = msgspec.field(default_factory=SampleCounts)
     stale: StaleView = msgspec.field(default_factory=StaleView)
     training: TrainingView = msgspec.field(default_factory=TrainingView)
@@ -181,6 +183,7 @@ class RunView(msgspec.Struct, kw_only=True):
             return
         self.seq, self.at = record.seq, max(self.at, record.at)
         self.timeline.apply(record)
+        self.crews.apply(record)
         self.meter.apply(record)
         self.samples.apply(record.event)
         self.stale.apply(record.event)

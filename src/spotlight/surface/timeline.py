@@ -17,6 +17,7 @@ from spotlight.core.events import (
     NodeJoined,
     NodeLost,
     NoticeGiven,
+    NoticeWithdrawn,
     Planned,
     Published,
     Record,
@@ -68,11 +69,20 @@ class TimelineSpan(msgspec.Struct):
 
 
 class NoticeSpan(msgspec.Struct):
-    """A notice, from its arrival to its deadline or the loss, whichever comes first."""
+    """A notice, from its arrival to its deadline, loss, withdrawal or replacement, whichever comes first."""
 
     start: float
-    end: float
+    end: float | None
+    """None: open, because no time was announced."""
     kind: NoticeKind
+    withdrawn: bool = False
+
+    def holds_at(self, at: float) -> bool:
+        return not self.withdrawn and self.start <= at and (self.end is None or at < self.end)
+
+    def cut(self, at: float) -> None:
+        """End it at this time at the latest."""
+        self.end = at if self.end is None else min(self.end, at)
 
 
 class WorkerStay(msgspec.Struct):
@@ -101,6 +111,12 @@ class SlotRow(msgspec.Struct, kw_only=True):
     @property
     def live(self) -> WorkerStay | None:
         return self.lives[-1] if self.lives and self.lives[-1].end is None else None
+
+    def end_notice(self, at: float, withdrawn: bool = False) -> None:
+        """End the slot's last notice, if it has one."""
+        if self.notices:
+            self.notices[-1].cut(at)
+            self.notices[-1].withdrawn |= withdrawn
 
     def crewed_until(self, at: float) -> float:
         """Seconds in crews so far."""
@@ -142,7 +158,10 @@ class Timeline(msgspec.Struct, kw_only=True):
                 row.lives.append(WorkerStay(worker, at))
             case NoticeGiven(worker=worker, kind=kind, seconds=seconds):
                 row = self._row(worker, SlotClass.SPOT)
-                row.notices.append(NoticeSpan(at, at + seconds, kind))
+                row.end_notice(at)
+                row.notices.append(NoticeSpan(at, None if seconds is None else at + seconds, kind))
+            case NoticeWithdrawn(worker=worker):
+                self._row(worker, SlotClass.SPOT).end_notice(at, withdrawn=True)
             case WorkerLost() as lost:
                 self._lose(lost.worker, at, lost.noticed, lost.cause)
             case NodeLost(node=node, cause=cause):
@@ -179,7 +198,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         """The last reported activity of the slot; a notice has priority over it."""
         if row.live is None:
             return SlotState.AWAY
-        if row.notices and row.notices[-1].end > self.at and row.notices[-1].start >= row.live.start:
+        if row.notices and row.notices[-1].holds_at(self.at) and row.notices[-1].start >= row.live.start:
             return SlotState.NOTICE
         if not row.spans or row.spans[-1].end <= row.live.start:
             return SlotState.START
@@ -244,8 +263,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         if row.live is not None:
             row.live.end = at
         row.crewed_s, row.crewed_since = row.crewed_until(at), None
-        if row.notices:
-            row.notices[-1].end = min(row.notices[-1].end, at)
+        row.end_notice(at)
 
     def _end_all(self, at: float) -> None:
         self.crews.clear()
@@ -260,4 +278,6 @@ def row_name(worker: str) -> str:
 
 
 def _warned(row: SlotRow, at: float) -> bool:
-    return bool(row.live and row.notices and row.live.start <= row.notices[-1].start <= at)
+    """Whether the slot's worker had a notice that was not withdrawn."""
+    last = row.notices[-1] if row.live and row.notices else None
+    return row.live is not None and last is not None and not last.withdrawn and row.live.start <= last.start <= at

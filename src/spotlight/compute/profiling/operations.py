@@ -35,7 +35,6 @@ from spotlight.compute.profiling.writing import write_beside
 from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.weight_sets import WeightSet
-from spotlight.compute.weights.digest import fingerprint
 from spotlight.compute.weights.resident import own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.control.profiles import Operation, Provenance, Times
@@ -122,10 +121,9 @@ def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.adapter.device.type == "cpu":
         raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like any worker")
     state, weights = subject.trainer.sets[WeightSet.OLD], WeightsId(Version(1))
-    digest = fingerprint(state)
 
     def take() -> None:
-        subject.resident.adopt(weights, own_copy(state), digest)
+        subject.resident.adopt(weights, own_copy(state))
         subject.resident.drop(weights)
 
     return one_figure(

@@ -7,9 +7,8 @@ parts make small batches. A loss's forwards beside the trained one (NFT's behavi
 are charged as denoising steps. Each change of role is charged. A checkpoint blocks its trainer for the snapshot and is
 written beside other work; its duration includes the snapshot.
 
-A worker that wrote weights is charged `adopt_s` from their announcement on, independent of the node's copy of the file:
-it applies them from its own memory (`node/announcements.py`), and the Load that follows finds them held. The simulator
-sends one Load for both. The other ranks of a gang are charged in the same way; in a real run rank 0 is the whole gang.
+Published weights are charged by their source, which `node/loading_core.py` chooses: `adopt` from the worker's own copy,
+`copy` from a neighbour on the node, `load_s` from the node's store, which includes the copy to that store.
 """
 
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig
 from spotlight.control.pipeline.tsp import BatchesOver, run_sizes
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
-from spotlight.core.types import Size, Version
-from spotlight.core.work import WeightsId, Work
+from spotlight.core.types import Size
+from spotlight.core.work import Work
 
 NEEDED = (
     *(Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP, Operation.OPTIMIZER_STEP, Operation.DECODE, Operation.REWARD),
@@ -49,11 +48,13 @@ class Pace:
     """Whether consecutive steps without events between them are simulated as one; storms inject faults at every
     boundary."""
     adopt_s: float | None = None
-    """Seconds to apply weights that the worker trained itself; None: `load_s`."""
+    """Seconds to apply weights that the worker published itself; None: `load_s`."""
+    copy_s: float | None = None
+    """Seconds to copy weights from a neighbour's device and apply them; None: `load_s`."""
+    connect_s: float = 0.01
+    """Seconds in which the members of a crew connect."""
     save_s: float | None = None
     """Seconds from the order of a checkpoint until it is on disk; None: `load_s`."""
-    _made: Version | None = None
-    """Newest version whose training the worker completed or that it wrote: those weights are in its own memory."""
 
     def is_exact(self, work: Work) -> bool:
         """Whether the work uses exact weights, not rounded ones."""
@@ -71,12 +72,13 @@ class Pace:
         """Size and tokens of the images whose durations these are, for a sample of this size."""
         return size, size.height * size.width // TOKEN_PIXELS
 
-    def load(self, weights: WeightsId, is_held: bool) -> float:
-        """Seconds to apply a published set; constants charge a set that is held already in full."""
-        return self.load_s if self.adopt_s is None or not self._is_own(weights) else self.adopt_s
+    def adopt(self) -> float:
+        """Seconds to apply a set from the worker's own copy."""
+        return self.load_s if self.adopt_s is None else self.adopt_s
 
-    def _is_own(self, weights: WeightsId) -> bool:
-        return weights.version == self._made
+    def copy(self) -> float:
+        """Seconds to apply a set from a neighbour's device."""
+        return self.load_s if self.copy_s is None else self.copy_s
 
     def decode(self, pictures: int) -> float:
         """Seconds to decode latents to pictures."""
@@ -92,15 +94,10 @@ class Pace:
 
     def train(self, order: m.Train) -> float:
         """Seconds of an update, or of a part of one."""
-        self._trains(order)
         return self.train_s * len(order.items) / order.samples if order.samples else self.train_s
 
-    def _trains(self, order: m.Train) -> None:
-        if order.last and order.is_final:
-            self._made = Version(order.iteration + 1)
-
-    def publish(self, order: m.Publish) -> float:
-        self._made = order.weights[0].version
+    def publish(self) -> float:
+        """Seconds to write the published weights."""
         return self.load_s
 
     def snapshot(self) -> float:
@@ -161,9 +158,6 @@ class ProfiledPace(Pace):
         assert self.profile is not None
         return Size(self.profile.height, self.profile.width), self.profile.tokens
 
-    def load(self, weights: WeightsId, is_held: bool) -> float:
-        return 0.0 if is_held else super().load(weights, is_held)
-
     def decode(self, pictures: int) -> float:
         assert self.profile is not None
         return self.profile.seconds(DECODE, pictures) * self.slowness
@@ -179,7 +173,6 @@ class ProfiledPace(Pace):
 
     def train(self, order: m.Train) -> float:
         """Seconds of an update or a part of it; the change back to rollouts is charged by `roll`."""
-        self._trains(order)
         switch_s, self._is_training = self.switch(), True
         kept = sum(item.kept for item in order.items)
         seconds = sum(map(self._run_s, self.cost.runs(-(-kept // order.ranks))))
@@ -187,8 +180,7 @@ class ProfiledPace(Pace):
             seconds += self._seconds(Operation.OPTIMIZER_STEP, degree=order.ranks)
         return seconds * self.slowness + switch_s
 
-    def publish(self, order: m.Publish) -> float:
-        super().publish(order)
+    def publish(self) -> float:
         return self._seconds(Operation.PUBLISH)
 
     def snapshot(self) -> float:

@@ -67,6 +67,11 @@ class Resident:
         self._stage, self._on_stage = {}, None
 
     @property
+    def copies_sets(self) -> bool:
+        """Whether sets are copied to the device; on a CPU the pages of the store are the weights."""
+        return self.device.type == "cuda"
+
+    @property
     def device(self) -> torch.device:
         return next(iter({**self._trainable, **self._frozen}.values())).device
 
@@ -78,18 +83,25 @@ class Resident:
                 f"{self.base_digest}, so it would mix two models; start the worker from the run's base weights."
             )
         self._check_names(stored.weights, stored.tensors)
-        return self._hold(stored.weights, lambda: self._on_device(stored.tensors), stored.fingerprint)
+        found = self._hold(stored.weights, lambda: self._on_device(stored.tensors))
+        if found != stored.fingerprint:
+            self.drop(stored.weights)
+            raise WeightsError(
+                f"{stored.weights} was published with digest {stored.fingerprint} but the model holds {found} after "
+                "loading it, so it was altered on the way; fetch it again."
+            )
+        return found
 
-    def adopt(self, weights: WeightsId, tensors: Mapping[str, Tensor], expected_digest: str) -> str:
-        """Take ownership of a set on this module's device; checked like one from the store."""
+    def adopt(self, weights: WeightsId, tensors: Mapping[str, Tensor]) -> str:
+        """Take ownership of a set on this module's device; return the digest read back, which the caller compares."""
         self._check_names(weights, tensors)
-        return self._hold(weights, lambda: tensors, expected_digest)
+        return self._hold(weights, lambda: tensors)
 
     def tensors(self, weights: WeightsId) -> Mapping[str, Tensor]:
         """Return a loaded set, for a neighbour to copy."""
         return self._sets[weights]
 
-    def _hold(self, weights: WeightsId, fetch: Callable[[], Mapping[str, Tensor]], expected_digest: str) -> str:
+    def _hold(self, weights: WeightsId, fetch: Callable[[], Mapping[str, Tensor]]) -> str:
         if weights not in self._sets and len(self._sets) >= self.capacity:
             held = ", ".join(str(held) for held in sorted(self._sets))
             raise WeightsError(
@@ -100,14 +112,7 @@ class Resident:
         self._rounded.pop(weights, None)
         if self._on_stage == weights:
             self._on_stage = None
-        found = self.held_digest(weights)
-        if found != expected_digest:
-            del self._sets[weights]
-            raise WeightsError(
-                f"{weights} was published with digest {expected_digest} but the model holds {found} after loading it, "
-                "so it was altered on the way; fetch it again."
-            )
-        self._digests[weights] = found
+        found = self._digests[weights] = self.held_digest(weights)
         return found
 
     def _on_device(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

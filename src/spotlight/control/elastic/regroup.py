@@ -137,12 +137,14 @@ class Regroup:
             return []
         return self._settle(self._formation.lose(worker, f"{worker} is gone: {why}", now), now)
 
-    def noticed(self, worker: WorkerId, deadline: float, now: float) -> list[Action]:
-        """Apply a notice: the worker's crew ends at the next step boundary, and it joins no other."""
+    def noticed(self, worker: WorkerId, deadline: float | None, now: float) -> list[Action]:
+        """Apply a notice: the worker's crew ends at the next boundary, and it joins no other. None withdraws it."""
         slot = self._formation.slots.get(worker)
-        if slot is None:
+        if slot is None or slot.notice == deadline:
             return []
         slot.notice = deadline
+        if deadline is None:
+            return [Replan(f"the notice of {worker} is withdrawn")]
         why = f"{worker} goes in {max(0.0, deadline - now):.3g} s"
         crew = slot.crew
         actions: list[Action] = []

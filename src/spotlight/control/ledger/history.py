@@ -14,6 +14,7 @@ from spotlight.core.events import (
     Leased,
     NodeJoined,
     NoticeGiven,
+    NoticeWithdrawn,
     Published,
     Record,
     Released,
@@ -88,7 +89,7 @@ class History:
     newest_version: int = 0
     """Newest published behaviour policy in the surviving history."""
     deadlines: dict[WorkerId, float] = field(default_factory=dict)
-    """Deadlines of imminent notices, in run seconds."""
+    """Deadlines of imminent notices in force, in run seconds."""
     lost: set[WorkerId] = field(default_factory=set)
     far: set[NodeId] = field(default_factory=set)
     """Nodes on other machines than the run's folder."""
@@ -138,8 +139,10 @@ class History:
                 self.undone.discard(event.weights)
                 if event.weights.policy is Policy.BEHAVIOUR:
                     self.newest_version = max(self.newest_version, event.weights.version)
-            case NoticeGiven() as event if event.kind is NoticeKind.IMMINENT:
+            case NoticeGiven() as event if event.kind is NoticeKind.IMMINENT and event.seconds is not None:
                 self.deadlines[event.worker] = record.at + event.seconds
+            case NoticeGiven(worker=worker) | NoticeWithdrawn(worker=worker):
+                self.deadlines.pop(worker, None)
             case WorkerLost() as event:
                 self.lost.add(event.worker)
             case Worked() as event:

@@ -85,7 +85,7 @@ class Operation(StrEnum):
     ADOPT = "adopt"
     """Applying the published weights from the memory of the trainer that wrote them; NODE_FETCH if absent."""
     PEER_COPY = "peer_copy"
-    """Copying the base weights from a neighbour on the node."""
+    """Copying weights from a neighbour on the node; NODE_FETCH if absent."""
     REGROUP = "regroup"
     """Time from the loss of a crew's slot to the survivors' next step."""
     WORKER_START = "worker_start"
@@ -101,6 +101,7 @@ class Operation(StrEnum):
 LIKE = {
     Operation.PREVIEW_STEP: Operation.DENOISE_STEP,
     Operation.ADOPT: Operation.NODE_FETCH,
+    Operation.PEER_COPY: Operation.NODE_FETCH,
     Operation.SNAPSHOT: Operation.CHECKPOINT,
 }
 """Substitute for an operation that a profile lacks."""
@@ -212,6 +213,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def _or_substitute(self, operation: Operation) -> Operation:
         return operation if operation in self.operations else LIKE.get(operation, operation)
+
+    @property
+    def copies_sets(self) -> bool:
+        """Whether published weights are copied to a device; on a CPU a trainer keeps no copy that it could adopt."""
+        return Operation.ADOPT in self.operations
 
     def degrees(self, operation: Operation) -> list[int]:
         """Degrees with points; none for a missing operation."""

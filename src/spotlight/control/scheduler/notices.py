@@ -1,23 +1,24 @@
 """Preemption notices: a worker finishes what fits before the deadline and hands back the rest.
 
-Invariant: a leaving worker never receives a request that it cannot finish, with all it holds, before its deadline
-(tests/property/test_scheduler_property.py).
+Invariants (tests/property/test_scheduler_property.py): a leaving worker never receives a request that it cannot finish,
+with all it holds, before its deadline; a worker whose notice is withdrawn is used as if there had been none.
 """
+
+from math import inf
 
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.state import Standing, Ticket, WorkerRecord
 from spotlight.core.work import NoticeKind
 
 SERVING = Standing.SERVING
-RANKING = (Standing.SERVING, Standing.PREVIEWS_ONLY, Standing.LEAVING, Standing.DRAINING)
+STANDINGS = {NoticeKind.ADVISORY: Standing.PREVIEWS_ONLY, NoticeKind.IMMINENT: Standing.LEAVING, None: Standing.SERVING}
 
 
-def warn(worker: WorkerRecord, kind: NoticeKind, deadline: float) -> None:
-    """Apply a notice; it never improves a standing or extends a deadline, and an advisory one sets no deadline."""
-    announced = Standing.LEAVING if kind is NoticeKind.IMMINENT else Standing.PREVIEWS_ONLY
-    worker.standing = max(worker.standing, announced, key=RANKING.index)
-    if kind is NoticeKind.IMMINENT:
-        worker.deadline = min(worker.deadline, deadline)
+def warn(worker: WorkerRecord, kind: NoticeKind | None, deadline: float = inf) -> None:
+    """Replace the worker's notice, by none for None; an advisory one sets no deadline, and a drain is never undone."""
+    if worker.standing is not Standing.DRAINING:
+        worker.standing = STANDINGS[kind]
+    worker.deadline = deadline if kind is NoticeKind.IMMINENT else inf
 
 
 def fits(worker: WorkerRecord, remaining: int, now: float, settings: SchedulerSettings) -> bool:

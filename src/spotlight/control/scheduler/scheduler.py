@@ -157,13 +157,15 @@ class Scheduler:
             known.seen_at = now
         self._booking.follow(request)
 
-    def warn(self, worker: WorkerId, kind: NoticeKind, deadline: float, now: float) -> None:
-        """Apply a preemption notice, in force until the worker is lost; the caller reads `must_hand_back` next."""
+    def warn(self, worker: WorkerId, kind: NoticeKind | None, deadline: float, now: float) -> None:
+        """Replace the worker's preemption notice, by none for None; the caller reads `must_hand_back` next."""
         known = self._record_sign(worker, now)
         if known is not None:
             notices.warn(known, kind, deadline)
             self._balance.recount(known)
             self._pulls.wake_all()
+            if kind is not NoticeKind.IMMINENT:
+                self._pulls.wake(known)
 
     def drain(self, worker: WorkerId) -> None:
         """Give this worker no more work; its leases come back by `hand_back`."""
@@ -258,6 +260,9 @@ class Scheduler:
         """Seconds of one step of a full batch."""
         known = self._workers[worker]
         return known.step_s(known.rows, self._settings.saturating_rows)
+
+    def standing(self, worker: WorkerId) -> Standing:
+        return self._workers[worker].standing
 
     def serves(self, worker: WorkerId) -> bool:
         """Whether it may receive any kind of work."""

@@ -7,10 +7,10 @@ lost and none is served twice (tests/property/test_scheduler_property.py):
               ^                |
               `--- requeue ----'     handed back, recalled, lost: first in line, from its last committed step
 
-A worker's standing only gets worse, and only `lose` removes a worker (tests/unit/test_scheduler_faults.py):
+A worker's standing follows its notice, and only `lose` removes a worker (tests/unit/test_scheduler_faults.py):
 
-    SERVING --advisory notice--> PREVIEWS_ONLY --imminent notice--> LEAVING
-    any of them --drain--> DRAINING
+    SERVING --advisory notice--> PREVIEWS_ONLY --imminent notice--> LEAVING --withdrawn--> SERVING
+    any of them --drain--> DRAINING, for good
 
 Invariants: within a class returned requests are served first, then by iteration, then in group order (previews in the
 order of issue); the sums kept here equal those over the tickets (tests/unit/test_scheduler.py); no sum, maximum or

@@ -20,8 +20,9 @@ NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 HEADER = {"Metadata": "true"}
 FIRST_CALL_S = 130.0
 """The first call may take 2 minutes."""
-ENDING = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
-"""Types of events that end every process of the machine; Freeze pauses it for seconds."""
+ENDING = {"Preempt": 30.0, "Terminate": 900.0, "Reboot": 900.0, "Redeploy": 600.0}
+"""Types of events that end every process of the machine, with Azure's longest documented warning in seconds; a later
+deadline is a clock error. Freeze pauses the machine for seconds."""
 STARTED = "Started"
 
 
@@ -52,7 +53,8 @@ class ScheduledEvents(Source):
         self._unapproved: list[str] = []
         self._machine = ""
         self._incarnation: int | None = None
-        self._deadlines = Deadlines()
+        self._deadlines: dict[str, Deadlines] = {}
+        """By event."""
         self._notice: Notice | None = None
 
     async def poll(self) -> Notice | None:
@@ -92,8 +94,12 @@ class ScheduledEvents(Source):
             announced = self._notice.deadline if self._notice else None
             deadline = reply.now if announced is None else min(announced, reply.now)
         else:
-            deadline = self._deadlines.monotonic(min(wall_time(event.not_before) for event in events), reply)
+            deadline = min(self._deadline(event, reply) for event in events)
         return Notice(kind=NoticeKind.IMMINENT, source=self.name, deadline=deadline)
+
+    def _deadline(self, event: _Event, reply: Reply) -> float:
+        known = self._deadlines.setdefault(event.event_id, Deadlines(ENDING[event.event_type]))
+        return known.monotonic(wall_time(event.not_before), reply)
 
     async def _start(self, events: list[str]) -> None:
         """Approve events. A failure must not hide the events: the next poll tries again. Azure refuses events that are

@@ -3,8 +3,9 @@
 The clock of this machine may be minutes off, as after a boot without NTP. The deadline comes from the cloud's clock,
 and so does the reply's Date header: their difference is the time left, whatever this machine's wall clock says. Date is
 cut to whole seconds, so the wall clock supplies the fraction if it agrees with Date; otherwise the latest time that
-Date allows is assumed, which is at most 1 s and the round trip too late. Without Date only the wall clock is left;
-`most_s`, the longest warning that the cloud gives, then bounds the error of a clock that is behind.
+Date allows is assumed, which is at most 1 s and the round trip too late. Without Date only the wall clock is left.
+Whatever clock is wrong, a deadline is never before the reply that brings it, and never later than `most_s` after it,
+the longest warning that the cloud documents.
 """
 
 import math
@@ -19,7 +20,7 @@ DATE_UNIT_S = 1.0
 class Deadlines:
     """Converts one source's deadline; a repeated deadline gives the same monotonic time again."""
 
-    def __init__(self, most_s: float = math.inf) -> None:
+    def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._wall = math.nan
         self._monotonic = math.nan

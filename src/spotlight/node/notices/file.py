@@ -20,9 +20,8 @@ class NoticeFile(Source):
     deadline, so a scheduler should write the file elsewhere and rename it.
     """
 
-    name = "file"
-
     def __init__(self, path: Path, clock: Clock, pause_s: float, grace_s: float = GRACE_S) -> None:
+        self.name = f"file:{path}"
         self.pause_s = pause_s
         self._path = path
         self._clock = clock

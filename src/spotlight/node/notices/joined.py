@@ -6,8 +6,11 @@
       |                    |<-------------------withdrawn; an advisory notice remains
       |<----------------------------------------withdrawn; none remains
 
-CLEAR changes to LEAVING directly if the first notice is imminent. A deadline that moves later, as when one of two
-sources withdraws the nearest one, is a withdrawal followed by what remains in force.
+CLEAR changes to LEAVING directly if the first notice is imminent. What is announced replaces what was announced before,
+also if it is less severe or later, as when one of two sources withdraws the nearer deadline.
+
+Invariant (tests/property/test_notices_property.py): what is announced is the most severe notice that some source holds
+in force, and of imminent ones the nearest deadline within SAME_S.
 """
 
 import math
@@ -35,23 +38,25 @@ class JoinedNotices:
 
     def __init__(self) -> None:
         self._by_source: dict[str, Notice] = {}
-        self._announced: Notice | None = None
+        self.in_force: Notice | None = None
+        """The node's notice, as last announced."""
 
-    def update(self, source: str, notice: Notice | None) -> list[Notice]:
-        """Apply the state of one source; returns what has changed for the node, in order."""
-        if notice is None:
-            self._by_source.pop(source, None)
+    def update(self, notice: Notice) -> Notice | None:
+        """Apply a source's notice or withdrawal; return the node's new notice, or None if nothing changes for it.
+
+        The new notice replaces the earlier one; it is withdrawn if no source has a notice any more.
+        """
+        if notice.withdrawn:
+            self._by_source.pop(notice.source, None)
         else:
-            self._by_source[source] = notice
-        before, after = self._announced, min(self._by_source.values(), key=_order, default=None)
+            self._by_source[notice.source] = notice
+        before, after = self.in_force, min(self._by_source.values(), key=_order, default=None)
         state, next_state = _state(before), _state(after)
-        later_s = _deadline(after) - _deadline(before) if state is next_state is NoticeState.LEAVING else 0.0
-        if state is next_state and abs(later_s) < SAME_S:
-            return []
-        self._announced = after
-        is_withdrawn = next_state < state or later_s > 0
-        withdrawn = [msgspec.structs.replace(before, withdrawn=True)] if before and is_withdrawn else []
-        return [*withdrawn, after] if after else withdrawn
+        moved_s = _deadline(after) - _deadline(before) if state is next_state is NoticeState.LEAVING else 0.0
+        if state is next_state and abs(moved_s) < SAME_S:
+            return None
+        self.in_force = after
+        return after or (msgspec.structs.replace(before, withdrawn=True) if before else None)
 
 
 def _state(notice: Notice | None) -> NoticeState:

@@ -7,6 +7,9 @@ import msgspec
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.work import NoticeKind
 
+POOL = "pool"
+"""Source of the notices that a pool gives its nodes, as from a market's trace."""
+
 
 class SourceFailed(EnvironmentProblem):
     """A source cannot say whether a notice is in force; the watcher polls it again."""
@@ -21,15 +24,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     """Monotonic time of the loss; None: not announced. An imminent notice always has one."""
     withdrawn: bool = False
-    """Whether the earlier notice of this kind no longer holds."""
+    """Whether the source withdraws this notice, its latest one."""
 
     def __post_init__(self) -> None:
         if self.kind is NoticeKind.IMMINENT and self.deadline is None:
             raise ValueError(f"the imminent notice of '{self.source}' has no deadline, so no work can be planned by it")
 
-    def seconds_left(self, now: float) -> float:
-        """Seconds from `now` to the loss; 0 if the deadline is over or not announced."""
-        return 0.0 if self.deadline is None else max(0.0, self.deadline - now)
+    def seconds_left(self, now: float) -> float | None:
+        """Seconds from `now` to the loss, 0 if the deadline is over; None if no time was announced."""
+        return None if self.deadline is None else max(0.0, self.deadline - now)
 
 
 class Source(ABC):

@@ -1,4 +1,8 @@
-"""SIGTERM: Kubernetes and Slurm send it to the processes of a node before they kill them."""
+"""SIGTERM: Kubernetes and Slurm send it to the processes of a node before they kill them.
+
+Only the agent acts on it: Kubernetes signals one process of a container, Slurm all of them, so workers ignore it
+(`node/newborn.py`). Without this source SIGTERM drains the agent; a pool drains a node by an order, never by a signal.
+"""
 
 import asyncio
 import signal
@@ -14,7 +18,7 @@ GRACE_S = 15.0
 class Sigterm(Source):
     """The first SIGTERM is an imminent notice; later ones do not move its deadline, and none withdraws it.
 
-    From the first poll to `close` it replaces the event loop's handler of SIGTERM; the default action returns after it.
+    From the first poll on it replaces the event loop's handler of SIGTERM; after `close` the default action returns.
     Needs the main thread.
     """
 

@@ -9,8 +9,9 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import NoReturn
 
+import msgspec
+
 from spotlight.core.errors import describe
-from spotlight.node.notices.joined import JoinedNotices
 from spotlight.node.notices.notice import Notice, Source
 
 log = logging.getLogger("spotlight.notices")
@@ -20,13 +21,12 @@ RETRY_MOST_S = 5.0
 
 
 async def watch_all(sources: Sequence[Source], retry_s: float = RETRY_FIRST_S) -> AsyncGenerator[Notice, None]:
-    """Notices for the node, duplicates joined (joined.py); never ends, not even without sources.
+    """Changes of each source, notices and withdrawals; never ends, not even without sources.
 
     Use it inside `contextlib.aclosing`, so that its tasks end with the loop over it.
     """
     changes: asyncio.Queue[Notice] = asyncio.Queue()
-    joined = JoinedNotices()
-    tasks = [asyncio.create_task(_Watcher(source, joined, changes, retry_s).run()) for source in sources]
+    tasks = [asyncio.create_task(_Watcher(source, changes, retry_s).run()) for source in sources]
     try:
         while True:
             yield await changes.get()
@@ -41,12 +41,13 @@ async def watch_all(sources: Sequence[Source], retry_s: float = RETRY_FIRST_S) -
 class _Watcher:
     """Polls one source for ever."""
 
-    def __init__(self, source: Source, joined: JoinedNotices, changes: asyncio.Queue[Notice], retry_s: float) -> None:
+    def __init__(self, source: Source, changes: asyncio.Queue[Notice], retry_s: float) -> None:
         self._source = source
-        self._joined = joined
         self._changes = changes
         self._retry_s = retry_s
         self._failures = 0
+        self._last: Notice | None = None
+        """The source's notice in force."""
 
     async def run(self) -> NoReturn:
         while True:
@@ -56,9 +57,16 @@ class _Watcher:
                 await asyncio.sleep(self._failed(error))
                 continue
             self._worked()
-            for change in self._joined.update(self._source.name, notice):
-                self._changes.put_nowait(change)
+            self._announce(notice)
             await asyncio.sleep(self._source.pause_s)
+
+    def _announce(self, notice: Notice | None) -> None:
+        """Put the change since the last poll, if any."""
+        last, self._last = self._last, notice
+        if notice is None and last is not None:
+            self._changes.put_nowait(msgspec.structs.replace(last, withdrawn=True))
+        elif notice is not None and notice != last:
+            self._changes.put_nowait(notice)
 
     def _failed(self, error: Exception) -> float:
         """Log the first failure in a row; returns the seconds to the next poll."""

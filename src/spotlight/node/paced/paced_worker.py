@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -82,11 +83,19 @@ class PacedResident(Resident):
         # As in the model that this one replaces.
         self.rounds = clock.pace.rounds
 
-    def load(self, stored: MappedWeights) -> str:
-        return self._clock.device.take(lambda: Resident.load(self, stored), lambda _: self._seconds(stored.weights))
+    @property
+    def copies_sets(self) -> bool:
+        profile = self._clock.pace.profile
+        assert profile is not None
+        return profile.copies_sets
 
-    def _seconds(self, weights: WeightsId) -> float:
-        return self._clock.pace.load(weights, is_held=False)
+    def load(self, stored: MappedWeights) -> str:
+        return self._clock.device.take(lambda: Resident.load(self, stored), lambda _: self._clock.pace.load_s)
+
+    def adopt(self, weights: WeightsId, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Apply this worker's own copy: no neighbour offers memory of a CPU."""
+        adopted = partial(Resident.adopt, self, weights, tensors)
+        return self._clock.device.take(adopted, lambda _: self._clock.pace.adopt())
 
 
 class PacedRole:
@@ -119,7 +128,7 @@ class PacedRole:
             case m.Train():
                 return pace.train(order)
             case m.Publish():
-                return pace.publish(order)
+                return pace.publish()
             case m.Save():
                 return pace.snapshot()
             case m.Restore():

@@ -9,7 +9,7 @@ import typer
 def token(
     run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
     new: Annotated[bool, typer.Option("--new", help="Revoke the token and make a new one; the run must live.")] = False,
-    out: Annotated[str | None, typer.Option(help="File to write; default RUN.token.json.")] = None,
+    out: Annotated[str | None, typer.Option(help="File to write; default RUN.token.json; - prints it.")] = None,
 ) -> None:
     """Write the file with which another machine can join a run that listens (cluster.listen)."""
     from spotlight.folder import RunFolder
@@ -20,23 +20,29 @@ def token(
     folder = RunFolder.find(run)
     token_file_of(folder.path)
     if new:
-        typer.echo(give(sockets(folder.path), folder.name, RenewToken()).sentence)
-    path = Path(out or f"{folder.name}.token.json")
+        typer.echo(give(sockets(folder.path), folder.name, RenewToken()).sentence, err=out == "-")
     found = token_file_of(folder.path)
+    if out == "-":
+        typer.echo(found.content().decode(), nl=False)
+        return
+    path = Path(out or f"{folder.name}.token.json")
     found.write(path)
-    typer.echo(f"wrote {path}, which only you can read; copy it to the other machine and run there:")
+    typer.echo(
+        f"wrote {path}, which only you can read; copy it, with the mode 600, to the other machine and run there:"
+    )
     typer.echo(f"  spotlight join {found.address} --token-file {path.name}")
 
 
 def join(
-    address: Annotated[str, typer.Argument(help="HOST:PORT of the run, as `spotlight train` prints it.")],
     token_file: Annotated[str, typer.Option(help="File of `spotlight token`, with the mode 600.")],
+    address: Annotated[
+        str | None, typer.Argument(help="HOST:PORT at which this machine reaches the run; default the token file's.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=0, help="Slots, and so workers; 0: as many as the run's nodes.")] = 0,
     reserved: Annotated[bool, typer.Option("--reserved/--spot", help="How this machine is billed.")] = False,
     zone: Annotated[str, typer.Option(help="Zone of this machine, for the report.")] = "",
     name: Annotated[str | None, typer.Option(help="Name of the node; default this machine's.")] = None,
     folder: Annotated[str | None, typer.Option(help="Folder for logs and weights; default joined/RUN-NAME.")] = None,
-    home: Annotated[str | None, typer.Option(hidden=True, help="The run's folder, if this machine reaches it.")] = None,
 ) -> None:
     """Let this machine work for a run until either ends; Ctrl-C hands its samples back first."""
     import asyncio
@@ -48,8 +54,10 @@ def join(
     from spotlight.pools.joining import JoiningMachine, JoinOptions, default_name
     from spotlight.pools.tokens import TokenFile
 
-    split_address(address)
-    found = msgspec.structs.replace(TokenFile.read(Path(token_file)), address=address)
+    found = TokenFile.read(Path(token_file))
+    if address is not None:
+        found = msgspec.structs.replace(found, address=address)
+    split_address(found.address)
     chosen = name or default_name()
     options = JoinOptions(
         token_file=found,
@@ -58,7 +66,6 @@ def join(
         slots=slots,
         zone=zone,
         folder=Path(folder or f"joined/{Path(found.run).name}-{chosen}").resolve(),
-        home=Path(home).resolve() if home is not None else None,
     )
 
     async def serve() -> None:

@@ -1,4 +1,7 @@
-"""The timeline chart: one row per slot, the dominant activity of every pixel, losses as ticks, notices hatched."""
+"""The timeline chart: one row per slot, the dominant activity of every pixel, losses as ticks, notices hatched.
+
+A withdrawn notice ends with a bar.
+"""
 
 from typing import TypeAlias
 
@@ -103,11 +106,15 @@ def _drawn_row(view: RunView, slot: SlotRow, x: svg.Scale, y: float) -> str:
 
 
 def _notice(notice: NoticeSpan, x: svg.Scale, y: float, now: float) -> str:
-    start, end = x(notice.start), x(min(notice.end, now))
-    return (
+    until = now if notice.end is None else min(notice.end, now)
+    start, end = x(notice.start), x(until)
+    title = f"{notice.kind.value} notice at {clock(notice.start)}"
+    title += f", withdrawn at {clock(until)}" if notice.withdrawn else ""
+    hatched = (
         f'<rect x="{start:.1f}" y="{y:.0f}" width="{max(1.5, end - start):.1f}" height="{ROW}" class="notice">'
-        f"<title>{notice.kind.value} notice at {clock(notice.start)}</title></rect>"
+        f"<title>{title}</title></rect>"
     )
+    return hatched + (svg.line(end, y, end, y + ROW, "withdrawn") if notice.withdrawn else "")
 
 
 def _tick(x: float, y: float, at: float, noticed: bool) -> str:
@@ -211,6 +218,7 @@ def _legend() -> str:
             *(swatch(box(f"act-{one.value}"), LABELS[one]) for one in shown),
             swatch(box("track"), "idle or starting"),
             swatch(box("track") + box("notice"), "under notice"),
+            swatch('<line x1="11" y1="0" x2="11" y2="14" class="withdrawn"/>', "notice withdrawn"),
             swatch(lost.format("lost"), "lost without notice"),
             swatch(lost.format("lost-noticed"), "lost after notice"),
             swatch('<line x1="11" y1="0" x2="11" y2="14" class="boundary"/>', "iteration ends"),

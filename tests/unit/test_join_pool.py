@@ -1,0 +1,221 @@
+"""Machines that bring themselves: names, incarnations, orders and ends."""
+
+import asyncio
+
+import pytest
+from join_stories import ListeningRun, listening
+
+from spotlight.core import join_messages as joins
+from spotlight.core import messages as m
+from spotlight.core.events import NodeJoined, NodeLost
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, SlotClass
+from spotlight.node.controller_link import ControllerLink, Refused
+from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
+
+
+def told(story):
+    asyncio.run(story)
+
+
+async def connected(run: ListeningRun, name: str = "box") -> tuple[NodeId, ControllerLink, list[m.AnyMessage]]:
+    """A node that has joined, and what its agent receives."""
+    launch = await run.joined(name)
+    link, got = run.link(launch), []
+    await link.connect()
+
+    async def read() -> None:
+        async for envelope, _ in link.frames():
+            got.append(envelope.message)
+
+    link.reading = asyncio.create_task(read())  # type: ignore[attr-defined]
+    return launch.agent.node, link, got
+
+
+def pool_events(run: ListeningRun) -> list[PoolEvent | None]:
+    return list(run.pool._events._queue)  # type: ignore[attr-defined]
+
+
+def test_machine_becomes_the_node_that_it_asks_for(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            launch = await run.joined("box", slots=2, zone="a", slot_class=SlotClass.RESERVED)
+            spec = launch.agent.spec
+            assert (launch.agent.node, spec.slots, spec.zone, spec.slot_class, spec.trains) == (
+                "box.1", 2, "a", SlotClass.RESERVED, 0,
+            )  # fmt: skip
+            assert launch.agent.controller == run.address
+            assert run.pool.nodes() == ("box.1",)
+            assert pool_events(run) == [NodeUp(node=launch.agent.node, spec=spec)]
+
+    told(story())
+
+
+def test_agent_of_a_joined_machine_is_billed_as_granted_and_not_as_it_claims(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            launch = await run.joined()
+            await run.link(launch, price="free", slots=99, slot_class=SlotClass.RESERVED, zone="moon").connect()
+            (event,) = [event for event in run.events if isinstance(event, NodeJoined)]
+            spec = launch.agent.spec
+            assert (event.price, event.slots, event.slot_class, event.zone) == (spec.price, 1, SlotClass.SPOT, "")
+
+    told(story())
+
+
+@pytest.mark.parametrize("name", ["box", "reserved-1", "spot-1"])
+def test_name_of_another_node_is_refused_for_now(tmp_path, name):
+    async def story():
+        async with listening(tmp_path) as run:
+            await run.joined("box")
+            reply = await run.dialled(run.join(name=name))
+            assert isinstance(reply, joins.JoinRefused)
+            assert (reply.wait_s > 0, name in reply.reason) == (True, True)
+            assert run.problems() == []
+
+    told(story())
+
+
+@pytest.mark.parametrize("name", ["", "Box", "a/b", "a.b", "../x", "-a", "a" * 41, "a\nb"])
+def test_name_that_would_break_ids_or_paths_is_refused(tmp_path, name):
+    async def story():
+        async with listening(tmp_path) as run:
+            reply = await run.dialled(run.join(name=name))
+            assert isinstance(reply, joins.JoinRefused)
+            assert run.pool.nodes() == ()
+
+    told(story())
+
+
+def test_machine_with_other_source_files_is_refused_with_both_digests(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            reply = await run.dialled(run.join(source="0" * 32))
+            assert isinstance(reply, joins.JoinRefused)
+            assert reply.exit_code == 3
+            assert "0" * 32 in reply.reason
+            assert run.join().source in reply.reason
+
+    told(story())
+
+
+def test_machine_whose_node_has_ended_is_its_next_incarnation(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            node, link, _ = await connected(run)
+            before = run.pool._members["box"].token
+            link.reading.cancel()
+            launch = await run.joined("box", previous=before)
+            assert (node, launch.agent.node) == ("box.1", "box.2")
+            assert launch.agent.token != before
+            assert run.pool.nodes() == ("box.2",)
+
+    told(story())
+
+
+def test_end_of_another_machines_node_cannot_be_reported(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            await run.joined("box")
+            reply = await run.dialled(run.join(name="box", previous="guess", leaves=True))
+            assert reply is None
+            assert run.pool.nodes() == ("box.1",)
+
+    told(story())
+
+
+def test_machine_that_leaves_is_reported_even_after_its_token_was_revoked(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            launch, old = await run.joined("box"), run.token
+            run.secrets.renew()
+            await run.dialled(run.join(token=old, previous=launch.agent.token, leaves=True))
+            assert run.pool.nodes() == ()
+            down = pool_events(run)[-1]
+            assert isinstance(down, NodeDown)
+            assert down.departure is Departure.LEFT
+            assert run.problems() == []
+
+    told(story())
+
+
+def test_node_whose_link_is_lost_frees_its_name(tmp_path):
+    async def story():
+        async with listening(tmp_path, grace_s=0.2) as run:
+            _, link, _ = await connected(run)
+            link.reading.cancel()
+            await link.close()
+            await run.eventually(lambda: run.pool.nodes() == ())
+            assert [event for event in run.events if isinstance(event, NodeLost)] != []
+            assert (await run.joined("box")).agent.node == "box.2"
+
+    told(story())
+
+
+def test_machine_whose_agent_never_connects_loses_its_name(tmp_path, monkeypatch):
+    async def story():
+        async with listening(tmp_path) as run:
+            await run.joined("box")
+            monkeypatch.setattr("spotlight.pools.join.CONNECT_S", -1.0)
+            assert (await run.joined("box")).agent.node == "box.2"
+
+    told(story())
+
+
+def test_orders_reach_the_agent_over_its_link(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            node, _, got = await connected(run)
+            await run.pool.warn(node, NoticeKind.IMMINENT, 30.0)
+            await run.pool.kill_worker(WorkerId(f"{node}/0.1"))
+            await run.eventually(lambda: len(got) == 2)
+            assert got == [
+                joins.NoticeOrder(kind=NoticeKind.IMMINENT, seconds=30.0),
+                joins.KillOrder(worker=WorkerId(f"{node}/0.1")),
+            ]
+
+    told(story())
+
+
+def test_drained_node_that_leaves_in_time_is_not_killed(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            node, _, got = await connected(run)
+            token = run.pool._members["box"].token
+            draining = asyncio.create_task(run.pool.drain_node(node))
+            await run.eventually(lambda: got == [m.Drain()])
+            await run.dialled(run.join(previous=token, leaves=True))
+            await draining
+            assert got == [m.Drain()]
+            assert run.pool.nodes() == ()
+
+    told(story())
+
+
+def test_killed_node_that_does_not_answer_counts_as_gone(tmp_path, monkeypatch):
+    async def story():
+        monkeypatch.setattr("spotlight.pools.join.REAP_S", 0.05)
+        async with listening(tmp_path) as run:
+            node, _, got = await connected(run)
+            await run.pool.kill_node(node)
+            assert run.pool.nodes() == ()
+            assert isinstance(got[0], joins.Leave)
+            with pytest.raises(Refused):
+                await run.link(await run.joined("other"), node=node).connect()
+
+    told(story())
+
+
+def test_run_that_ends_sends_its_machines_away_with_the_reason(tmp_path, monkeypatch):
+    async def story():
+        monkeypatch.setattr("spotlight.pools.join.FAREWELL_S", 0.05)
+        async with listening(tmp_path) as run:
+            _, _, got = await connected(run)
+            run.pool.farewell = lambda: run.pool.FINISHED
+            await run.pool.stop()
+            await run.eventually(lambda: got == [run.pool.FINISHED])
+            reply = await run.dialled(run.join(name="late"))
+            assert isinstance(reply, joins.JoinRefused)
+            assert reply.exit_code == 4
+
+    told(story())
