@@ -17,6 +17,8 @@ from pathlib import Path
 
 STORE = 80 << 20
 START_S = 120.0
+LEFT_S = 20.0
+ACTOR = "MachineActor"
 CONFIG = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
@@ -49,6 +51,7 @@ class TestCluster:
             token.chmod(0o600)
             self.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._machines: list[int] = []
         self.address = ""
         self._start("head", "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false",
                     f"--system-config={json.dumps(CONFIG)}", f"--temp-dir={self.folder}/ray")  # fmt: skip
@@ -60,11 +63,20 @@ class TestCluster:
         self._start(name, f"--address={self.address}", f"--node-name={name}", "--num-cpus=1", *marks, *arguments)
 
     def kill(self, name: str) -> None:
-        """Kill the raylet with SIGKILL; Ray's workers and all below them must end on their own."""
-        for pid, command in _below(self._nodes[name].pid):
-            if "/raylet/raylet" in command:
+        """Kill Ray's processes of the node with SIGKILL; its machine must end on its own."""
+        process = self._nodes.pop(name)
+        below = _below(process.pid)
+        actors = [pid for pid, command in below if ACTOR in command]
+        machine = {pid for actor in actors for pid, _ in _below(actor)}
+        self._machines += machine
+        for pid in (process.pid, *(pid for pid, _ in below if pid not in (*actors, *machine))):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._end(name)
+        process.wait()
+
+    def left(self) -> list[int]:
+        """Living processes of machines whose nodes were killed."""
+        return [pid for pid in self._machines if is_alive(pid)]
 
     def drain(self, name: str, seconds: float) -> None:
         """What Ray's autoscaler does on a preemption notice."""
@@ -80,18 +92,23 @@ class TestCluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def is_alive(self) -> bool:
-        return all(process.poll() is None for process in self._nodes.values())
-
     def actors(self) -> list[int]:
         """Processes of Ray's workers that serve a machine."""
         below = [each for process in self._nodes.values() for each in _below(process.pid)]
-        return [pid for pid, command in below if "MachineActor" in command]
+        return [pid for pid, command in below if ACTOR in command]
 
     def close(self) -> None:
+        """Fails if a machine's process is left."""
         for name in list(self._nodes):
-            self._end(name)
+            self.kill(name)
+        deadline = time.monotonic() + LEFT_S
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = self.left()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
+        assert not left, f"processes {left} outlived their Ray nodes"
 
     def _start(self, name: str, *arguments: str) -> None:
         program = "from ray.scripts.scripts import main; main()"
@@ -111,14 +128,6 @@ class TestCluster:
             assert self._nodes["head"].poll() is None, (self.folder / "head.log").read_text()
             time.sleep(0.05)
         raise AssertionError((self.folder / "head.log").read_text())
-
-    def _end(self, name: str) -> None:
-        process = self._nodes.pop(name)
-        found = [process.pid, *(pid for pid, _ in _below(process.pid))]
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
 
 
 NODES = """
@@ -152,3 +161,11 @@ def _below(parent: int) -> list[tuple[int, str]]:
                 found.append((int(child), command))
                 waiting.append(int(child))
     return found
+
+
+def is_alive(pid: int) -> bool:
+    """False for zombies: in some containers nothing reaps orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -54,6 +54,7 @@ def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_p
         cluster.kill("a")
         lost = run.wait_for_event(NodeLost, lambda event: event.node == "ray-a.1")
         assert lost.cause.startswith("node lost: ")
+        run.wait_for(lambda: not cluster.left())
         cluster.add("a")
         run.wait_for_event(NodeJoined, lambda event: event.node == "ray-a.2")
 
