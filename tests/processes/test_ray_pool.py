@@ -17,15 +17,15 @@ except ModuleNotFoundError:
     if os.environ.get("CI") == "true":
         raise
     pytest.skip("Ray is not installed", allow_module_level=True)
-from ray_cluster import TestCluster
+from benchmarks.lib.ray_cluster import LocalRayCluster
 
 ITERATIONS = 200
 """More than any test needs: runs are ended when all has happened."""
 
 
 @contextmanager
-def running(monkeypatch: pytest.MonkeyPatch, has_token: bool) -> Iterator[TestCluster]:
-    found = TestCluster(has_token)
+def running(monkeypatch: pytest.MonkeyPatch, has_token: bool) -> Iterator[LocalRayCluster]:
+    found = LocalRayCluster(has_token)
     try:
         for name, value in found.environment.items():
             monkeypatch.setenv(name, value)
@@ -35,14 +35,14 @@ def running(monkeypatch: pytest.MonkeyPatch, has_token: bool) -> Iterator[TestCl
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRayCluster]:
     with running(monkeypatch, has_token=False) as found:
         yield found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_path: Path, cluster: TestCluster):
+def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_path: Path, cluster: LocalRayCluster):
     for name in ("a", "b"):
         cluster.add(name)
     run = started(tmp_path / "ray", cluster)
@@ -78,7 +78,7 @@ def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_p
 
 @pytest.mark.slow
 def test_loss_of_the_whole_cluster_does_not_stop_training(
-    tmp_path: Path, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch
 ):
     # Ray gives a head up after 60 s.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "2")
@@ -126,7 +126,7 @@ def test_killed_controllers_actors_end_and_its_resumed_run_gets_the_nodes_again_
         assert not refused.run.exists()
 
 
-def started(folder: Path, cluster: TestCluster) -> LiveRun:
+def started(folder: Path, cluster: LocalRayCluster) -> LiveRun:
     run = made(folder)
     run.start("--cluster.pool", "ray", "--cluster.address", cluster.address)
     return run
