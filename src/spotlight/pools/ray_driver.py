@@ -165,7 +165,8 @@ class Driver:
             self._reports.send(Ended(name=name, cause=f"{kind.value}: {detail}" if detail else kind.value))
             failures = self._membership.ended(key, kind, time.monotonic())
             if kind is EndKind.FAILED and failures in (1, RESTARTS):
-                problem = f"the Ray node {name} failed {failures} times in a row and is tried again: {detail}"
+                row = f", {failures} times in a row" if failures > 1 else ""
+                problem = f"the machine {name} failed{row}, and is tried again: {detail}"
                 self._reports.send(Noted(problem=problem))
 
     def _note_waiting(self) -> None:
