@@ -177,16 +177,16 @@ def round_of(records: Sequence[tuple[float, Record]], times: Times, kills_s: flo
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
-    units = {
-        "kills_s": "s from the first to the last kill",
-        "lost": "samples held by the lost nodes",
-        "freed_s": "s until they are free for others",
-        "redone": "denoising steps redone",
-        "next_sample_s": "s until the next sample is accepted",
-        "steps_away": "optimizer steps without spot nodes",
-        "back_s": "s from the start of the nodes' Ray to a sample of each",
+    values = {
+        "kills_s": ([one.kills_s for one in rounds], "s from the first to the last kill"),
+        "lost": ([one.lost for one in rounds], "samples held by the lost nodes"),
+        "freed_s": ([one.freed_s for one in rounds], "s until they are free for others"),
+        "redone": ([one.redone for one in rounds], "denoising steps redone"),
+        "next_sample_s": ([one.next_sample_s for one in rounds], "s until the next sample is accepted"),
+        "steps_away": ([one.steps_away for one in rounds], "optimizer steps without spot nodes"),
+        "back_s": ([one.back_s for one in rounds], "s from the start of the nodes' Ray to a sample of each"),
     }
-    return {name: Figure.median([float(getattr(one, name)) for one in rounds], unit) for name, unit in units.items()}
+    return {name: Figure.median(list(map(float, found)), unit) for name, (found, unit) in values.items()}
 
 
 @contextmanager
