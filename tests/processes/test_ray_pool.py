@@ -1,14 +1,14 @@
 """Real runs on a Ray cluster of several nodes on this machine."""
 
 import os
-import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from live_run import RECIPE, LiveRun
 
-from spotlight.core.events import Leased, NodeJoined, NodeLost, NoticeGiven, StepCommitted, WorkerJoined
+from spotlight.core.events import Leased, NodeJoined, NodeLost, NoticeGiven, ProblemNoted, StepCommitted, WorkerJoined
 
 try:
     import ray  # noqa: F401
@@ -16,22 +16,32 @@ except ModuleNotFoundError:
     if os.environ.get("CI") == "true":
         raise
     pytest.skip("Ray is not installed", allow_module_level=True)
-from ray_cluster import TestCluster
+from benchmarks.lib.ray_cluster import LocalRayCluster
 
 ITERATIONS = 200
 """More than any test needs: runs are ended when all has happened."""
 
 
+@contextmanager
+def running(monkeypatch: pytest.MonkeyPatch, has_token: bool) -> Iterator[LocalRayCluster]:
+    found = LocalRayCluster(has_token)
+    try:
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        yield found
+    finally:
+        found.close()
+
+
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestCluster]:
-    found = TestCluster()
-    for name, value in found.environment.items():
-        monkeypatch.setenv(name, value)
-    yield found
-    found.close()
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRayCluster]:
+    with running(monkeypatch, has_token=False) as found:
+        yield found
 
 
-def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_path: Path, cluster: TestCluster):
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_path: Path, cluster: LocalRayCluster):
     for name in ("a", "b"):
         cluster.add(name)
     run = started(tmp_path / "ray", cluster)
@@ -43,6 +53,7 @@ def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_p
         cluster.kill("a")
         lost = run.wait_for_event(NodeLost, lambda event: event.node == "ray-a.1")
         assert lost.cause.startswith("node lost: ")
+        run.wait_for(lambda: not cluster.left())
         cluster.add("a")
         run.wait_for_event(NodeJoined, lambda event: event.node == "ray-a.2")
 
@@ -64,7 +75,57 @@ def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_p
     assert digests == undisturbed(tmp_path / "plain", len(digests))
 
 
-def started(folder: Path, cluster: TestCluster) -> LiveRun:
+@pytest.mark.slow
+def test_loss_of_the_whole_cluster_does_not_stop_training(
+    tmp_path: Path, cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch
+):
+    # Ray gives a head up after 60 s.
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "2")
+    cluster.add("a")
+    run = started(tmp_path / "ray", cluster)
+    try:
+        run.wait_for_event(WorkerJoined, lambda event: event.node == "ray-a.1")
+        cluster.kill("a")
+        cluster.kill("head")
+        run.wait_for_event(NodeLost, lambda event: event.node == "ray-a.1")
+        run.wait_for_event(ProblemNoted, lambda event: "connection to the Ray cluster is lost" in event.problem)
+        steps = len(run.events(StepCommitted))
+        run.wait_for(lambda: len(run.events(StepCommitted)) > steps + 1)
+        run.interrupt()
+        assert run.finish() == 4
+        run.check()
+    finally:
+        run.close()
+
+
+@pytest.mark.slow
+def test_killed_controllers_actors_end_and_its_resumed_run_gets_the_nodes_again_with_token_authentication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with running(monkeypatch, has_token=True) as cluster:
+        cluster.add("a")
+        run = started(tmp_path / "ray", cluster)
+        try:
+            run.wait_for_event(WorkerJoined, lambda event: event.node == "ray-a.1")
+            run.kill_controller()
+            run.wait_for(lambda: not cluster.actors())
+            assert "a" in cluster.nodes()
+            run.resume()
+            run.wait_for_event(WorkerJoined, lambda event: event.node == "ray-a.2")
+            run.interrupt()
+            assert run.finish() == 4
+            run.check()
+        finally:
+            run.close()
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        refused = made(tmp_path / "stranger")
+        refused.start("--cluster.pool", "ray", "--cluster.address", cluster.address)
+        assert refused.finish() == 3
+        assert "RAY_AUTH_MODE" in refused.log()
+        assert not refused.run.exists()
+
+
+def started(folder: Path, cluster: LocalRayCluster) -> LiveRun:
     run = made(folder)
     run.start("--cluster.pool", "ray", "--cluster.address", cluster.address)
     return run
@@ -72,7 +133,7 @@ def started(folder: Path, cluster: TestCluster) -> LiveRun:
 
 def made(folder: Path) -> LiveRun:
     folder.mkdir()
-    return LiveRun(folder, re.sub("eval: .*\n", "", RECIPE.format(iterations=ITERATIONS)))
+    return LiveRun(folder, RECIPE.format(iterations=ITERATIONS).replace("every: 2", "every: 1000"))
 
 
 def undisturbed(folder: Path, steps: int) -> list[str]:

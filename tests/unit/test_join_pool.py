@@ -219,3 +219,23 @@ def test_run_that_ends_sends_its_machines_away_with_the_reason(tmp_path, monkeyp
             assert reply.exit_code == 4
 
     told(story())
+
+
+def test_machine_that_was_reported_gone_leaves_with_that_cause_and_does_not_return_in_its_successors_place(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            launch = await run.joined()
+            await run.link(launch).connect()
+            assert run.pool.connected("box") == launch.agent.node
+            run.pool.ended("box", "preempted: its node was drained")
+            assert [event.cause for event in run.events if isinstance(event, NodeLost)] == [
+                "preempted: its node was drained"
+            ]
+            assert run.pool.connected("box") is None
+            orphan = await run.dialled(run.join(previous=launch.agent.token))
+            assert isinstance(orphan, joins.JoinRefused)
+            assert not orphan.wait_s
+            successor = await run.joined("box")
+            assert successor.agent.node == "box.2"
+
+    told(story())

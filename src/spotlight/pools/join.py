@@ -105,6 +105,8 @@ class JoinPool:
         self._settings = settings
         self._secrets = secrets_
         self._members: dict[str, _Member] = {}
+        self._dismissed: set[str] = set()
+        """Tokens of nodes whose machines were reported gone, and may not return as they were."""
         self._home = BlobHome(settings.blobs)
         self._counts = Incarnations(settings.pool.run / COUNTS)
         self._events: asyncio.Queue[PoolEvent | None] = asyncio.Queue()
@@ -182,8 +184,10 @@ class JoinPool:
         return member.node if member is not None and self._door.has(member.node) else None
 
     def ended(self, name: str, cause: str) -> None:
-        """The processes of the machine of this name are gone, as something other than the machine reports."""
+        """The processes of the machine of this name are gone, as something other than the machine reports; if they live
+        on for a while, they do not join again."""
         if (member := self._members.get(name)) is not None:
+            self._dismissed.add(member.token)
             self._down(member, Departure.KILLED, cause)
             self._door.drop(member.node, cause)
 
@@ -200,6 +204,8 @@ class JoinPool:
             )
         if join.leaves:
             return None
+        if join.previous in self._dismissed:
+            return joins.JoinRefused(reason="this machine was reported gone, and another takes its place.", exit_code=4)
         problem = self._problem(join)
         if problem is not None:
             return problem

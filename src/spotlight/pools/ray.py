@@ -52,12 +52,11 @@ SPOT_MARKS = ("spotlight=spot", "ray.io/market-type=spot", "spot")
 RESERVED_MARKS = ("spotlight=reserved", "reserved")
 OLDEST, NEWEST = (2, 58), (2, 62)
 """Versions of Ray from the first on, before the second."""
-CONNECT_S = 120.0
+CONNECT_S = 60.0
 RETRY_S = 5.0
 """Pause before the process is started again."""
 STOP_S = 20.0
 LOG = "ray.log"
-AUTO = "auto"
 
 
 def check_installed() -> None:
@@ -148,6 +147,7 @@ class RayCluster:
             reply = await asyncio.wait_for(self._read(), CONNECT_S)
         except TimeoutError:
             reply = Refused(problem=f"no reply in {CONNECT_S:g} s")
+            self._process.kill()
         if isinstance(reply, Connected):
             return reply
         await self._end()

@@ -1,22 +1,13 @@
-"""The Ray actor of one node: hosts the machine's side of `spotlight join` (`pools/joining.py`).
+"""The Ray actor of one node: starts the machine's process (`pools/ray_machine.py`) and waits for its end.
 
-Free of ray: `pools/ray_driver.py` makes it an actor. Its processes die with it, however it ends.
+Free of ray: `pools/ray_driver.py` makes it an actor. The machine is a process of its own, because Ray kills the
+children of an actor that dies, but not theirs: as its only child, the machine's process takes them with it
+(`pools/machine.py`).
 """
 
-import asyncio
-import logging
 import os
-import tempfile
-from pathlib import Path
-
-import msgspec
-
-from spotlight.core.errors import EnvironmentProblem, SpotlightError
-from spotlight.pools.joining import JoiningMachine, JoinOptions
-from spotlight.pools.ray_lines import ActorEnd, ActorLaunch
-from spotlight.pools.tokens import TokenFile
-
-log = logging.getLogger("spotlight.ray")
+import subprocess
+import sys
 
 
 class MachineActor:
@@ -27,32 +18,13 @@ class MachineActor:
         return True
 
     def serve(self, launch: bytes) -> bytes:
-        """Serve in the main thread: signals arrive there, and the node's processes die with the thread."""
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        found = msgspec.json.decode(launch, type=ActorLaunch)
-        try:
-            options = JoinOptions(
-                token_file=msgspec.json.decode(found.token_file, type=TokenFile),
-                name=found.name,
-                slot_class=found.slot_class,
-                slots=found.slots,
-                zone=found.zone,
-                folder=_own_folder() / f"{found.folder}-{found.name}",
-            )
-            asyncio.run(JoiningMachine(options, log.info).serve())
-        except SpotlightError as error:
-            return msgspec.json.encode(ActorEnd(exit_code=error.exit_code, problem=str(error)))
-        return msgspec.json.encode(ActorEnd())
-
-
-def _own_folder() -> Path:
-    """A folder in the temporary folder that only this user can write."""
-    folder = Path(tempfile.gettempdir()) / f"spotlight-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise EnvironmentProblem(
-            f"the folder {folder} belongs to another user or is open to others, so files there could be replaced; "
-            "remove it, or set TMPDIR on the Ray nodes."
+        """Exchange an ActorLaunch for an ActorEnd; the machine's log is that of Ray's worker."""
+        command = [sys.executable, "-m", "spotlight.pools.ray_machine"]
+        done = subprocess.run(
+            command, input=launch, stdout=subprocess.PIPE, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False
         )
-    return folder
+        if done.returncode:
+            raise RuntimeError(
+                f"the machine's process ended with status {done.returncode}, see the log of Ray's worker"
+            )
+        return done.stdout

@@ -9,6 +9,7 @@ belong to it and end with it; the cluster, which it did not start, stays.
 import logging
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -49,6 +50,8 @@ FAREWELL_S = 5.0
 AWAITED_S = 60.0
 """An actor that waits longer for its resources is noted."""
 CLIENT = "ray://"
+AUTO = "auto"
+DIAL_S = 5.0
 PREEMPTED = 3
 """Ray's reason of death for a node that was drained for its preemption."""
 
@@ -162,7 +165,8 @@ class Driver:
             self._reports.send(Ended(name=name, cause=f"{kind.value}: {detail}" if detail else kind.value))
             failures = self._membership.ended(key, kind, time.monotonic())
             if kind is EndKind.FAILED and failures in (1, RESTARTS):
-                problem = f"the Ray node {name} failed {failures} times in a row and is tried again: {detail}"
+                row = f", {failures} times in a row" if failures > 1 else ""
+                problem = f"the machine {name} failed{row}, and is tried again: {detail}"
                 self._reports.send(Noted(problem=problem))
 
     def _note_waiting(self) -> None:
@@ -183,6 +187,14 @@ class Driver:
             names = ", ".join(unusable)
             problem = f"the Ray nodes {names} are marked but have no GPU, which the run computes on; they are not used."
             self._reports.send(Noted(problem=problem))
+
+
+def dial(address: str) -> None:
+    """Raise OSError if nothing listens at an address that names a port: Ray would try for minutes."""
+    address = os.environ.get("RAY_ADDRESS", address) if address == AUTO else address
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), DIAL_S).close()
 
 
 def ray_nodes(connect: Connect) -> list[RayNode]:
@@ -235,6 +247,7 @@ def main() -> None:
     if not isinstance(connect, Connect):
         return
     try:
+        dial(connect.address)
         ray.init(
             address=connect.address, namespace=connect.namespace, log_to_driver=False, logging_level=logging.WARNING
         )
