@@ -28,6 +28,7 @@ blocking  # NCCL's options
 set_timeout  # torch calls it on a store
 has_extended_api  # torch calls it on a store
 redirect_request  # urllib calls it on a redirect
+num_tickets  # OpenSSL, of a TLS server
 intra_op_num_threads  # onnxruntime's options
 inter_op_num_threads  # onnxruntime's options
 recompile_limit  # torch's compiler
@@ -104,3 +105,5 @@ rolls_out  # a worker whose rank holds a share of the weights must not roll out
 wait_for_teardown  # process tests count sockets and threads after it
 misses  # computations that a replay of a co-simulation must not repeat
 slots_used  # slots that a fixed crew works with
+
+# Kept for servers of a run beside the controller.

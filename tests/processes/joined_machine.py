@@ -39,7 +39,7 @@ class JoinedMachine:
         file.write(self.folder / "token.json")
         command = [
             "-m", "spotlight.surface.cli.main", "join", file.address, "--token-file", "token.json", "--name", self.name,
-            "--folder", "joined", "--home", str(self.run.run),
+            "--folder", "joined",
         ]  # fmt: skip
         with (self.folder / "join.log").open("ab") as log:
             self._process = subprocess.Popen(

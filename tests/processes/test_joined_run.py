@@ -1,6 +1,6 @@
 """A run whose spot node is another machine: it is killed without a word, and the weights are those of a quiet run.
 
-The machine has folders of its own; `--home` gives it the run's folder in place of a mirror.
+The machine has folders of its own: it stores and reads everything through the run's blob server.
 """
 
 import os
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import spotlight
 from joined_machine import JoinedMachine
 from live_run import RECIPE, LiveRun
 from node_world import living, marked
 
-from spotlight.core.events import Leased, NodeLost, Released, ReleaseReason, WorkerJoined
+from spotlight.core.events import Accepted, Leased, NodeLost, Released, ReleaseReason, WorkerJoined
 from spotlight.core.tls import IDENTITY
 from spotlight.node.launch import AgentLaunch
 from spotlight.pools.tokens import state_folder
@@ -37,6 +38,11 @@ class Story:
             self.run.start()
             self.machine.join()
             self.observe_work()
+            before = self.machine.token_file.token
+            self.renewal = spotlight("token", self.run.run, "--new", "--out", folder / "new.json")
+            self.secrets.add(self.machine.token_file.token.encode())
+            self.is_revoked = before != self.machine.token_file.token
+            self.held_after_renewal = self.run.wait_for(self.held)
             self.machine.kill()
             self.run.wait_for_event(NodeLost, lambda event: event.node == "box.1")
             self.left = living(self.mark) & self.of_machine
@@ -44,6 +50,11 @@ class Story:
         finally:
             self.machine.close()
             self.run.close()
+
+    def held(self) -> set[str]:
+        """Samples that the machine works on."""
+        leased = {event.request for event in self.run.events(Leased) if event.worker.startswith("box.1/")}
+        return leased - {event.request for kind in (Accepted, Released) for event in self.run.events(kind)}
 
     def observe_work(self) -> None:
         """Wait until the machine works on a sample; note secrets, arguments and ports while it does."""
@@ -135,6 +146,13 @@ def test_secrets_are_in_no_argument_environment_log_or_file_of_the_run(story):
 
 def test_every_port_of_the_run_is_of_the_loopback_device(story):
     assert story.ports == {"0100007F"}
+
+
+def test_token_of_a_live_run_is_revoked_and_its_machine_stays(story):
+    assert story.renewal.code == 0, story.renewal.err
+    assert "revoked" in story.renewal.out
+    assert story.is_revoked
+    assert story.held_after_renewal
 
 
 def test_machine_shows_what_it_does_in_plain_lines(story):

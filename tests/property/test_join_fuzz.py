@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from join_stories import HOST, LENIENT, PATIENCE_S, ListeningRun, listening
-from test_join_security import Party, forged
+from join_stories import HOST, LENIENT, PATIENCE_S, ListeningRun, Party, forged, listening
 
 from spotlight import __version__
 from spotlight.core import join_messages as joins

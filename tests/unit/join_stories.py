@@ -19,6 +19,7 @@ from spotlight.controller.hub import Hub
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core import wire
+from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.clock import RealClock
 from spotlight.core.events import SCHEMA, AnyEvent, ProblemNoted
 from spotlight.core.source_digest import source_digest
@@ -144,3 +145,70 @@ def hello_of(node: NodeId, slot: int = 0) -> tuple[WorkerId, m.Hello]:
     """The first message of a spot worker."""
     worker = WorkerId(f"{node}/{slot}.1")
     return worker, m.Hello(schema=SCHEMA, code=__version__, node=node, slot_class=SlotClass.SPOT, rows=4, pid=1)
+
+
+class Party:
+    """An honest node with leases, and a node on another machine that is not honest."""
+
+    def __init__(self, run: ListeningRun) -> None:
+        self.run = run
+        self.requests = run.issue(4)
+        self.honest, hello = hello_of(NodeId("honest.1"))
+        node = m.NodeHello(schema=SCHEMA, code=__version__, node=hello.node, slot_class=SlotClass.SPOT, slots=1)
+        run.hub.node_joined(node)
+        for message in (hello, m.Held(weights=self.requests[0].weights, digest="weights"), m.Pull(free_rows=4)):
+            run.hub.receive(hello.node, m.Envelope(self.honest, message))
+        assert {self.holder(request.id) for request in self.requests} == {self.honest}
+
+    def holder(self, request):
+        return self.run.hub.dispatcher.ledger._entries[request].holder
+
+    async def connect(self) -> NodeId:
+        launch = await self.run.joined("evil")
+        self.link = self.run.link(launch)
+        await self.link.connect()
+        self.node = launch.agent.node
+        self.own, hello = hello_of(self.node)
+        self.link.send(hello, self.own)
+        await self.run.eventually(lambda: self.own in self.run.hub.dispatcher.directory.workers)
+        return self.node
+
+    async def sent(self, message: m.AnyMessage, worker: WorkerId | None) -> None:
+        """Send a message and wait until it has been handled."""
+        before = self.run.door._guests[self.node].stream.link.received
+        self.link.send(message, worker)
+        await self.run.eventually(
+            lambda: (
+                self.node not in self.run.door._guests or self.run.door._guests[self.node].stream.link.received > before
+            )
+        )
+
+    def state(self) -> object:
+        """What the node must not change."""
+        dispatcher = self.run.hub.dispatcher
+        entries = [dispatcher.ledger._entries[request.id] for request in self.requests]
+        return (
+            [(entry.state, entry.attempt, entry.holder, entry.step) for entry in entries],
+            {worker: known for worker, known in dispatcher.directory.workers.items() if worker != self.own},
+            dict(dispatcher.directory.weights),
+            len(dispatcher._flights),
+            list(dispatcher.to_gang),
+            dispatcher.failure,
+            self.run.hub._failure,
+        )
+
+
+FLIGHT = BlobRef(kind=BlobKind.FLIGHT, path="flights/evil.1-0", digest="d", size=1)
+
+
+def forged(request) -> list[m.AnyMessage]:
+    """Messages about the lease of another worker."""
+    return [
+        m.Result(request=request.id, attempt=1, digest="weights", steps=6, score=m.Score(reward=1.0)),
+        m.Result(request=request.id, attempt=1, digest="other", steps=6),
+        m.Commit(request=request.id, attempt=1, step=2, flight=FLIGHT),
+        m.HandBack(request=request.id, attempt=1, step=2, flight=FLIGHT),
+        m.HandBack(request=request.id, attempt=1, step=0),
+        m.Failed(request=request.id, attempt=1, problem="forged"),
+        m.Alive(progress=(m.Progress(request.id, 1, 5),)),
+    ]

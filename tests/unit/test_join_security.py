@@ -5,22 +5,19 @@ import asyncio
 import socket
 from pathlib import Path
 
-import msgspec
 import pytest
-from join_stories import HOST, LENIENT, PATIENCE_S, ListeningRun, hello_of, listening
+from join_stories import HOST, LENIENT, PATIENCE_S, ListeningRun, listening
 
 import spotlight
 from spotlight import __version__
-from spotlight.control.ledger import SampleState
 from spotlight.controller.door import HANDSHAKE_LIMITS
 from spotlight.controller.gate import GateLimits
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core import wire
-from spotlight.core.blobs import BlobKind, BlobRef
-from spotlight.core.events import SCHEMA, NodeJoined, NodeLost, ProblemNoted, WorkerJoined
+from spotlight.core.events import SCHEMA, NodeJoined, ProblemNoted
 from spotlight.core.tls import WrongFingerprint, open_pinned
-from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.types import NodeId
 from spotlight.core.work import SlotClass
 from spotlight.node.controller_link import ControllerLink, Refused
 from spotlight.pools.config import ClusterConfig
@@ -208,219 +205,6 @@ def test_first_frame_above_its_limit_is_refused_before_it_is_read(tmp_path):
             assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
             writer.close()
             assert "limits" in run.problems()[0]
-
-    told(story())
-
-
-# -- what a node may do ------------------------------------------------------------------------------------------------
-
-
-class Party:
-    """An honest node with leases, and a node on another machine that is not honest."""
-
-    def __init__(self, run: ListeningRun) -> None:
-        self.run = run
-        self.requests = run.issue(4)
-        self.honest, hello = hello_of(NodeId("honest.1"))
-        node = m.NodeHello(schema=SCHEMA, code=__version__, node=hello.node, slot_class=SlotClass.SPOT, slots=1)
-        run.hub.node_joined(node)
-        for message in (hello, m.Held(weights=self.requests[0].weights, digest="weights"), m.Pull(free_rows=4)):
-            run.hub.receive(hello.node, m.Envelope(self.honest, message))
-        assert {self.holder(request.id) for request in self.requests} == {self.honest}
-
-    def holder(self, request):
-        return self.run.hub.dispatcher.ledger._entries[request].holder
-
-    async def connect(self) -> NodeId:
-        launch = await self.run.joined("evil")
-        self.link = self.run.link(launch)
-        await self.link.connect()
-        self.node = launch.agent.node
-        self.own, hello = hello_of(self.node)
-        self.link.send(hello, self.own)
-        await self.run.eventually(lambda: self.own in self.run.hub.dispatcher.directory.workers)
-        return self.node
-
-    async def sent(self, message: m.AnyMessage, worker: WorkerId | None) -> None:
-        """Send a message and wait until it has been handled."""
-        before = self.run.door._guests[self.node].stream.link.received
-        self.link.send(message, worker)
-        await self.run.eventually(
-            lambda: (
-                self.node not in self.run.door._guests or self.run.door._guests[self.node].stream.link.received > before
-            )
-        )
-
-    def state(self) -> object:
-        """What the node must not change."""
-        dispatcher = self.run.hub.dispatcher
-        entries = [dispatcher.ledger._entries[request.id] for request in self.requests]
-        return (
-            [(entry.state, entry.attempt, entry.holder, entry.step) for entry in entries],
-            {worker: known for worker, known in dispatcher.directory.workers.items() if worker != self.own},
-            dict(dispatcher.directory.weights),
-            len(dispatcher._flights),
-            list(dispatcher.to_gang),
-            dispatcher.failure,
-            self.run.hub._failure,
-        )
-
-
-FLIGHT = BlobRef(kind=BlobKind.FLIGHT, path="flights/evil.1-0", digest="d", size=1)
-
-
-def forged(request) -> list[m.AnyMessage]:
-    """Messages about the lease of another worker."""
-    return [
-        m.Result(request=request.id, attempt=1, digest="weights", steps=6, score=m.Score(reward=1.0)),
-        m.Result(request=request.id, attempt=1, digest="other", steps=6),
-        m.Commit(request=request.id, attempt=1, step=2, flight=FLIGHT),
-        m.HandBack(request=request.id, attempt=1, step=2, flight=FLIGHT),
-        m.HandBack(request=request.id, attempt=1, step=0),
-        m.Failed(request=request.id, attempt=1, problem="forged"),
-        m.Alive(progress=(m.Progress(request.id, 1, 5),)),
-    ]
-
-
-@pytest.mark.parametrize("name", ["its own worker", "the honest worker", "no worker"])
-@pytest.mark.parametrize("number", range(7))
-def test_lease_of_another_worker_cannot_be_touched(tmp_path, name, number):
-    async def story():
-        async with listening(tmp_path) as run:
-            party = Party(run)
-            await party.connect()
-            before = party.state()
-            worker = {"its own worker": party.own, "the honest worker": party.honest, "no worker": None}[name]
-            await party.sent(forged(party.requests[0])[number], worker)
-            assert party.state() == before
-
-    told(story())
-
-
-def test_honest_worker_still_finishes_what_was_attacked(tmp_path):
-    async def story():
-        async with listening(tmp_path) as run:
-            party = Party(run)
-            await party.connect()
-            for message in forged(party.requests[0]):
-                await party.sent(message, party.own)
-            result = m.Result(
-                request=party.requests[0].id, attempt=1, digest="weights", steps=6, score=m.Score(reward=0.5)
-            )
-            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result))
-            assert run.hub.dispatcher.ledger.state(party.requests[0].id) is SampleState.ACCEPTED
-
-    told(story())
-
-
-NOT_OURS = [
-    m.Stepped(step=1, digest="d", figures={}),
-    m.Saved(step=1, path="/etc"),
-    m.Accumulated(step=1, part=0),
-    m.Drain(),
-    m.Rejected(reason="no"),
-    m.Noted(problem="x" * (1 << 17)),
-    m.Pull(free_rows=-1),
-    m.Pull(free_rows=4, row_steps_per_s=float("nan")),
-    m.Alive(spans=(m.Span("rollout", float("inf"), 0.0),)),
-    m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="flights/../../etc/passwd")),
-    m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="/etc/passwd")),
-    m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="flights/honest.1-0")),
-    m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, kind=BlobKind.PAYLOAD)),
-]
-
-
-@pytest.mark.parametrize("message", NOT_OURS, ids=lambda message: type(message).__name__)
-def test_message_that_no_joined_node_sends_is_dropped_and_noted(tmp_path, message):
-    async def story():
-        async with listening(tmp_path) as run:
-            party = Party(run)
-            await party.connect()
-            before = party.state()
-            await party.sent(message, party.own)
-            assert party.state() == before
-            assert "dropped" in run.problems()[-1]
-
-    told(story())
-
-
-def test_worker_beyond_the_slots_or_with_a_training_role_is_not_introduced(tmp_path):
-    async def story():
-        async with listening(tmp_path) as run:
-            party = Party(run)
-            node = await party.connect()
-            joined = [event for event in run.events if isinstance(event, WorkerJoined)]
-            _, hello = hello_of(node)
-            await party.sent(hello, WorkerId(f"{node}/0.2"))
-            await party.sent(hello, WorkerId(f"{node}/1.1"))
-            await party.sent(msgspec.structs.replace(hello, trains=True), party.own)
-            await party.sent(msgspec.structs.replace(hello, node=NodeId("honest.1")), party.own)
-            assert [event for event in run.events if isinstance(event, WorkerJoined)] == joined
-
-    told(story())
-
-
-@pytest.mark.parametrize(
-    ("message", "times"),
-    [(m.StoreFailed(problem="its disk is full"), 1), (m.Failed(problem="its disk is full", exit_code=3), 3)],
-)
-def test_machine_that_cannot_work_is_sent_away_and_the_run_goes_on(tmp_path, message, times):
-    async def story():
-        async with listening(tmp_path) as run:
-            party = Party(run)
-            node = await party.connect()
-            for _ in range(times):
-                await party.sent(message, None)
-            await run.eventually(lambda: run.pool.nodes() == ())
-            assert "its disk is full" in run.problems()
-            assert [event.node for event in run.events if isinstance(event, NodeLost)] == [node]
-            assert (run.hub._failure, run.hub.dispatcher.failure) == (None, None)
-
-    told(story())
-
-
-def test_machine_with_other_kernels_is_sent_away_with_the_reason(tmp_path):
-    async def story():
-        async with listening(tmp_path) as run:
-            Party(run)
-            launch = await run.joined("box")
-            link, got = run.link(launch), []
-            await link.connect()
-            worker, hello = hello_of(launch.agent.node)
-            link.send(msgspec.structs.replace(hello, kernels="flash"), worker)
-
-            async def read():
-                async for envelope, _ in link.frames():
-                    got.append(envelope.message)
-
-            reading = asyncio.create_task(read())
-            await run.eventually(lambda: any(isinstance(message, joins.Leave) for message in got))
-            (leave,) = [message for message in got if isinstance(message, joins.Leave)]
-            assert leave.exit_code == 3
-            assert "kernels" in leave.reason
-            assert run.hub.dispatcher.failure is None
-            reading.cancel()
-
-    told(story())
-
-
-def test_worker_of_another_machine_waits_until_the_runs_own_workers_have_set_the_kernels(tmp_path):
-    async def story():
-        async with listening(tmp_path) as run:
-            run.hub.dispatcher.directory.kernels = None
-            launch = await run.joined("box")
-            link = run.link(launch)
-            await link.connect()
-            worker, hello = hello_of(launch.agent.node)
-            link.send(msgspec.structs.replace(hello, kernels="flash"), worker)
-            stream = run.door._guests[launch.agent.node].stream
-            await run.eventually(lambda: stream.link.received == 1)
-            assert worker not in run.hub.dispatcher.directory.workers
-            party = Party(run)
-            assert party.honest in run.hub.dispatcher.directory.workers, "the run's own kernels count"
-            link.send(m.Alive(), worker)
-            await run.eventually(lambda: run.pool.nodes() == ())
-            assert "kernels" in run.problems()[-1]
 
     told(story())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.core.errors import InputError
-from spotlight.core.tls import IDENTITY, Identity, WrongFingerprint, connect_pinned, open_pinned
+from spotlight.core.tls import IDENTITY, Identity, WrongFingerprint, open_pinned
 
 HOST = "127.0.0.1"
 PATIENCE_S = 20.0
@@ -59,40 +59,29 @@ async def sent(port: int, fingerprint: str) -> None:
         await writer.wait_closed()
 
 
-def sent_blocking(port: int, fingerprint: str) -> None:
-    with connect_pinned(HOST, port, fingerprint, PATIENCE_S) as tls:
-        tls.sendall(b"secret")
-
-
 def sent_in_loop(port: int, fingerprint: str) -> None:
     asyncio.run(sent(port, fingerprint))
 
 
-BOTH = pytest.mark.parametrize("send", [sent_blocking, sent_in_loop])
-
-
-@BOTH
-def test_peer_with_the_pinned_certificate_receives_what_is_sent_over_tls_13(tmp_path, send):
+def test_peer_with_the_pinned_certificate_receives_what_is_sent_over_tls_13(tmp_path):
     identity = Identity.make(tmp_path)
     with Listener(identity) as listener:
-        send(listener.port, identity.fingerprint)
+        sent_in_loop(listener.port, identity.fingerprint)
     assert (listener.received, listener.version) == (b"secret", "TLSv1.3")
 
 
-@BOTH
-def test_peer_with_another_certificate_is_refused_before_a_byte_is_sent(tmp_path, send):
+def test_peer_with_another_certificate_is_refused_before_a_byte_is_sent(tmp_path):
     ours, other = Identity.make(tmp_path / "ours"), Identity.make(tmp_path / "other")
     with Listener(other) as listener, pytest.raises(WrongFingerprint) as caught:
-        send(listener.port, ours.fingerprint)
+        sent_in_loop(listener.port, ours.fingerprint)
     assert listener.received == b""
     assert ours.fingerprint in str(caught.value)
     assert other.fingerprint in str(caught.value)
 
 
-@BOTH
-def test_peer_that_does_not_speak_tls_is_an_os_error_and_receives_nothing_of_ours(tmp_path, send):
+def test_peer_that_does_not_speak_tls_is_an_os_error_and_receives_nothing_of_ours(tmp_path):
     with Listener(None) as listener, pytest.raises(OSError):
-        send(listener.port, Identity.make(tmp_path).fingerprint)
+        sent_in_loop(listener.port, Identity.make(tmp_path).fingerprint)
     assert b"secret" not in listener.received
 
 

@@ -2,7 +2,7 @@
 
 The run's own nodes decide what is normal. Until the first of their workers has set the run's kernels, messages of other
 machines wait. A machine with other kernels, or that fails again and again, is sent away with the reason and costs the
-run nothing else (tests/unit/test_join_security.py).
+run nothing else (tests/unit/test_join_scope.py).
 """
 
 from collections.abc import Iterator

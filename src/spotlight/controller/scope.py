@@ -1,7 +1,7 @@
 """What a node on another machine may send: messages of its own workers, of the kinds and values that exist.
 
 A node that holds the run's token computes samples and nothing else. A message outside of this scope is dropped before
-any decision sees it (tests/unit/test_join_security.py, tests/property/test_scope_property.py).
+any decision sees it (tests/unit/test_join_scope.py, tests/property/test_join_fuzz.py).
 """
 
 import math

@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import hmac
 import os
-import socket
 import ssl
 from pathlib import Path
 
@@ -88,22 +87,6 @@ async def open_pinned(
         writer.transport.abort()
         raise
     return reader, writer
-
-
-def connect_pinned(host: str, port: int, fingerprint: str, timeout_s: float) -> ssl.SSLSocket:
-    """Connect a blocking socket; errors as of `open_pinned`. `timeout_s` stays its time limit per operation."""
-    plain = socket.create_connection((host, port), timeout_s)
-    try:
-        tls = client_context().wrap_socket(plain)
-    except BaseException:
-        plain.close()
-        raise
-    try:
-        check_fingerprint(tls, fingerprint)
-    except BaseException:
-        tls.close()
-        raise
-    return tls
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -43,7 +43,6 @@ def join(
     zone: Annotated[str, typer.Option(help="Zone of this machine, for the report.")] = "",
     name: Annotated[str | None, typer.Option(help="Name of the node; default this machine's.")] = None,
     folder: Annotated[str | None, typer.Option(help="Folder for logs and weights; default joined/RUN-NAME.")] = None,
-    home: Annotated[str | None, typer.Option(hidden=True, help="The run's folder, if this machine reaches it.")] = None,
 ) -> None:
     """Let this machine work for a run until either ends; Ctrl-C hands its samples back first."""
     import asyncio
@@ -67,7 +66,6 @@ def join(
         slots=slots,
         zone=zone,
         folder=Path(folder or f"joined/{Path(found.run).name}-{chosen}").resolve(),
-        home=Path(home).resolve() if home is not None else None,
     )
 
     async def serve() -> None:
