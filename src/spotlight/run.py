@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from spotlight.budget import Budget
@@ -51,6 +52,7 @@ from spotlight.pools.local import LocalPool, LocalPoolSettings
 from spotlight.pools.machine import sockets
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown, Pool
+from spotlight.pools.ray import LOG, RayCluster, RayMachines, RayPool, connect_order
 from spotlight.pools.tokens import RunSecrets
 from spotlight.presence import Presence
 from spotlight.run_log import RunLog
@@ -72,6 +74,7 @@ class Run:
         self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
         self._is_end_recorded = False
         self._secrets: RunSecrets | None = None
+        self._ray: RayCluster | None = None
         self._farewell = JoinPool.STOPPED
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
@@ -160,7 +163,7 @@ class Run:
         jobs = (
             hub.tick_forever(),
             self.run_log.sync_forever(),
-            *(() if cluster.pool is PoolKind.JOIN else (bring_spot(cluster, market, pool, haste=market.speed),)),
+            *((bring_spot(cluster, market, pool, haste=market.speed),) if cluster.pool is PoolKind.LOCAL else ()),
             stand_ins.keep(),
             _watch(pool, hub),
             self._orders(pool, hub, stopping),
@@ -198,24 +201,39 @@ class Run:
     @asynccontextmanager
     async def _machines(self, door: Door, hub: Hub) -> AsyncIterator[Pool]:
         """The pool with its reserved nodes; all processes end with it."""
-        pool = self.pool_for(door, hub)
+        pool: Pool | None = None
         try:
+            pool = self.pool_for(door, hub, await self._listen())
             await pool.start()
             await door.open(sockets(self.folder.path) / HUB, hub)
             for spec in self.config.cluster.reserved_nodes(self.config.market.reserved_price):
                 await pool.add_node(spec)
             yield pool
         finally:
-            await pool.stop()
+            if pool is not None:
+                await pool.stop()
+            if self._ray is not None:
+                await self._ray.stop()
             await door.close()
 
-    def pool_for(self, door: Door, hub: Hub) -> Pool:
-        """The local pool; with `cluster.listen` also other machines, for which the door listens from now on."""
+    async def _listen(self) -> str | None:
+        """HOST:PORT for other machines, which are first looked for in the Ray cluster."""
+        cluster = self.config.cluster
+        if cluster.pool is not PoolKind.RAY:
+            return cluster.listen
+        logs = self.folder.path / "logs"
+        logs.mkdir(exist_ok=True)
+        self._ray = RayCluster(connect_order(cluster, self.config.model.device, self.folder.path), logs / LOG)
+        connected = await self._ray.connect()
+        return cluster.listen or reachable(connected.host, 0)
+
+    def pool_for(self, door: Door, hub: Hub, listen: str | None) -> Pool:
+        """The local pool; at an address also other machines, for which the door listens from now on."""
         settings = self.pool_settings(door.token)
         local = LocalPool(settings)
-        if self.config.cluster.listen is None:
+        if listen is None:
             return local
-        host, port = split_address(self.config.cluster.listen)
+        host, port = split_address(listen)
         self._secrets = RunSecrets(self.folder.path)
         port = door.listen_tls(host, port, hub, self._secrets.identity)
         address = reachable(host, port)
@@ -230,12 +248,16 @@ class Run:
             blobs=BlobHomeSettings(
                 folder=self.folder.path,
                 host=host,
-                port=port + 1 if split_address(self.config.cluster.listen)[1] else 0,
+                port=port + 1 if split_address(listen)[1] else 0,
                 identity=self._secrets.folder,
                 secret=secrets.token_hex(32),
             ),
         )
-        pool = JoinPool(local, door, offered, self._secrets)
+        if self._ray is None:
+            pool = JoinPool(local, door, offered, self._secrets)
+        else:
+            note = partial(hub.dispatcher.setbacks.note, "ray")
+            pool = RayPool(local, door, offered, self._secrets, RayMachines(self._ray, note))
         pool.farewell = lambda: self._farewell
         pool.announce = self.announce
         return pool

@@ -9,14 +9,15 @@ from storm_bugs import Bugs
 from spotlight.control.flights import Flights
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
+from spotlight.core.crew_messages import Offered
 from spotlight.core.link import Link
 from spotlight.node.crews import NodeCrews
-from spotlight.node.loading_core import LoadingCore
+from spotlight.node.loading_core import LoadingCore, OfferHeld, TakeOffered
 from spotlight.node.worker_core import StepDone, WorkerCore
 
-FIRST = (0, 1, 2, 4, 7, 54, 61)
+FIRST = (0, 1, 2, 4, 6, 7, 48, 54, 61)
 """Seeds that are tried first: most bugs are caught by one of them."""
-SEEDS = (*FIRST, *(seed for seed in range(100) if seed not in FIRST))
+SEEDS = (*FIRST, *(seed for seed in range(60) if seed not in FIRST))
 BUGS = Bugs()
 bug = BUGS.add
 
@@ -124,6 +125,56 @@ def weights_reported_as_announced(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LoadingCore, "apply", trusting)
     patch.setattr(LoadingCore, "_report_held", announced)
+
+
+@bug
+def offer_of_another_version_kept(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer uses an offer for whichever set it requested last, and does not compare digests."""
+
+    def confused(self: Any, answer: Any, handles: bytes) -> Any:
+        if self.requests and handles:
+            _, request = self.requests.popitem()
+            yield TakeOffered(request.load, handles)
+            self._report_held(request.load.weights, request.load.digest)
+
+    patch.setattr(LoadingCore, "_offered", confused)
+
+
+@bug
+def own_copy_trusted(patch: pytest.MonkeyPatch) -> None:
+    """A trainer applies its own copy of weights that another gang has published with other bits."""
+
+    def trusting(self: Any, copy: Any, order: Any) -> Any:
+        if (yield copy) is None:
+            return False
+        self._report_held(order.weights, order.digest)
+        return True
+
+    patch.setattr(LoadingCore, "_took", trusting)
+
+
+@bug
+def weights_offered_that_are_not_held(patch: pytest.MonkeyPatch) -> None:
+    """An agent requests weights from any neighbour, which offers them without having them any more."""
+
+    def offered(self: Any, request: Any) -> Any:
+        handles = yield OfferHeld(request.weights)
+        self._send(Offered(weights=request.weights, newcomer=request.newcomer), handles)
+
+    patch.setattr(NodeCrews, "holder", lambda self, weights, but: min(set(self._members) - {but}, default=None))
+    patch.setattr(LoadingCore, "_offer", offered)
+
+
+@bug
+def request_for_weights_outlives_its_set(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer loads a set that is no longer announced beside all others, for which there is no room."""
+
+    def keep_only(self: Any, wanted: Any) -> None:
+        for weights, _ in self._sets.held():
+            if weights not in wanted:
+                self._sets.drop(weights)
+
+    patch.setattr(LoadingCore, "_keep_only", keep_only)
 
 
 @bug

@@ -32,10 +32,8 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(500404, id="an event after one that the full disk refused"),
         pytest.param(500474, id="an update whose samples all fail"),
-        pytest.param(562, id="previews of before a restart, whose weights nothing else needs"),
-        pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
+        pytest.param(562, id="older weights that are published again while the next previews need the newest"),
     ],
 )
 def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:
@@ -58,7 +56,7 @@ def test_storm_with_a_sample_that_too_many_workers_died_with_compares_the_iterat
 
     monkeypatch.setattr(storm, "_run_storm", run_altered)
     with pytest.raises(StormFailed, match="something was lost") if is_compared else nullcontext():
-        assert run_seed(5).altered == 1
+        assert run_seed(61).altered == 1
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ REAL = (
 )  # fmt: skip
 LORA = ("train.lora.rank=2",)
 OWN = ("reward.name=setting_rewards:bright",)
+RAY = ("cluster.pool=ray",)
 PACED = ("cluster.pace=cpu-words",)
 CUDA = ("model.device=cuda",)
 SYNCED = ("output.journal.sync=interval",)
@@ -170,6 +171,9 @@ CHANGES = {
     "cluster.gang_elastic": Change(gang_after_a_loss, True, ("cluster.gang=2", "cluster.slots=2")),
     "cluster.gang_port": Change(launch, 29500),
     "cluster.spot": Change(journal, 3),
+    "cluster.address": Change(see.ray_placed, "10.0.0.1:6379", RAY),
+    "cluster.ray_spot_label": Change(see.ray_placed, "old", RAY),
+    "cluster.ray_reserved_label": Change(see.ray_placed, "tier=kept", RAY),
     "cluster.spot_speed": Change(journal, 0.5),
     "cluster.slots": Change(journal, 2),
     "cluster.pool": Change(devices, "join", (*CUDA, "cluster.listen=127.0.0.1:0")),

@@ -150,17 +150,11 @@ class Training:
         asked = ledger.needed_weights(iteration)
         # Weights of samples for the next iteration: later, no gang could publish this version any more.
         ahead = [w for w in ledger.needed_weights(iteration + 1) if w.version <= iteration and w not in within_reach]
-        # Previews from before a restart wait for weights that nothing else may need any more.
-        ahead += [w for w in ledger.needed_weights(iteration + 1, (Work.PREVIEW,)) if self._is_there(w)]
         for weights in sorted({*asked, *ahead}):
             await self.publish(weights.version, Policy.BEHAVIOUR)
         if asked:
             self._hub.dispatcher.assist.rest(self._hub.clock.now())
             await self._rollouts.finished(iteration)
-
-    def _is_there(self, weights: WeightsId) -> bool:
-        known = self._state.published.get(weights)
-        return known is not None and self._storage.has_weights(weights, known.digest)
 
     async def write(self, version: int, policy: Policy) -> Published:
         """Write the weights into the run's folder unless they are there; workers that do not train go on meanwhile."""
@@ -242,8 +236,12 @@ class Training:
         self._storage.keep_weights([known for known in self._state.published if known != weights])
 
     def _wanted(self, newest: WeightsId) -> list[WeightsId]:
-        """Sets that may still be needed: the newest of each policy, and those of unfinished samples."""
+        """Other sets that may still be needed: the newest of each policy, and those of unfinished samples.
+
+        Those published may be old ones, for samples that are made again; the newest then stay for the next previews.
+        """
         within_reach = self._hub.dispatcher.directory.weights
         others = sorted(w for w in within_reach if w.policy is not newest.policy)
+        newer = sorted(w for w in within_reach if w.policy is newest.policy and w > newest)
         asked = [w for w in self._hub.dispatcher.ledger.needed_weights() if w in within_reach and w != newest]
-        return sorted({*others[-1:], *asked})
+        return sorted({*others[-1:], *newer[-1:], *asked})

@@ -137,6 +137,11 @@ class NodeCrews:
         """Number of refused messages: those with an old token, or not expected in the current state."""
         return self._regroup.refused
 
+    @property
+    def members(self) -> Collection[WorkerId]:
+        """Workers that may become members of crews."""
+        return self._members.keys()
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def receive(self, worker: WorkerId, message: m.AnyMessage) -> bool:

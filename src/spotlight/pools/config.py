@@ -45,13 +45,22 @@ class ClusterConfig(Section):
     gang_port: int = Field(default=0, ge=0, le=65535)
     """TCP port on which rank 0 waits for the other ranks; 0: any free port."""
     spot: int = Field(default=2, ge=0)
-    """Spot nodes, which come and go by the market's trace; 0 is a reserved-only run. With `pool: join`, the number that
-    is expected to join."""
+    """Spot nodes, which come and go by the market's trace; 0 is a reserved-only run. With `pool: join` and `pool: ray`,
+    the number that is expected to join."""
     pool: PoolKind = PoolKind.LOCAL
     """Where the spot nodes come from; the reserved nodes are always on the controller's machine."""
     listen: str | None = None
     """HOST:PORT at which other machines can join the run, over TLS and with its token; port 0 is any free one. None:
     the run is reachable from this machine alone."""
+    address: str = "auto"
+    """With `pool: ray`, the Ray cluster: HOST:PORT of its head, `auto` for the one that this machine is a node of, or
+    ray://HOST:PORT from outside of the cluster."""
+    ray_spot_label: str | None = None
+    """Mark of the Ray nodes that are spot nodes: a label KEY=VALUE, or the name of a custom resource. None: the label
+    spotlight=spot or ray.io/market-type=spot, or the custom resource `spot`."""
+    ray_reserved_label: str | None = None
+    """Mark of the Ray nodes that roll out as reserved nodes. None: the label spotlight=reserved, or the custom resource
+    `reserved`."""
     spot_speed: float = Field(default=1.0, gt=0)
     """Speed of a spot slot relative to the profile: below 1 if rollouts run on cheaper GPUs than training. Applies to
     simulations and paced runs only."""
@@ -104,8 +113,11 @@ class ClusterConfig(Section):
     def _pool_can_be_reached(self) -> Self:
         if self.listen is not None:
             split_address(self.listen)
-        if self.pool is PoolKind.RAY:
-            raise ConfigError("cluster.pool is ray, which this version cannot use; set it to local or join.")
+        if self.pool is PoolKind.RAY and self.address.startswith("ray://") and self.listen is None:
+            raise ConfigError(
+                f"cluster.address is {self.address} but cluster.listen is not set, and outside of the Ray cluster this "
+                "machine's address is unknown to its nodes; set cluster.listen to HOST:PORT, as they reach it."
+            )
         if self.pool is PoolKind.JOIN and self.listen is None:
             raise ConfigError(
                 "cluster.pool is join but cluster.listen is not set, so no machine could join; set cluster.listen to "
@@ -136,7 +148,8 @@ class ClusterConfig(Section):
         if self.gang > slots:
             raise ConfigError(
                 f"cluster.gang is {self.gang} but the run has {slots} reserved slots (cluster.reserved {self.reserved} "
-                f"with {self.slots} each), and only reserved slots train; set gang to {slots} or less, or reserve more."
+                f"with {self.slots} each), and only reserved slots of the controller's machine train; set gang to "
+                f"{slots} or less, or reserve more there."
             )
         return self
 
@@ -162,9 +175,10 @@ class ClusterConfig(Section):
     def check_market(self, market: "MarketConfig") -> None:
         """Refuse a market over nodes that cannot be started."""
         setting = "trace" if market.trace is not None else "fallback_s" if market.fallback_s is not None else ""
-        if self.pool is PoolKind.JOIN and setting:
+        if self.pool is not PoolKind.LOCAL and setting:
             raise ConfigError(
-                f"cluster.pool is join but market.{setting} is set, and machines that join come and go by themselves; "
+                f"cluster.pool is {self.pool.value} but market.{setting} is set, and its machines come and go by "
+                "themselves; "
                 f"leave market.{setting} out, or set cluster.pool to local."
             )
 

@@ -143,11 +143,17 @@ def assign(cluster: ClusterConfig, found: Devices, device: str = "cuda", stand_i
     kind, number = device_of(device)
     if kind == CPU:
         return DeviceTable()
-    spot = [] if cluster.pool is PoolKind.JOIN else cluster.spot_nodes()
+    spot = cluster.spot_nodes() if cluster.pool is PoolKind.LOCAL else []
     nodes = [*cluster.reserved_nodes(), *spot, *(cluster.stand_ins() if stand_ins else ())]
     slots = [(spec.name, slot, slot < spec.trains) for spec in nodes for slot in range(spec.slots)]
     usable = [found.devices[number]] if number is not None else list(found.devices)
     if len(slots) > len(usable) and not cluster.share_devices:
+        if cluster.pool is not PoolKind.LOCAL:
+            raise ConfigError(
+                f"cluster.reserved is {cluster.reserved} with {cluster.slots} slots each, but torch finds "
+                f"{_counted(found)}{_visible()}, and reserved nodes and training ranks stay on this machine with "
+                f"cluster.pool={cluster.pool.value}; set cluster.share_devices=true, or use fewer of them."
+            )
         raise ConfigError(_too_few(nodes, len(slots), found, device))
     load: Counter[str] = Counter()
     chosen: dict[tuple[str, int], str] = {}

@@ -176,6 +176,17 @@ class JoinPool:
             await self._forwarding
             self._forwarding = None
 
+    def connected(self, name: str) -> NodeId | None:
+        """The incarnation of the machine of this name whose agent is connected."""
+        member = self._members.get(name)
+        return member.node if member is not None and self._door.has(member.node) else None
+
+    def ended(self, name: str, cause: str) -> None:
+        """The processes of the machine of this name are gone, as something other than the machine reports."""
+        if (member := self._members.get(name)) is not None:
+            self._down(member, Departure.KILLED, cause)
+            self._door.drop(member.node, cause)
+
     # -- machines that join --------------------------------------------------------------------------------------------
 
     def answer(self, join: joins.Join) -> joins.Joined | joins.JoinRefused | None:

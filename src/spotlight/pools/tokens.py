@@ -93,6 +93,10 @@ class RunSecrets:
         self._file = msgspec.structs.replace(self._file, address=address, fingerprint=self.identity.fingerprint)
         self._file.write(self.folder / TOKEN_FILE)
 
+    @property
+    def token_path(self) -> Path:
+        return self.folder / TOKEN_FILE
+
     def renew(self) -> None:
         """Revoke the token, and write the file with a new one."""
         self._file = msgspec.structs.replace(self._file, token=_new_token())

@@ -19,6 +19,7 @@ from spotlight.preflight.this_machine import (
     check_folder,
     check_gang_port,
     check_open_files,
+    check_ray,
     check_sockets,
 )
 from spotlight.run import devices_of
@@ -33,6 +34,7 @@ PROCESS_CHECKS: tuple[Check, ...] = (
     Check("the sockets", check_sockets),
     Check("the port of the training ranks", check_gang_port),
     Check("the limit on open files", check_open_files),
+    Check("the Ray cluster", check_ray),
 )
 COMPUTE_CHECKS: tuple[Check, ...] = (
     Check("the free disk space", check_disk),

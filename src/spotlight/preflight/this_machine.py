@@ -1,5 +1,6 @@
 """Checks that this machine can hold the run: folder, sockets, open files and disk."""
 
+import asyncio
 import os
 import resource
 import shutil
@@ -11,7 +12,9 @@ from pathlib import Path
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.folder import CHECKPOINTS_KEPT
+from spotlight.pools.config import PoolKind
 from spotlight.pools.machine import sockets
+from spotlight.pools.ray import check_installed, connect_order, found_in_cluster
 from spotlight.preflight.planned_run import PlannedRun
 
 SOCKET_PATH_BYTES = 107
@@ -58,6 +61,16 @@ def check_gang_port(subject: PlannedRun) -> Iterator[str]:
                 "port, or to 0 for any."
             ) from error
     yield from ()
+
+
+def check_ray(subject: PlannedRun) -> Iterator[str]:
+    """The Ray cluster can be used, and some of its nodes are marked."""
+    cluster = subject.config.cluster
+    if cluster.pool is PoolKind.RAY:
+        check_installed()
+        order = connect_order(cluster, subject.config.model.device, subject.folder.path)
+        # A run that is resumed may have lost all its nodes.
+        yield asyncio.run(found_in_cluster(order, is_resumed=subject.folder.path.exists()))
 
 
 def check_sockets(subject: PlannedRun) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Random faults: the seed draws the kinds of a storm and their rates, then the time and place of each fault.
 
-Every kind draws from its own stream, so a new kind does not change the others. Faults stop at the end of the safety
-phase; from then on the run must finish. Faults by identity (a sample that always fails, a sample without a reward) do
+Every kind draws from its own stream, so a new kind does not change the others. Faults come in one to three gusts, most
+of which begin at the end of an iteration or of a checkpoint: faults without a pause leave a run hardly a trained step.
+After the last gust the run must finish. Faults by identity (a sample that always fails, a sample without a reward) do
 not stop: an undisturbed run of the seed has the same ones.
 """
 
@@ -10,14 +11,15 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn
 
 from spotlight.compute.profiling.pace import Pace
 from spotlight.controller.gang import DEATHS_ALLOWED
 from spotlight.core import messages as m
-from spotlight.core.events import Record
+from spotlight.core.events import AnyEvent, Checkpointed, IterationDone, Record
 from spotlight.core.journal import Disk
 from spotlight.core.link import GRACE_S
 from spotlight.core.types import NodeId, WorkerId
@@ -91,8 +93,8 @@ MACHINES = (
     Fault.REWARD_DOWN,
 )
 """Faults at random times; the others happen at an occasion, such as a message."""
-KIND_SHARE = 0.4
-"""Share of storms that contain a kind."""
+KIND_SHARES: Mapping[Fault | CrashPoint, float] = {Fault.LATE_RESULT: 0.9}
+"""Share of storms that contain a kind, where it differs from 0.4: few samples are handed back."""
 MEAN_GAP_S = 8.0
 """Mean time between two occasions for a fault of one kind."""
 SLOWNESS = 20.0
@@ -104,6 +106,8 @@ SHARES = {
     CrashPoint.SAVED: 0.8,
 }
 """Share of occasions with a fault, where it differs from the default: rollouts have many occasions, checkpoints few."""
+OCCASIONS = (IterationDone, Checkpointed)
+"""Records at which gusts begin: at the first a checkpoint may be under way, at the second it can be restored."""
 MAX_FAILURES = 2
 """Random failures per sample: one less than the number at which the dispatcher drops it."""
 POISONED = 0.03
@@ -125,23 +129,39 @@ MAY_REPEAT = (m.Pull, m.Commit, m.HandBack, m.Result, m.Held, m.Failed, m.Gone)
 """Messages that a worker may send twice when it retries; greetings and replies of the training worker are sent once."""
 
 
+@dataclass(frozen=True)
+class Gust:
+    """A time with faults."""
+
+    after: type[AnyEvent] | None
+    """Record at which it begins; None: at once."""
+    seconds: float
+
+
 class Storm(NoFaults):
-    """Random faults until `is_over`."""
+    """Random faults, except while `is_calm`."""
 
     def __init__(self, seed: int, tempo: Tempo) -> None:
         super().__init__(tempo)
         self._streams = Streams(seed)
-        self._rates = {kind: self._rate(self._streams[f"mix {kind}"]) for kind in KINDS}
-        self.safety_s = self._streams["safety"].uniform(40.0, 160.0)
+        self._rates = {kind: self._rate(self._streams[f"mix {kind}"], KIND_SHARES.get(kind, 0.4)) for kind in KINDS}
+        self.gusts = self._draw_gusts()
         self._seed = seed
         self._failures: Counter[str] = Counter()
-        self.is_over = False
+        self.is_calm = self.gusts[0].after is not None
         self.fired: Counter[str] = Counter()
 
     @staticmethod
-    def _rate(mix: random.Random) -> float:
+    def _rate(mix: random.Random, share: float) -> float:
         """Most kinds are absent from most storms, so that each also occurs among few others."""
-        return mix.uniform(0.2, 1.0) if mix.random() < KIND_SHARE else 0.0
+        return mix.uniform(0.2, 1.0) if mix.random() < share else 0.0
+
+    def _draw_gusts(self) -> tuple[Gust, ...]:
+        chance = self._streams["gusts"]
+        count = chance.choice((1, 2, 3))
+        seconds = self._streams["safety"].uniform(40.0, 160.0) / count
+        first = chance.choice((None, IterationDone, Checkpointed))
+        return tuple(Gust(chance.choice(OCCASIONS) if number else first, seconds) for number in range(count))
 
     def stream(self, name: str) -> random.Random:
         return self._streams[name]
@@ -149,7 +169,7 @@ class Storm(NoFaults):
     def happens(self, kind: Fault | CrashPoint, scale: float) -> bool:
         """Whether a fault happens at this occasion; counts it if so."""
         rate = self._rates[kind]
-        if self.is_over or not rate or self._streams[kind].random() >= rate * scale:
+        if self.is_calm or not rate or self._streams[kind].random() >= rate * scale:
             return False
         self.fired[kind] += 1
         return True
@@ -201,11 +221,11 @@ class Storm(NoFaults):
         return self._is_by_identity(Fault.UNSCORABLE, request, 0.08)
 
     def late_result_delay(self, worker: WorkerId) -> float | None:
-        delay_s = self._streams["haunting"].uniform(0.0, 6.0)
-        return delay_s if self.happens(Fault.LATE_RESULT, 0.6) else None
+        delay_s = self._streams["haunting"].uniform(0.0, 4.0)
+        return delay_s if self.happens(Fault.LATE_RESULT, 1.0) else None
 
     def misread(self, digest: str, worker: WorkerId) -> str:
-        return mark("misread", digest) if self.happens(Fault.MISREAD, 0.05) else digest
+        return mark("misread", digest) if self.happens(Fault.MISREAD, 0.2) else digest
 
     def misused(self, digest: str, worker: WorkerId) -> str:
         return mark("misused", digest) if self.happens(Fault.MISUSED, 0.15) else digest
@@ -233,7 +253,8 @@ class Undisturbed(Storm):
 
     def __init__(self, seed: int, tempo: Tempo) -> None:
         super().__init__(seed, tempo)
-        self.is_over = True
+        self.gusts = ()
+        self.is_calm = True
 
 
 class MachineFaults:

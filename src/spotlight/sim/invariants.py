@@ -1,13 +1,16 @@
 """Invariants of a simulated run, checked after every event, at every restart and at the end.
 
-Records, as they are written: the audit, and what only a simulator has (messages in transit, damaged files).
-Live objects, after every event: ledger, scheduler and machines agree on the worker of each sample.
+Records, as they are written: the audit, and what only a simulator has (messages in transit, files).
+Live objects, after every event: ledger, scheduler and machines agree on the worker of each sample, and no stored file
+was replaced by another.
 Restarts: the journal alone gives the ledger, state, planner and meter of the dead controller.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable
+
+import msgspec
 
 from spotlight.control.explore.planner import Planner
 from spotlight.control.ledger import Ledger, SampleState
@@ -20,6 +23,7 @@ from spotlight.control.scheduler.state import Standing
 from spotlight.controller.hub import Hub
 from spotlight.core.events import (
     Accepted,
+    Checkpointed,
     Compared,
     Dropped,
     Evaluated,
@@ -46,6 +50,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 from spotlight.run_log import RunLog
 from spotlight.sim.crash_points import Broken
+from spotlight.sim.numerics import TrainedState
 from spotlight.sim.sim_world import SimWorld
 
 Edge = tuple[SampleState, SampleState]
@@ -129,6 +134,8 @@ class Invariants:
                     self._move(undone, SampleState.ACCEPTED)
                 del self._steps[event.step :]
                 self.theta = self._steps[-1].digest if self._steps else ""
+            case Checkpointed():
+                self._checkpointed(event)
             case Refused():
                 self._refused.append(event.request)
             case Published():
@@ -141,6 +148,7 @@ class Invariants:
                 self._lost(event)
             case Holding():
                 self._holds.setdefault(event.worker, {})[event.weights] = event.digest
+                self._held(event)
             case NoticeGiven():
                 # After an imminent notice a worker may hold leases that end before the deadline; the audit checks that.
                 self._noticed[event.worker] = event.kind
@@ -159,6 +167,11 @@ class Invariants:
         node = event.worker.partition("/")[0]
         if event.cause == "silent" and self._hub is not None and node in self._hub.unreachable:
             self.problems.append(f"{event.worker} is fenced, though only its node's connection is broken")
+
+    def _held(self, event: Holding) -> None:
+        applied = self._world.applied(event.worker, event.weights)
+        if applied is not None and applied != event.digest:
+            self.problems.append(f"{event.worker} reports {event.digest} as {event.weights}, but has applied {applied}")
 
     def _leased(self, event: Leased) -> None:
         request = self._requests[event.request]
@@ -186,6 +199,15 @@ class Invariants:
             if not self._world.storage.is_whole(accepted.payload or "", accepted.payload_digest or ""):
                 self.problems.append(f"step {event.step} trains {request} on other tensors than were accepted")
 
+    def _checkpointed(self, event: Checkpointed) -> None:
+        """The file has the state after exactly the steps that its record names."""
+        kept = msgspec.msgpack.decode(self._world.storage.checkpoints[event.path], type=TrainedState)
+        theta = self._steps[event.step - 1].digest
+        if (kept.steps, kept.theta) != (event.step, theta):
+            self.problems.append(
+                f"{event.path} has the weights {kept.theta} of {kept.steps} steps, not {theta} of {event.step}"
+            )
+
     def _move(self, request: RequestId, state: SampleState) -> None:
         before = self._states[request]
         self.edges[before, state] += 1
@@ -202,6 +224,8 @@ class Invariants:
             self._check_leases(self._hub)
             self._check_notices(self._hub)
             self._check_refused()
+        if self._world.storage.replaced:
+            self.problems.append(f"the tensors in {self._world.storage.replaced[0]} were replaced by others")
         if self.problems:
             raise Broken(self.problems[0])
 

@@ -5,11 +5,14 @@ has other content when the holder has dropped the set.
 """
 
 import logging
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
+from spotlight.compute.memory.memory_plan import SETS_HELD
 from spotlight.compute.profiling.pace import Pace
+from spotlight.core.errors import WeightsError
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 from spotlight.node.loading_core import KeepOwn, LoadEffect, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
@@ -27,6 +30,13 @@ class SimSets(dict[WeightsId, str]):
         super().__init__()
         self.own: dict[WeightsId, str] = {}
         """Copies of sets that this worker published."""
+
+    def hold(self, weights: WeightsId, digest: str) -> str:
+        """Apply a set; raises WeightsError if there is no room, as `Resident` does."""
+        if weights not in self and len(self) >= SETS_HELD:
+            raise WeightsError(f"{weights} cannot be loaded beside {', '.join(map(str, self))}; drop one of them.")
+        self[weights] = digest
+        return digest
 
     def held(self) -> list[tuple[WeightsId, str]]:
         return sorted(self.items())
@@ -70,21 +80,20 @@ async def perform(effect: LoadEffect, sets: SimSets, worker: Loader) -> str | by
             return True
         case TakeOwn(weights=weights):
             await worker.take_time(pace.adopt())
-            sets[weights] = around.read_back(sets.own.pop(weights), worker.id)
-            return sets[weights]
+            with suppress(WeightsError):
+                return sets.hold(weights, around.read_back(sets.own.pop(weights), worker.id))
+            return None
         case TakeOffered(load=load, handles=handles):
             offer = msgspec.msgpack.decode(handles, type=SimOffer)
             await worker.take_time(pace.copy())
             worker.crash_if_due(CrashPoint.COPYING)
             copied = around.memory_of(offer.holder, offer.weights)
-            if copied is None:
-                return None
-            sets[load.weights] = around.read_back(copied, worker.id)
-            return sets[load.weights]
+            with suppress(WeightsError):
+                return None if copied is None else sets.hold(load.weights, around.read_back(copied, worker.id))
+            return None
         case TakeStored(load=load):
             await worker.take_time(pace.load_s)
-            sets[load.weights] = around.read_back(around.stored(load), worker.id)
-            return sets[load.weights]
+            return sets.hold(load.weights, around.read_back(around.stored(load), worker.id))
         case ReadHeld(weights=weights):
             return sets[weights]
         case OfferHeld(weights=weights):

@@ -23,7 +23,7 @@ from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
 from spotlight.node.notices.notice import Notice
 from spotlight.node.unloading import FlightStore, NearStore, stored_sample
-from spotlight.sim.crash_points import CrashPoint
+from spotlight.sim.crash_points import Broken, CrashPoint
 from spotlight.sim.far_store import SimFarStore
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
@@ -348,6 +348,10 @@ class SimNode:
             self._world.machine_failed(error)
             was_killed = True
         self._core.ended(worker.id, "killed" if was_killed else life.result(), was_killed)
+        if worker.id in self.crews.members:
+            self._world.machine_failed(
+                Broken(f"{worker.id} may still become a member of a crew, but its process is gone")
+            )
 
     def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker

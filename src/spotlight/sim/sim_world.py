@@ -14,12 +14,14 @@ from spotlight.compute.rewards.config import Term
 from spotlight.control.dispatch import Outgoing
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
+from spotlight.core.blobs import BlobRef
 from spotlight.core.crew_messages import Crewed
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.core.work import NoticeKind, RequestId, SlotClass, WeightsId
 from spotlight.node.notices.notice import POOL, Notice
 from spotlight.sim.crash_points import Broken
+from spotlight.sim.fakes import read_flight
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
 from spotlight.sim.machine_settings import MachineSettings
@@ -287,6 +289,12 @@ class SimWorld:
     def worker_ids(self, slot_class: SlotClass | None = None) -> list[WorkerId]:
         return [worker for name in self.names(slot_class) for worker in self.nodes[name].worker_ids()]
 
+    def applied(self, worker: WorkerId, weights: WeightsId) -> str | None:
+        """Digest of a set that a live worker computes with; None if it has dropped the set."""
+        node = self._by_id.get(NodeId(worker.partition("/")[0]))
+        known = () if node is None else node.workers.values()
+        return next((one.holds.get(weights) for one in known if one.id == worker), None)
+
     def note(self, what: str) -> None:
         self._note(f"!! {what}")
 
@@ -306,13 +314,19 @@ class SimWorld:
         hub.unreachable.discard(node)
         hub.node_lost(node, "connection lost")
 
-    @staticmethod
-    def _check_flights(hub: Hub, message: m.AnyMessage) -> None:
-        """Bytes that a live attempt needs must never be deleted; a grant that came too late may find none."""
-        if not isinstance(message, m.Failed) or message.request is None or not message.problem.endswith(MISSING):
-            return
-        if hub.dispatcher.ledger.is_live(message.request, message.attempt):
-            raise Broken(f"{message.request} attempt {message.attempt} lacks its flight: {message.problem}")
+    def _check_flights(self, hub: Hub, message: m.AnyMessage) -> None:
+        """A commit names the steps of its part; bytes that a live attempt needs are never deleted.
+
+        A grant that came too late may find none.
+        """
+        match message:
+            case m.Commit(flight=BlobRef(path=path)) if path in self.storage.files:
+                (part,) = read_flight(self.storage.files[path])
+                if (part.step, part.since) != (message.step, message.since):
+                    raise Broken(f"{message} has the part of steps {part.since} to {part.step}")
+            case m.Failed(request=str(request), problem=problem) if problem.endswith(MISSING):
+                if hub.dispatcher.ledger.is_live(request, message.attempt):
+                    raise Broken(f"{request} attempt {message.attempt} lacks its flight: {problem}")
 
     def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")

@@ -22,6 +22,8 @@ class SimStorage:
         self.files: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
         """Digests of the present contents, as far as computed."""
+        self.replaced: list[str] = []
+        """Files whose bytes were replaced by others, which no writer may do."""
         self.weights: dict[str, str] = {}
         """Digest of the bytes at each path."""
         self.checkpoints: dict[str, bytes] = {}
@@ -39,6 +41,8 @@ class SimStorage:
         path = f"{kind.value}/{name}"
         if self.is_full(path):
             raise Stopped(f"{path} cannot be written, because the disk is full; free it and resume.")
+        if self.files.get(path, data) != data:
+            self.replaced.append(path)
         self.files[path] = data
         digest = self._digests[path] = content_digest(data)
         return BlobRef(kind=kind, path=path, digest=digest, size=len(data))

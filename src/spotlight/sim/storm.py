@@ -2,9 +2,9 @@
 
     python -m spotlight.sim.storm --seeds 300 --start 0
 
-Each seed is a small run with its own recipe, machines and mix of faults. Faults stop after a while (safety), then the
-run must finish within a bound (liveness). In deterministic mode its weights must equal those of an undisturbed run. A
-seed's trace depends on the seed alone.
+Each seed is a small run with its own recipe, machines and mix of faults. Faults come in gusts (safety); in the time
+between and after them, which is bounded, the run must finish (liveness). In deterministic mode its weights must equal
+those of an undisturbed run. A seed's trace depends on the seed alone.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from spotlight.control.ledger.states import EDGES, SampleState
 from spotlight.control.run_state import RunState
 from spotlight.control.setbacks import Setbacks
 from spotlight.core.errors import NothingToDo, SpotlightError, Stopped
-from spotlight.core.events import Dropped, Record
+from spotlight.core.events import AnyEvent, Dropped, Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
 from spotlight.core.work import Work
@@ -115,7 +115,7 @@ class StormTally:
 ENOUGH_SEEDS = 60
 """Number of seeds from which every kind of fault and every edge of a sample's states must occur."""
 LIVENESS_S = 900.0
-"""Bound after the last fault, in virtual seconds: ten times the largest undisturbed run."""
+"""Bound of the time without faults, in virtual seconds: ten times the largest undisturbed run."""
 RESTART_S = 1.0
 """Time until a run without a controller is resumed."""
 
@@ -144,16 +144,18 @@ class StormRun:
         self.world = SimWorld(storm, self.storage, self.trace, exact, machines, rewards=rewards)
         self.invariants = Invariants(self.world, bounds)
         self.restarts = 0
+        self._awaited: tuple[type[AnyEvent] | tuple[()], asyncio.Future[None]] = (), self._loop.create_future()
+        """Kind of record at which the next gust begins, and a future that it settles."""
 
     async def run(self) -> SeedOutcome:
         machine_faults = MachineFaults(self._storm, self.world)
         tasks = [asyncio.create_task(machine_faults.inject(kind)) for kind in MACHINES]
-        tasks.append(asyncio.create_task(self._end_faults()))
-        bound = self._storm.safety_s + LIVENESS_S
+        tasks.append(asyncio.create_task(self._blow()))
+        bound = sum(gust.seconds for gust in self._storm.gusts) + LIVENESS_S
         try:
             await asyncio.wait_for(self._lives(), bound)
         except TimeoutError:
-            raise Broken(f"the run did not finish within {bound:.0f} s, {LIVENESS_S:.0f} s after the faults") from None
+            raise Broken(f"the run did not finish within {bound:.0f} s, {LIVENESS_S:.0f} s without faults") from None
         except SpotlightError as error:
             # Samples are poisoned by identity: if an update has no other, no run of this seed can train it.
             if not (str(error).startswith("every sample of update") and self._drops_only_poison()):
@@ -218,6 +220,9 @@ class StormRun:
             self.world.checked = check
 
         def note(record: Record) -> None:
+            kind, occurred = self._awaited
+            if isinstance(record.event, kind) and not occurred.done():
+                occurred.set_result(None)
             self.trace.add(self.world.now, f"   [{record.seq}] {type(record.event).__name__}")
 
         try:
@@ -246,11 +251,21 @@ class StormRun:
             with newest.open("ab") as file:
                 file.write(torn)
 
-    async def _end_faults(self) -> None:
-        await asyncio.sleep(self._storm.safety_s)
-        self._storm.is_over = True
-        self.world.restore_speed()
-        self.world.note("the storm is over")
+    async def _blow(self) -> None:
+        """Let faults happen in gusts."""
+        for gust in self._storm.gusts:
+            await self._recorded(gust.after)
+            self._storm.is_calm = False
+            await asyncio.sleep(gust.seconds)
+            self._storm.is_calm = True
+            self.world.restore_speed()
+            self.world.note("the gust is over")
+
+    async def _recorded(self, kind: type[AnyEvent] | None) -> None:
+        """Wait for a record of this kind."""
+        if kind is not None:
+            self._awaited = kind, self._loop.create_future()
+            await self._awaited[1]
 
 
 async def _run_unless(broken: "asyncio.Future[None]", life: Coroutine[None, None, Ending]) -> Ending:

@@ -4,7 +4,7 @@ Invariant: the running counts (outstanding, counts, claims) equal a full count o
 (tests/property/test_ledger_property.py).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 
 from spotlight.control.ledger import frontier as frontiers
@@ -106,9 +106,9 @@ class Book:
             and not isfinite(entry.accepted.reward)
         ]
 
-    def needed_weights(self, iteration: int | None = None, works: Collection[Work] = EXACT) -> list[WeightsId]:
-        """Weights that outstanding rollouts and audits, or these works, need, of one iteration or of all."""
-        batches = [batch for batch in self._batches.values() if batch.outstanding and batch.work in works]
+    def needed_weights(self, iteration: int | None = None) -> list[WeightsId]:
+        """Weights that outstanding rollouts and audits need, of one iteration or of all."""
+        batches = [batch for batch in self._batches.values() if batch.outstanding and batch.work in EXACT]
         return sorted(
             {
                 entry.request.weights
