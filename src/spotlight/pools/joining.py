@@ -187,6 +187,7 @@ class JoiningMachine:
         self._grace_s = agent.grace_s
         machine = await self._unless_stopped(self._started(received))
         if machine is None:
+            self._say("left before the start was over")
             return True
         devices = own_devices(agent.spec, received.device, received.shares_devices)
         launch = self._launch = machine.completed(agent, devices)
