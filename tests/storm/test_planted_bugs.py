@@ -376,16 +376,7 @@ def survivors_not_brought_together(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gang, "restore", skipping)
 
 
-UNREACHED = {"snapshot_of_what_is_trained_meanwhile": "not caught by seeds 0 to 560 since storms cut connections"}
-"""Bugs that the storms miss at present, with what is known about it."""
-
-
-def _case(name: str) -> Any:
-    marks = [pytest.mark.slow, pytest.mark.xfail(reason=UNREACHED[name])] if name in UNREACHED else []
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", map(_case, BUGS))
+@pytest.mark.parametrize("name", BUGS)
 def test_planted_bug_is_caught_by_some_seed(
     name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
