@@ -186,7 +186,7 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
         "steps_away": ([one.steps_away for one in rounds], "optimizer steps without spot nodes"),
         "back_s": ([one.back_s for one in rounds], "s from the start of the nodes' Ray to a sample of each"),
     }
-    return {name: Figure.median(list(map(float, found)), unit) for name, (found, unit) in values.items()}
+    return {name: Figure.median([float(each) for each in found], unit) for name, (found, unit) in values.items()}
 
 
 @contextmanager
