@@ -177,7 +177,7 @@ def round_of(records: Sequence[tuple[float, Record]], times: Times, kills_s: flo
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
-    values = {
+    values: dict[str, tuple[list[float], str]] = {
         "kills_s": ([one.kills_s for one in rounds], "s from the first to the last kill"),
         "lost": ([one.lost for one in rounds], "samples held by the lost nodes"),
         "freed_s": ([one.freed_s for one in rounds], "s until they are free for others"),
@@ -186,7 +186,7 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
         "steps_away": ([one.steps_away for one in rounds], "optimizer steps without spot nodes"),
         "back_s": ([one.back_s for one in rounds], "s from the start of the nodes' Ray to a sample of each"),
     }
-    return {name: Figure.median([float(each) for each in found], unit) for name, (found, unit) in values.items()}
+    return {name: Figure.median(found, unit) for name, (found, unit) in values.items()}
 
 
 @contextmanager
