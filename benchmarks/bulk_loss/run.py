@@ -87,6 +87,7 @@ def measure(setup: Setup) -> list[Round]:
     with TemporaryDirectory(prefix="bulk-loss-") as folder, _cluster() as cluster:
         for name in setup.names:
             cluster.add(name)
+        cluster.settle()
         with _running(Path(folder), cluster) as process:
             bench = _Bench(setup, cluster, process, Journal(Path(folder) / "runs" / "run" / "journal"))
             rounds = [bench.round(number) for number in range(1, setup.rounds + 1)]
@@ -134,6 +135,7 @@ class _Bench:
         while not is_so():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{problem} in {START_S:g} s, or the run has ended")
+            self._cluster.revive()
             time.sleep(POLL_S)
 
 
@@ -177,7 +179,7 @@ def round_of(records: Sequence[tuple[float, Record]], times: Times, kills_s: flo
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
-    values: dict[str, tuple[list[float], str]] = {
+    values: dict[str, tuple[Sequence[float], str]] = {
         "kills_s": ([one.kills_s for one in rounds], "s from the first to the last kill"),
         "lost": ([one.lost for one in rounds], "samples held by the lost nodes"),
         "freed_s": ([one.freed_s for one in rounds], "s until they are free for others"),

@@ -51,6 +51,7 @@ class LocalRayCluster:
             token.chmod(0o600)
             self.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._arguments: dict[str, tuple[str, ...]] = {}
         self._machines: list[int] = []
         self.address = ""
         config = [f"--system-config={json.dumps(QUICK)}"] if is_quick else []
@@ -62,6 +63,20 @@ class LocalRayCluster:
         """Start a node; does not wait for it."""
         marks = [f"--labels={labels}"] if labels else []
         self._start(name, f"--address={self.address}", f"--node-name={name}", "--num-cpus=1", *marks, *arguments)
+
+    def settle(self) -> None:
+        """Wait until all nodes that were added are members."""
+        deadline = time.monotonic() + START_S
+        while not self._nodes.keys() - {"head"} <= set(self.nodes()):
+            self.revive()
+            if time.monotonic() > deadline:
+                raise AssertionError("\n".join(path.read_text() for path in self.folder.glob("*.log")))
+
+    def revive(self) -> None:
+        """Start nodes again whose start failed: several on one machine may choose the same port."""
+        for name, process in list(self._nodes.items()):
+            if process.poll() is not None:
+                self._start(name, *self._arguments[name])
 
     def kill(self, name: str) -> None:
         """Kill Ray's processes of the node with SIGKILL; its machine must end on its own."""
@@ -112,6 +127,7 @@ class LocalRayCluster:
         assert not left, f"processes {left} outlived their Ray nodes"
 
     def _start(self, name: str, *arguments: str) -> None:
+        self._arguments[name] = arguments
         program = "from ray.scripts.scripts import main; main()"
         with (self.folder / f"{name}.log").open("ab") as log:
             self._nodes[name] = subprocess.Popen(

@@ -55,6 +55,7 @@ def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_p
         assert lost.cause.startswith("node lost: ")
         run.wait_for(lambda: not cluster.left())
         cluster.add("a")
+        cluster.settle()
         run.wait_for_event(NodeJoined, lambda event: event.node == "ray-a.2")
 
         cluster.drain("b", 8.0)
@@ -126,6 +127,7 @@ def test_killed_controllers_actors_end_and_its_resumed_run_gets_the_nodes_again_
 
 
 def started(folder: Path, cluster: LocalRayCluster) -> LiveRun:
+    cluster.settle()
     run = made(folder)
     run.start("--cluster.pool", "ray", "--cluster.address", cluster.address)
     return run
