@@ -97,7 +97,7 @@ class AgentCore:
 
     def _relay_grant(self, worker: WorkerId | None, grant: m.Grant) -> None:
         """Send flights along; a lease whose flight cannot be read has failed, so its sample is made again."""
-        if not any(lease.flight for lease in grant.leases):
+        if not [lease for lease in grant.leases if lease.flight]:
             self._relay(worker, grant, b"")
             return
         flights, unread = flights_of(grant, self._store)
